@@ -1,4 +1,4 @@
-"""The nodes of a topology, which its streams add to, and what they mean together."""
+"""The nodes of a topology: its streams add them, and the plan and the definition are made from them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from airflow_trident.topology.query_streams import QueryStreams
 
 
 class NodeGraph:
-    """What :class:`~airflow_trident.topology.topology.Topology` knows of its streams and states. Streams hold this part
-    only, and need not know who makes streams."""
+    """The part of a :class:`~airflow_trident.topology.topology.Topology` that streams use. It does not know the class
+    of streams, so that streams can import it."""
 
     def __init__(self, name: str, *, exactly_once: bool = True, asset: str = "") -> None:
         self.name = require_name("topology", name)
@@ -44,12 +44,12 @@ class NodeGraph:
     # ---- what the streams say ----------------------------------------------------------------------------------
 
     def next_name(self, verb: str) -> str:
-        """A node name that is the same in every parse of the DAG file: verb and place."""
+        """A node name of verb and number, which is the same in every parse of the DAG file."""
         self._counter += 1
         return f"{verb}-{self._counter}"
 
     def add_source(self, name: str, spout: Spout) -> SourceNode:
-        """:raises PlanError: the name is taken, `spout` is no spout, or one that a state cannot take exactly once."""
+        """:raises PlanError: the name is taken, `spout` is no spout, or a state cannot take it exactly once."""
         require_name("stream", name)
         if name in self._sources:
             raise PlanError(f"topology {self.name!r} has two streams named {name!r}", "Give each its own name.")
@@ -86,7 +86,7 @@ class NodeGraph:
         self._changed()
 
     def _changed(self) -> None:
-        """What was reckoned of the nodes and settings is reckoned anew."""
+        """Forget the cached plan, states and definition."""
         self._plan: Plan | None = None
         self._states: dict[str, StateSpec] | None = None
         self._definition: Definition | None = None
@@ -100,7 +100,7 @@ class NodeGraph:
         return self
 
     def set_resource_defaults(self, *, cpu_percent: float | None = None, memory_mb: float | None = None) -> Self:
-        """Resources of nodes that have none of their own (Trident: setResourceDefaults)."""
+        """Resources of nodes without their own (Trident: setResourceDefaults)."""
         for amount in (cpu_percent, memory_mb):
             positive("set_resource_defaults", 1 if amount is None else amount)
         self._settings = replace(self._settings, default=NodeSettings(cpu_percent=cpu_percent, memory_mb=memory_mb))
@@ -108,9 +108,9 @@ class NodeGraph:
         return self
 
     def spark_conf(self) -> dict[str, str]:
-        """Settings of a Spark application for the loads of the largest stages: cores per task, and memory of the Python
-        process. Applications of tasks and commands get them, below their own `spark_conf`. Give them to a Connect
-        server yourself."""
+        """Settings of a Spark application that suit the largest stages: cores per task, and memory of the Python
+        process. Applications of tasks and commands get these settings; their own `spark_conf` takes precedence. For a
+        Connect server, set them yourself."""
         stages = self.compile().stages
         conf = {}
         if cpu := max((stage.cpu_percent or 0 for stage in stages), default=0):
@@ -130,7 +130,7 @@ class NodeGraph:
     def states(self) -> dict[str, StateSpec]:
         """State name -> specification, in the order of the DAG file."""
         if self._states is None:
-            # Not when a state is declared: an opaque spout, or who asks for its new values, may come after it.
+            # Not decided when a state is declared: an opaque spout, or a stream of its new values, may follow later.
             told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
             self._states = {
                 name: replace(
@@ -155,7 +155,7 @@ class NodeGraph:
     def compile(self) -> Plan:
         """The plan that engines run.
 
-        :raises PlanError: no state, or a stream that reaches none.
+        :raises PlanError: there is no state, or a stream ends in none.
         """
         if self._plan is None:
             sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
@@ -166,7 +166,7 @@ class NodeGraph:
         return self._plan
 
     def definition(self) -> Definition:
-        """What the ledger and the states depend on; see :class:`Definition`."""
+        """The part of the topology that the ledger and the states depend on; see :class:`Definition`."""
         if self._definition is not None:
             return self._definition
         fall_short = {one.state: (one.note,) for one in reversed(self.shortfalls)}

@@ -1,4 +1,4 @@
-"""Query streams of a topology: which nodes are theirs, and what they give (Trident: newDRPCStream)."""
+"""Query streams of a topology: their nodes and their results (Trident: newDRPCStream)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_trident.types import FieldSpec, Schema, parse_declared
 
 
 class QueryStreams:
-    """The query streams of one topology. The result of a query is the last node that was made downstream of it."""
+    """The query streams of one topology. The result of a query is the last node that was added downstream of it."""
 
     def __init__(self, topology: str) -> None:
         self._topology = topology
         self._sources: dict[str, SourceNode] = {}
         self._results: dict[str, Node] = {}
         self._nodes: dict[int, tuple[Node, str | None]] = {}
-        """By `id`: a node, which the entry keeps alive, and the query that it belongs to."""
+        """By `id`: the node, and its query or None. The entry keeps the node alive, so that its id stays unique."""
 
     def add(self, name: str, args: FieldSpec) -> SourceNode:
         """:raises PlanError: the name is taken. :raises FieldError: an argument has no type."""
@@ -35,9 +35,9 @@ class QueryStreams:
         return source
 
     def note(self, node: Node) -> None:
-        """A stream stands on `node`.
+        """Record a node of a stream.
 
-        :raises PlanError: it brings a query together with other streams (Storm: "Cannot join DRPC stream with streams
+        :raises PlanError: the node joins a query with other streams (Storm: "Cannot join DRPC stream with streams
             originating from other spouts").
         """
         if id(node) in self._nodes:
@@ -75,7 +75,7 @@ class QueryStreams:
     def compile(self, name: str) -> Plan:
         """The plan of a query.
 
-        :raises PlanError: there is none of that name.
+        :raises PlanError: there is no query of that name.
         """
         if name not in self._sources:
             known = ", ".join(map(repr, self._sources)) or "none"

@@ -1,4 +1,4 @@
-"""A PySpark script that somebody has already, as a topology."""
+"""An existing PySpark script as a topology."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AS = 'As in outputs={"daily": ("day date, cents long", FileSink("/lake/daily"))
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptApplication:
-    """What spark-submit is given: the application's main file, its arguments, and settings."""
+    """What spark-submit gets: the application's main file, its arguments, and settings."""
 
     application: str
     arguments: tuple[str, ...] = ()
@@ -29,17 +29,16 @@ class ScriptApplication:
 
 
 class Script(Topology):
-    """A topology of one step, which is a PySpark script: a batch of each input goes in, and what the script writes as
-    its outputs goes into states, exactly once. `TridentSparkSubmitOperator` runs it.
+    """A topology of one step, a PySpark script. The script reads a batch of each input, and its outputs go into states
+    exactly once. `TridentSparkSubmitOperator` runs it.
 
-    :param name: as of any topology.
-    :param inputs: name -> spout; the script asks for each batch by ``inputs(spark, name)``. The spout must be able to
-        say what a batch is without reading it, as FileSpout of a folder can.
-    :param outputs: name -> the fields that the script writes, and a sink or a table that appends them; or a function of
-        the stream of them that ends it in a state. The script asks where to write by ``output(spark, name)``.
-    :raises PlanError: there are no inputs or no outputs, an output ends in no state, or something else than a state
-        stands behind it.
-    :raises ConfigurationError: a field is of a type that Spark does not read from Parquet files.
+    :param name: as for any topology.
+    :param inputs: name -> spout. The script gets each batch by ``inputs(spark, name)``. The spout must be able to
+        describe a batch without reading it, as FileSpout of a folder can.
+    :param outputs: name -> the fields that the script writes, and a sink or a table that appends them, or a function
+        that takes their stream and ends it in a state. The script learns where to write by ``output(spark, name)``.
+    :raises PlanError: there are no inputs or no outputs, or an output ends in no state.
+    :raises ConfigurationError: Spark cannot read the type of a field from Parquet files.
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class Script(Topology):
         require_script(self.compile())
 
     def runs(self, application: ScriptApplication) -> None:
-        """What spark-submit is to start; the operator says it.
+        """Set what spark-submit starts; the operator calls this.
 
-        :raises PlanError: another task has said something else.
+        :raises PlanError: another task has set another application.
         """
         if self.application not in (None, application):
             raise PlanError(
@@ -80,7 +79,7 @@ class Script(Topology):
                 "Read in the script what that function reads; or use the function's stream, without a script.",
             )
         if spout.gives_files:
-            return  # the script's own readers say what they read
+            return  # the script's own readers know the types
         for field in spout.schema:
             if has_times(field.type) or INTERVAL in field.type:
                 raise ConfigurationError(
@@ -114,9 +113,9 @@ class Script(Topology):
 
 
 def application_of(topology: Topology) -> ScriptApplication | None:
-    """Of a script what spark-submit starts for it; None: it is no script.
+    """What spark-submit starts for a script; None for other topologies.
 
-    :raises ConfigurationError: no task has said it, or only a task can, when it runs.
+    :raises ConfigurationError: no task has set it, or it has a template that only a running task can fill.
     """
     if not isinstance(topology, Script):
         return None

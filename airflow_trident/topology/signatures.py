@@ -1,4 +1,4 @@
-"""What verbs were given: which fields a function appends, which aggregator reads what."""
+"""Checks the arguments of verbs: which fields a function appends, which fields an aggregator reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def require_callable(verb: str, function: Any, method: str) -> None:
 
 
 def require_factory(state: object) -> StateFactory:
-    """:raises PlanError: something else than a state factory."""
+    """:raises PlanError: `state` is no state factory."""
     if not isinstance(state, StateFactory):
         raise PlanError(f"{state!r} is no state", 'Give a state factory, as in SqliteState("counts.db").')
     return state
@@ -42,8 +42,8 @@ def require_factory(state: object) -> StateFactory:
 
 def require_stateful(function: object, *, emits: bool) -> None:
     """
-    :param emits: does it have outputs?
-    :raises PlanError: no object of a StatefulFunction, or one whose `execute` would never run, or not emit.
+    :param emits: does the function have outputs?
+    :raises PlanError: it is no object of a StatefulFunction, or what its `execute` yields would be lost.
     """
     if not isinstance(function, StatefulFunction):
         made = function.__name__ if isinstance(function, type) else repr(function)
@@ -61,7 +61,7 @@ def require_stateful(function: object, *, emits: bool) -> None:
 def bolt_outputs(name: str, declared: Schema, outputs: Schema) -> Schema:
     """What a stateful bolt emits.
 
-    :param outputs: what the call says of it, besides.
+    :param outputs: the fields in the call of `stateful`, if any.
     :raises PlanError: the two differ.
     """
     if outputs and outputs != declared:
@@ -74,7 +74,7 @@ def bolt_outputs(name: str, declared: Schema, outputs: Schema) -> Schema:
 
 
 def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bool) -> Schema:
-    """The fields that `outputs` names, with types from there, from `output_types`, or from annotations."""
+    """The fields of `outputs`, with types from there, from `output_types`, or from annotations."""
     written = getattr(function, "output_types", ())
     if written:
         return parse_declared(outputs, [parse_type(part) for part in split_spec(written)])
@@ -92,9 +92,9 @@ def aggregations(verb: str, schema: Schema, what: tuple[Any, ...]) -> tuple[Aggr
 
 
 def persistent_aggregations(schema: Schema, what: tuple[Any, ...]) -> tuple[Aggregation, ...]:
-    """As :func:`aggregations`, of those that can be combined with a stored value.
+    """As :func:`aggregations`, all of which can be combined with a stored value.
 
-    :raises PlanError: a general aggregator, or several of which one is no combiner.
+    :raises PlanError: there is a general aggregator, or there are several and one is no combiner.
     """
     several = aggregations("persistent_aggregate", schema, what)
     for one in several:

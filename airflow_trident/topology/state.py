@@ -1,4 +1,4 @@
-"""What streams may ask: the handles on states."""
+"""Handles on states, which streams can query."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from airflow_trident.topology.node_graph import NodeGraph
 
 
 class StateHandle:
-    """A state, and the topology whose streams change it; None if they do not."""
+    """A state, and the topology that updates it (None for a static state)."""
 
     def __init__(self, spec: StateSpec, topology: NodeGraph | None) -> None:
         self.spec = spec
@@ -23,7 +23,7 @@ class StateHandle:
 
 
 class StaticState(StateHandle):
-    """A handle on a state that streams may ask and never change (Trident: newStaticState)."""
+    """A handle on a state that streams can query but not update (Trident: newStaticState)."""
 
     def __init__(self, spec: StateSpec) -> None:
         super().__init__(spec, None)

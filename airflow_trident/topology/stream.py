@@ -1,8 +1,8 @@
 """Streams: handles on nodes of the plan, with Trident's verbs in Python spelling.
 
-Every verb returns a new stream and leaves the old one as it is. Fields are named by text (``"a, b"``) or a list.
-Functions, filters and updaters are objects of the classes in `airflow_trident.operations` or plain functions. What a
-verb does stands in :mod:`airflow_trident.topology.verbs`, one module for each family.
+Every verb returns a new stream and does not change the old one. Fields are named by text (``"a, b"``) or a list.
+Functions, filters and updaters are objects of the classes in `airflow_trident.operations` or plain functions. The
+verbs are implemented in :mod:`airflow_trident.topology.verbs`, one module for each family.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec
 
 Extent: TypeAlias = int | timedelta
-"""Of a window: a number of tuples, or a duration."""
+"""The length or slide of a window: a number of tuples, or a duration."""
 
 
 class Stream(TupleStream):
     """A stream of batches of tuples (Trident: Stream)."""
 
     # ---- aggregations ------------------------------------------------------------------------------------------
-    # One is ``aggregator, output`` or ``inputs, aggregator, output``; several in one pass are tuples of those:
+    # One aggregation is ``aggregator, output`` or ``inputs, aggregator, output``. Several in one pass are tuples:
     # ``aggregate((Count(), "n"), ("price", Sum(), "total"))``.
 
     def group_by(self, fields: FieldSpec) -> GroupedStream:
-        """Group by `fields`; nothing moves until an aggregation follows (Trident: GroupedStream)."""
+        """Group by `fields`. Tuples only move when an aggregation follows (Trident: GroupedStream)."""
         return GroupedStream(self, aggregate.group_by(self, fields))
 
     def aggregate(self, *what: Any) -> Stream:
@@ -48,7 +48,7 @@ class Stream(TupleStream):
         return aggregate.aggregate(self, Scope.ALL, (), what)
 
     def partition_aggregate(self, *what: Any) -> Stream:
-        """Aggregate each partition for itself, also an empty one."""
+        """Aggregate each partition separately, even an empty one."""
         return aggregate.aggregate(self, Scope.PARTITION, (), what)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
@@ -57,14 +57,14 @@ class Stream(TupleStream):
         return ChainedAggregatorDeclarer(Chain(self))
 
     def min_by(self, field: FieldSpec, comparator: Comparator | None = None) -> Stream:
-        """The tuple of each partition with the smallest value of a field; none of an empty partition.
+        """The tuple of each partition with the smallest value of a field. An empty partition gives none.
 
-        Nulls are passed over; of equal tuples the later one wins. Use `global_()` before for the smallest of the batch.
+        Nulls are ignored. The later of equal tuples wins. For the smallest of the whole batch, use `global_()` before.
         """
         return aggregate.extreme(self, "min_by", field, comparator, sign=-1)
 
     def max_by(self, field: FieldSpec, comparator: Comparator | None = None) -> Stream:
-        """The tuple of each partition with the largest value of a field; as `min_by`."""
+        """As `min_by`, with the largest value."""
         return aggregate.extreme(self, "max_by", field, comparator, sign=1)
 
     def min(self, comparator: Comparator) -> Stream:
@@ -101,17 +101,17 @@ class Stream(TupleStream):
         each id.
 
         :param inputs: the fields that the updater gets.
-        :param updater: a function ``updater(map_state, tuples)``, or a :class:`StateUpdater`; default: :class:`MapPut`,
-            a tuple's values replace those that its key had. Two tuples of one batch with the same key and different
-            values are then an error (UserCodeError), unless `order_by` says which one is newer.
-        :param keys: those of `inputs` that are the key of the stored map. Sinks (FileSink, TableSink) append the tuples
-            as they are: they take neither keys, nor values, nor an updater.
-        :param values: the stored value fields with types; default: the rest of `inputs`. Without an updater they are
-            some of the inputs.
-        :param order_by: without an updater: the fields of the stream that say which of several tuples of a key in one
-            batch is the newest, the most important first; null is the lowest value. Between batches the later
-            transaction is the newer one.
-        :raises PlanError: what is named does not go together, or could never be stored.
+        :param updater: a function ``updater(map_state, tuples)``, or a :class:`StateUpdater`. Default: :class:`MapPut`,
+            which replaces the stored values of a key by those of its tuple. Two tuples of one batch with the same key
+            and different values are then an error (UserCodeError), unless `order_by` says which one is newer.
+        :param keys: the fields of `inputs` that are the key of the stored map. Sinks (FileSink, TableSink) append the
+            tuples as they are: they take no keys, values or updater.
+        :param values: the stored value fields with types; default: the rest of `inputs`. Without an updater they must
+            be fields of `inputs`.
+        :param order_by: only without an updater: fields of the stream, the most important first. The tuple of a key
+            with the highest values is the newest of its batch; null is the lowest value. Across batches, the later
+            transaction is newer.
+        :raises PlanError: the arguments contradict each other, or the value fields could never be stored.
         """
         sink = persist.partition_persist(self, state, inputs, updater, keys, values, order_by, name)
         return TridentState(self, sink)
@@ -126,18 +126,19 @@ class Stream(TupleStream):
         deleted: str | None = None,
         name: str | None = None,
     ) -> TridentState:
-        """Append all fields of every tuple to a table that others may write, too: ``persist_table(DeltaTable(...))``.
+        """Append all fields of every tuple to a table that other programs may write, too:
+        ``persist_table(DeltaTable(...))``.
 
-        :param mode: ``append``; ``overwrite``: a batch replaces all that is in the partitions of its tuples; or
-            ``upsert``: a tuple is the new row of its key. It is appended with its transaction in the column ``_txid``,
-            and the latest row of each key counts (`latest_rows`, and `compact` of the open table). A batch with a null
-            in a key, or two different tuples of a key, is an error where it is processed (UserCodeError).
-        :param keys: of an upsert.
-        :param order_by: of an upsert: the fields that say which of several tuples of a key in one batch counts, as in
+        :param mode: ``append``; ``overwrite``: a batch replaces the content of the partitions that its tuples are in;
+            or ``upsert``: a tuple is the new row of its key. The row is appended with its txid in the column ``_txid``,
+            and the latest row of each key counts (`latest_rows`, and `compact` of the open table). A null in a key, or
+            two different tuples of a key in a batch, fail in the processing phase (UserCodeError).
+        :param keys: upsert only: the key fields.
+        :param order_by: upsert only: fields that say which of several tuples of a key in one batch counts, as in
             `partition_persist`.
-        :param deleted: of an upsert: a boolean field; where it is true, the key has no row any more.
+        :param deleted: upsert only: a boolean field. Where it is true, the key is deleted.
         :param name: of the state; default: ``rows``.
-        :raises PlanError: it is no table, there is no such mode, or what is named does not go with it.
+        :raises PlanError: `table` is no table, the mode is unknown, or an argument does not fit the mode.
         """
         how = persist.TableMode(mode=mode, keys=keys, order_by=order_by, deleted=deleted)
         return TridentState(self, persist.persist_table(self, table, how, name))
@@ -153,15 +154,15 @@ class Stream(TupleStream):
         partitions: int = 1,
         name: str | None = None,
     ) -> TridentState:
-        """Run a function with a key-value state of its own over every batch, in the commit phase (Storm:
-        IStatefulBolt). Exactly once, in the order of transactions.
+        """Run a function with its own key-value state over every batch, in the commit phase: exactly once, in the
+        order of transactions (Storm: IStatefulBolt).
 
         ``stateful("word", CountWords(), provider=KeyValueStates("sqlite", {"path": "counts.db"}))``
 
         :param inputs: the fields that `execute` gets.
-        :param keys: those of `inputs` by which tuples are spread over the partitions.
-        :param outputs: the fields, with types, of what `execute` yields; `new_values_stream()` goes on with it, exactly
-            once: it is kept with the checkpoint. A BaseStatefulBolt declares them itself.
+        :param keys: the fields of `inputs` that decide a tuple's partition.
+        :param outputs: the fields, with types, that `execute` yields. `new_values_stream()` continues with these tuples
+            exactly once, because they are stored with the checkpoint. A BaseStatefulBolt declares the fields itself.
         :param partitions: how many states the function has; part of the topology's definition.
         :param name: of the state; default: the name of the function's class.
         """
@@ -176,17 +177,17 @@ class Stream(TupleStream):
         *,
         after_commit: bool = False,
     ) -> Stream:
-        """Append what a state says about every tuple: ``state_query(counts, "word", MapGet(), "n")``.
+        """Append to every tuple what a state answers: ``state_query(counts, "word", MapGet(), "n")``.
 
-        In the processing phase it reads what is committed at that moment: another attempt may read something else. In
-        the commit phase (downstream of new values or a window) it reads after the batch was applied to the state, and
-        every try of a commit reads the same.
+        In the processing phase the query reads what is committed at that moment: another attempt may read something
+        else. In the commit phase (downstream of new values or a window) it reads after the batch was applied to the
+        state, and a repeated commit reads the same.
 
         :param inputs: the fields that the query gets; for MapGet, the key.
-        :param outputs: the new fields; types may be left out where they follow from the state.
-        :param after_commit: put this query, and all that is downstream, into the commit phase.
-        :raises PlanError: no state, no query, a broadcast before it, or `after_commit` for a state that this topology
-            does not update.
+        :param outputs: the new fields; types may be left out where the state determines them.
+        :param after_commit: put this query, and everything downstream, into the commit phase.
+        :raises PlanError: `state` is no state, `function` no query, a broadcast comes before, or `after_commit` is set
+            for a state that this topology does not update.
         """
         return query.state_query(self, state, inputs, function, outputs, after_commit=after_commit)
 
@@ -195,39 +196,39 @@ class Stream(TupleStream):
     def tumbling_window(
         self, length: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
-        """Aggregate every `length` tuples, or each `length` of time: see :meth:`window`."""
+        """Aggregate every `length` tuples, or every period of that duration: see :meth:`window`."""
         return self.window(tumbling(length), state, *what, **options)
 
     def sliding_window(
         self, length: Extent, slide: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
-        """Aggregate the last `length` tuples at every `slide` tuples, or of time: see :meth:`window`.
+        """After every `slide`, aggregate the last `length`: numbers of tuples, or durations. See :meth:`window`.
 
-        :raises PlanError: one of them is a number and the other a duration, or the slide is longer.
+        :raises PlanError: one is a number and the other a duration, or `slide` is longer than `length`.
         """
         return self.window(sliding(length, slide), state, *what, **options)
 
     def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]) -> Stream:
-        """Aggregate windows of the stream, which go over batches: ``window(TumblingCountWindow(100), state, "price",
+        """Aggregate windows of the stream, which span batches: ``window(TumblingCountWindow(100), state, "price",
         Sum(), "total")``.
 
-        The tuples are kept in the state, in the commit phase, so each is in its windows exactly once; what comes out is
-        the windows that the batch completed, and belongs to the commit phase. An empty window does not fire.
+        The commit phase stores the tuples in the state, so each is in its windows exactly once. The output is the
+        windows that the batch completed; it belongs to the commit phase. An empty window does not fire.
 
         :param what: as for :meth:`aggregate`.
         :param time: for durations, the field with the time of a tuple: a timestamp, or a long in milliseconds. A window
-            fires when a tuple has come that is later than its end by `lag`; a tuple too late for all its windows is
-            left out, and counted in the log and in the ledger. Without `time` the time of the transaction counts: when
-            its run was due, or it was begun.
-        :param lag: default: no time at all.
+            fires when a tuple arrives that is later than the window's end by `lag`. A tuple that is too late for all
+            its windows is dropped, and counted in the log and in the ledger. Without `time`, the transaction's time
+            counts: when its run was due, or when it began.
+        :param lag: default: zero.
         :param max_ahead: with `time`: a tuple whose time is later than the beginning of its transaction by more than
-            this (default: 5 minutes) fires no window: its clock may be wrong. It is kept, and is in the window of its
-            time. None: every time is believed.
-        :param reopen: with a duration: windows that end after this time are open again, where a wrong clock has closed
-            them. The first transaction that runs with it does so, once.
+            this (default: 5 minutes) fires no window, since its clock may be wrong. It is still kept in the window of
+            its time. None: every time is trusted.
+        :param reopen: with a duration: windows that end after this time are opened again, if a wrong clock had closed
+            them. The first transaction that runs with this value does it, once.
         :param bounds: put the fields ``window_start`` and ``window_end`` before the outputs: times (the end is
             exclusive), or numbers of tuples.
-        :param name: of the state; default: that of the first output and ``_window``.
+        :param name: of the state; default: the name of the first output and ``_window``.
         :raises PlanError: the state cannot keep a window.
         """
         return window.window(self, (), config, state, what, **options)
@@ -241,7 +242,7 @@ class GroupedStream(GroupedBase[Stream]):
         return aggregate.aggregate(self.stream, Scope.ALL, self.keys, what)
 
     def partition_aggregate(self, *what: Any) -> Stream:
-        """Aggregate the groups of each partition for itself."""
+        """Aggregate the groups of each partition separately."""
         return aggregate.aggregate(self.stream, Scope.PARTITION, self.keys, what)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
@@ -261,30 +262,30 @@ class GroupedStream(GroupedBase[Stream]):
         *,
         after_commit: bool = False,
     ) -> Stream:
-        """As `Stream.state_query`, with the tuples of a group in one partition: each key is asked for in one place."""
+        """As `Stream.state_query`. The tuples of a group are in one partition, so only one place asks for a key."""
         together = self.stream.partition_by(list(self.keys))
         return together.state_query(state, inputs, function, outputs, after_commit=after_commit)
 
     def tumbling_window(
         self, length: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
-        """As `Stream.tumbling_window`, aggregated by group: the window is one of the whole stream."""
+        """As `Stream.tumbling_window`, aggregated by group. The windows are those of the whole stream."""
         return self.window(tumbling(length), state, *what, **options)
 
     def sliding_window(
         self, length: Extent, slide: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
-        """As `Stream.sliding_window`, aggregated by group: the window is one of the whole stream."""
+        """As `Stream.sliding_window`, aggregated by group. The windows are those of the whole stream."""
         return self.window(sliding(length, slide), state, *what, **options)
 
     def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]) -> Stream:
-        """As `Stream.window`, aggregated by group: the window is one of the whole stream."""
+        """As `Stream.window`, aggregated by group. The windows are those of the whole stream."""
         return window.window(self.stream, self.keys, config, state, what, **options)
 
 
 class ChainedAggregatorDeclarer:
-    """Collects aggregators until `chain_end`. The result is the cross product of what they emit: empty if one has
-    none."""
+    """Collects aggregators until `chain_end`. The result is the cross product of their outputs: empty if one of them
+    emits nothing."""
 
     def __init__(self, chain: Chain[Stream]) -> None:
         self._chain = chain
@@ -298,9 +299,9 @@ class ChainedAggregatorDeclarer:
         return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.PARTITION, what))
 
     def chain_end(self) -> Stream:
-        """The stream of what they give.
+        """The stream of the results.
 
-        :raises PlanError: there is no aggregator in the chain.
+        :raises PlanError: the chain has no aggregator.
         """
         return aggregate.chain_end(self._chain)
 
@@ -321,17 +322,17 @@ class TridentState(StateHandle):
         return f"TridentState({self.name}: {self.spec.describe()})"
 
     def parallelism_hint(self, partitions: int) -> TridentState:
-        """As `Stream.parallelism_hint`, of the last step before the state: of an aggregation, its partitions."""
+        """As `Stream.parallelism_hint`, for the last step before the state, such as the aggregation."""
         repartition.parallelism_hint(self._last(), partitions)
         return self
 
     def set_cpu_load(self, percent: float) -> TridentState:
-        """As `Stream.set_cpu_load`, of the last step before the state."""
+        """As `Stream.set_cpu_load`, for the last step before the state."""
         repartition.set_cpu_load(self._last(), percent)
         return self
 
     def set_memory_load(self, megabytes: float) -> TridentState:
-        """As `Stream.set_memory_load`, of the last step before the state."""
+        """As `Stream.set_memory_load`, for the last step before the state."""
         repartition.set_memory_load(self._last(), megabytes)
         return self
 
@@ -339,11 +340,11 @@ class TridentState(StateHandle):
         return replace(self._stream, node=self._sink.input)
 
     def new_values_stream(self) -> Stream:
-        """What each batch changes in the state: key and value fields of its keys, after the batch (Trident:
-        newValuesStream). A key that the batch removed is not in it. Of a stateful function, what it emitted.
+        """What each batch changed in the state: keys with their new values (Trident: newValuesStream). Keys that the
+        batch removed are left out. For a stateful function: what it emitted.
 
-        Everything downstream runs in the commit phase, and states that it ends in are updated exactly once as well.
+        Everything downstream runs in the commit phase, and the states there are updated exactly once as well.
 
-        :raises PlanError: the state is that of a stateful function that has no outputs.
+        :raises PlanError: the state belongs to a stateful function without outputs.
         """
         return persist.new_values(self._stream, self._sink)

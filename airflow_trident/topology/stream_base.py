@@ -1,4 +1,4 @@
-"""What a verb is given and what it gives: a node of the graph that more can be put behind."""
+"""The base of streams: a node of the graph, to which verbs append more nodes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_names,
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StreamBase:
-    """A stream as verbs know it; they give a stream of the same class back.
+    """A stream as verbs see it. They return a stream of the same class.
 
-    :param node: the node of the plan that gives the stream's tuples.
-    :param label: stands before the names of the nodes that follow.
+    :param node: the node of the plan that produces the stream's tuples.
+    :param label: a prefix for the names of the following nodes.
     """
 
     topology: NodeGraph
@@ -45,7 +45,7 @@ S = TypeVar("S", bound=StreamBase)
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GroupedBase(Generic[S]):
-    """A grouped stream as verbs know it; `keys` are the group fields."""
+    """A grouped stream as verbs see it; `keys` are the group fields."""
 
     stream: S
     keys: tuple[str, ...]
@@ -65,9 +65,9 @@ def named(stream: StreamBase, verb: str, names: FieldSpec) -> tuple[str, ...]:
 
 
 def some(stream: StreamBase, verb: str, names: FieldSpec, instead: str) -> tuple[str, ...]:
-    """As `named`.
+    """As `named`, with at least one field.
 
-    :raises PlanError: none is named; `instead` says what does without fields.
+    :raises PlanError: no field is named; `instead` is the cure in the error.
     """
     wanted = named(stream, verb, names)
     if not wanted:
@@ -84,9 +84,9 @@ def then(
     others: Iterable[StreamBase] = (),
     **arguments: Any,
 ) -> S:
-    """Put a node of this kind behind the last one.
+    """Append a node of this kind.
 
-    :param others: more streams that it takes, after this one.
+    :param others: further input streams of the node, after this one.
     """
     name = stream.topology.next_name(f"{stream.label}.{verb}" if stream.label else verb)
     inputs = (stream.node, *(one.node for one in others))
@@ -94,6 +94,6 @@ def then(
 
 
 def append(stream: S, kind: Callable[..., Node], verb: str, *, outputs: Schema, **arguments: Any) -> S:
-    """As `then`, with the fields that there are and `outputs` behind them."""
+    """As `then`, with `outputs` appended to the fields."""
     require_distinct((*stream.fields, *names_of(outputs)))
     return then(stream, kind, verb, (*stream.schema, *outputs), outputs=outputs, **arguments)

@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 class Topology(NodeGraph):
     """Streams that begin at spouts and end in states, under one name that owns a ledger.
 
-    Making one opens nothing, so that it can stand in a DAG file. Every mistake in fields and types is raised on the
-    line that makes it.
+    Building one opens no connection, so it can stand in a DAG file. A mistake in fields or types is raised on the line
+    that makes it.
 
     :param name: letters, digits, ``_ . -``, beginning with a letter; unique among all topologies of one ledger root.
     :param exactly_once: refuse spouts and states that are not exactly once together. False: allow them; plan, log and
         page then say so.
-    :param asset: name of an asset of Airflow: each committed transaction becomes one event of it, a partition of its
-        own, whoever committed it. It may be set later: ``topology.asset = "orders"``.
+    :param asset: name of an Airflow asset. Each committed transaction becomes one event of it, with its own partition,
+        no matter which task committed it. It may be set later: ``topology.asset = "orders"``.
     """
 
     placement_hints = PlacementHints()
-    """For `airflow trident deploy`; those of a topology file of qtopology."""
+    """For `airflow trident deploy`; they come from a topology file of qtopology."""
 
     def new_stream(self, name: str, spout: Spout) -> Stream:
         """Begin a stream at a spout (Trident: newStream(txId, spout)).
 
         :param name: unique in the topology; the ledger keeps the spout's metadata under it.
-        :raises PlanError: the name is taken, `spout` is no spout, or one that a state cannot take exactly once.
+        :raises PlanError: the name is taken, `spout` is no spout, or a state cannot take it exactly once.
         """
         stream = Stream(self, self.add_source(name, spout))
         read = spout.spark_read
         return stream if read is None else read_by_spark(stream, name, read)
 
     def new_drpc_stream(self, name: str, args: FieldSpec = "args string") -> Stream:
-        """Begin a query stream (Trident: newDRPCStream): ``new_drpc_stream("count_of", "word string")``. What is made
-        of it last is the answer; :func:`airflow_trident.query` asks.
+        """Begin a query stream (Trident: newDRPCStream): ``new_drpc_stream("count_of", "word string")``. The last
+        stream made from it is the answer; :func:`airflow_trident.query` runs the query.
 
         :param args: the query's arguments, fields with types; default: one text, as Trident's.
         """
@@ -62,13 +62,13 @@ class Topology(NodeGraph):
     def new_static_state(
         self, state: StateFactory, name: str, *, keys: FieldSpec, values: FieldSpec, topology: str | None = None
     ) -> StaticState:
-        """A state that streams ask and never change (Trident: newStaticState): what another topology keeps, or a
-        factory of your own.
+        """A state that streams only query (Trident: newStaticState): one that another topology updates, or one of your
+        own factory.
 
         :param name: of the state in its store.
-        :param keys: its key fields with types, as the topology that keeps it has them.
+        :param keys: its key fields with types, as in the topology that updates it.
         :param values: its value fields with types.
-        :param topology: whose state it is; default: this one's name.
+        :param topology: the name of the topology that updates it; default: this one.
         :raises ConfigurationError: the store cannot have such fields.
         """
         return StaticState(query.static(topology or self.name, state, name, keys, values))
@@ -86,22 +86,22 @@ class Topology(NodeGraph):
         working_dir: str | None = None,
         protocol: str = "0.7",
     ) -> Topology:
-        """The topology of a file of qtopology, with its spouts and bolts as they are.
+        """The topology of a qtopology file, with its spouts and bolts unmodified.
 
         ``Topology.from_qtopology("topology.json", spool_dir="/shared/spool", fields={"split": "word string"},
         states={"split": lambda words: words.group_by("word").persistent_aggregate(state, Count(), "n")})``
 
-        :param name: default: that of the file's ``general``, or the file's.
-        :param overrides: values of variables that count instead of the file's.
-        :param fields: node -> the fields of what it emits; default: one, ``data string``, the JSON text of the object.
-        :param spool_dir: a folder for the spools of the spouts, durable and shared.
-        :param states: node -> what ends its default stream in a state. A bolt that nobody reads and that is not here is
-            a sink: it gets its rows in the commit phase, and the topology is not exactly once.
-        :param working_dir: what the nodes' folders begin at; default: the file's folder.
-        :param protocol: what programs (`type` subproc) speak, "0.7" or "seed".
-        :raises ConfigurationError: the file cannot be meant, or not be kept; names file, node and cure.
+        :param name: default: the name in the file's ``general``, or the name of the file.
+        :param overrides: values of variables that replace those of the file.
+        :param fields: node -> the fields that it emits; default: one, ``data string``, the JSON text of the object.
+        :param spool_dir: a durable, shared folder for the spools of the spouts.
+        :param states: node -> a function that ends its default stream in a state. A bolt without readers that is not
+            named here is a sink: it gets its rows in the commit phase, and the topology is not exactly once.
+        :param working_dir: the base of the nodes' relative folders; default: the file's folder.
+        :param protocol: the protocol of programs (`type` subproc), "0.7" or "seed".
+        :raises ConfigurationError: the file is wrong or uses something unsupported; names file, node and cure.
         """
-        # By name: spouts and states stand above topologies.
+        # Imported by name: spouts and states are layers above topologies.
         importing = import_module("airflow_trident.runtime.qtopology_import")
         made: Topology = importing.import_file(
             file,
@@ -120,7 +120,7 @@ class Topology(NodeGraph):
     def merge(self, streams: Sequence[Stream], out_fields: FieldSpec | None = None) -> Stream:
         """All tuples of several streams (Trident: merge). Fields correspond by position, not by name.
 
-        :param out_fields: names; default: those of the first stream.
+        :param out_fields: new names; default: those of the first stream.
         :raises FieldError: number or types of the fields differ.
         """
         return combine.merge(self, streams, out_fields)
@@ -132,11 +132,11 @@ class Topology(NodeGraph):
         reducer: MultiReducer[Any] | GroupedMultiReducer[Any],
         out_fields: FieldSpec,
     ) -> Stream:
-        """What a reducer makes of the tuples of several streams, partition by partition or, of grouped streams, group
-        by group (Trident: multiReduce).
+        """Reduce the tuples of several streams together, partition by partition, or group by group for grouped streams
+        (Trident: multiReduce).
 
-        :param input_fields: for each stream the fields that the reducer gets.
-        :param out_fields: all fields that come out, with types unless `reducer.output_types` has them.
+        :param input_fields: for each stream, the fields that the reducer gets.
+        :param out_fields: all output fields, with types unless `reducer.output_types` has them.
         """
         return combine.multi_reduce(self, input_fields, streams, reducer, out_fields)
 
@@ -152,11 +152,11 @@ class Topology(NodeGraph):
 
         ``join([orders, users], ["user_id", "id"], "user_id, amount, name")``
 
-        :param join_fields: those of each stream, in corresponding order.
-        :param out_fields: names of what comes out: with mode "compact" the join fields once and then the other fields
-            of every stream, with "preserve" all fields of every stream.
-        :param join_type: for all streams, or a list with one for each: "outer", that stream may be missing, and its
-            fields are null then; "inner", it must be there. A left outer join is ``["inner", "outer"]``.
+        :param join_fields: for each stream, its join fields, in corresponding order.
+        :param out_fields: names of the output fields: with mode "compact" the join fields once and then the other
+            fields of every stream, with "preserve" all fields of every stream.
+        :param join_type: one for all streams, or a list with one for each. "inner": the stream must have a tuple.
+            "outer": it may have none, and its fields are then null. A left outer join is ``["inner", "outer"]``.
         :raises FieldError: an unknown field, join fields of different types, or a wrong number of names.
         """
         return combine.join(self, streams, join_fields, out_fields, join_type, mode)

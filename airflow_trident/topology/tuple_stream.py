@@ -1,4 +1,4 @@
-"""Verbs that give a stream of the same class: tuple by tuple, of whole DataFrames on Spark, and repartitioning."""
+"""Verbs that return a stream of the same class: on single tuples, on whole DataFrames in Spark, and repartitioning."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from airflow_trident.types import FieldSpec
 
 
 class TupleStream(StreamBase):
-    """What a stream's tuples go through, before they are aggregated or come to a state."""
+    """The verbs that come before an aggregation or a state."""
 
     def name(self, label: str) -> Self:
-        """Put a label before the names of the nodes that follow; it shows in plans, errors and Spark's UI."""
+        """Put a label before the names of the following nodes, as plans, errors and Spark's UI show them."""
         return replace(self, label=label)
 
     # ---- tuple by tuple ----------------------------------------------------------------------------------------
 
     def each(self, inputs: FieldSpec | Expression, function: Any, outputs: FieldSpec | None = None) -> Self:
-        """Append what `function` gives to every tuple: none drops the tuple, several repeat it.
+        """Append the results of `function` to every tuple: no result drops the tuple, several repeat it.
 
-        ``each("line", Split(), "word string")`` calls ``function(line)`` for an iterable of values (tuples, if more
-        than one field is declared). ``each(split(col("line"), " "), "words")`` appends a column expression, which
-        stays in the JVM on Spark; ``explode(...)`` gives one tuple per element.
+        ``each("line", Split(), "word string")`` calls ``function(line)``, which returns an iterable of values (of
+        tuples, if several fields are declared). ``each(split(col("line"), " "), "words")`` appends a column expression,
+        which stays in the JVM on Spark; ``explode(...)`` gives one tuple per element.
 
-        :param outputs: new fields with types; names alone where types are annotated or follow from the expression.
-        :raises FieldError: unknown or doubled field, or a type that is not known.
+        :param outputs: new fields with types; names are enough if the types are annotated or follow from the
+            expression.
+        :raises FieldError: an unknown or repeated field, or an unknown type.
         """
         return each.each(self, inputs, function, outputs)
 
     def filter(self, inputs: FieldSpec | Expression | Any, filter: Any = None) -> Self:
         """Keep the tuples for which `filter` is true.
 
-        ``filter("word", NotEmpty())``, ``filter(NotEmpty())`` (all fields), ``filter(col("n") > 0)``; null drops.
+        ``filter("word", NotEmpty())``, ``filter(NotEmpty())`` (all fields), ``filter(col("n") > 0)``. Null counts as
+        false.
         """
         return each.filter(self, inputs, filter)
 
     def map(self, function: Any, outputs: FieldSpec | None = None) -> Self:
-        """Replace every tuple by ``function(*values)``: one value, or a tuple of values if there are several fields.
+        """Replace every tuple by ``function(*values)``: one value, or a tuple of values for several fields.
 
-        :param outputs: the new fields; without them names and types stay.
+        :param outputs: the new fields; default: names and types stay as they are.
         """
         return each.map(self, "map", function, outputs)
 
@@ -55,12 +57,12 @@ class TupleStream(StreamBase):
         return each.map(self, "flat_map", function, outputs)
 
     def bolt(self, inputs: FieldSpec, bolt: ChildBolt, streams: Mapping[str, FieldSpec]) -> dict[str, Self]:
-        """What a component in another program emits for the tuples, as a stream for each of its stream ids.
+        """Give the tuples to a component in another program. The result has one stream for each of its stream ids.
 
         ``out = stream.bolt("line", ShellBolt("python split.py"), {"default": "word string", "long": "word string"})``,
-        then ``out["long"]``. In `each` and `flat_map` such a bolt stands as a function does.
+        then ``out["long"]``. `each` and `flat_map` also take such a bolt, in the place of a function.
 
-        :param streams: stream id -> the fields of what is emitted there, with types.
+        :param streams: stream id -> the fields that the component emits there, with types.
         """
         return child_bolt.bolt(self, inputs, bolt, streams)
 
@@ -69,14 +71,14 @@ class TupleStream(StreamBase):
         return each.project(self, keep)
 
     def peek(self, inputs: FieldSpec | Any, consumer: Any = None) -> Self:
-        """Call `consumer` for every tuple, for its effect, and pass the tuple on: ``peek(Debug())``.
+        """Call `consumer` for every tuple and pass the tuple on unchanged: ``peek(Debug())``.
 
-        It may be called several times for one tuple: attempts are repeated. Without `inputs` it gets all fields.
+        A repeated attempt calls it again for the same tuple. Without `inputs` it gets all fields.
         """
         return each.peek(self, inputs, consumer)
 
     def apply_assembly(self, assembly: Callable[[Self], Self]) -> Self:
-        """What `assembly` makes of this stream: a function, or an object with ``apply(stream)`` (Trident: Assembly)."""
+        """Apply a function, or an object with ``apply(stream)``, to this stream (Trident: Assembly)."""
         return each.assembled(self, assembly)
 
     # ---- whole DataFrames, on Spark ----------------------------------------------------------------------------
@@ -90,18 +92,19 @@ class TupleStream(StreamBase):
         rowwise: bool = False,
         version: str | int | None = None,
     ) -> Self:
-        """What `function` makes of the batch as a Spark DataFrame: ``transform(to_daily, "day date, cents long")``.
+        """Apply a function to the batch as a Spark DataFrame: ``transform(to_daily, "day date, cents long")``.
 
-        It is called once per attempt, on the driver, and gives a DataFrame: the plan of the work, in the same job. It
-        must not act (`count`, `write`, `cache`); a parameter `context` gets a :class:`TransformContext`. Spark engine.
+        The driver calls the function once per attempt. It returns a DataFrame, which becomes part of the same job. It
+        must not run an action (`count`, `write`, `cache`). A parameter `context` gets a :class:`TransformContext`. Only
+        for the Spark engine.
 
-        :param fields: what comes out, with types. Columns are found by name, in any order, and widened where nothing
-            can be lost; any other difference is an error of the attempt.
-        :param others: more streams of the topology: each is a named argument of the function.
-        :param rowwise: your word that each row comes of one row, whatever others are in the batch. If that is false,
-            what is committed may be wrong.
-        :param version: a name for what the code does: part of the topology's definition, as the code is not.
-        :raises PlanError: the function does not fit, or the stream is one of the commit phase or of a query.
+        :param fields: the output fields with types. Columns are matched by name, in any order, and widened where no
+            value can be lost. Any other difference fails the attempt.
+        :param others: more streams of the topology, each a named argument of the function.
+        :param rowwise: your promise that each output row depends on one input row only. If that is not true, wrong
+            results may be committed.
+        :param version: a name for the behaviour of the code. It is part of the topology's definition; the code is not.
+        :raises PlanError: the function does not fit, or the stream belongs to the commit phase or to a query.
         """
         return transform.transform(self, function, fields, others, rowwise=rowwise, version=version)
 
@@ -109,12 +112,12 @@ class TupleStream(StreamBase):
         """A query in Spark's SQL over the batch: ``sql("SELECT day, count(*) AS n FROM {orders} GROUP BY day", "day
         date, n long")``.
 
-        The one name in braces that is no keyword is this stream's. ``:transaction_time`` is the time of the
-        transaction. The text, without comments and spacing, is part of the topology's definition.
+        One name in braces is not among the keyword arguments: it is this stream. ``:transaction_time`` is the time of
+        the transaction. The text, without comments and spacing, is part of the topology's definition.
 
         :param fields: as for :meth:`transform`.
         :param others: more streams, by their names in the text.
-        :raises PlanError: the text is no query, or does not name the streams.
+        :raises PlanError: the text is no query, or does not name all streams.
         """
         return transform.sql(self, text, fields, others)
 
@@ -129,7 +132,7 @@ class TupleStream(StreamBase):
         return repartition.repartition(self, "shuffle", Grouping.SHUFFLE)
 
     def local_or_shuffle(self) -> Self:
-        """Any distribution will do: tuples stay where they are."""
+        """Any distribution is allowed: tuples stay where they are."""
         return repartition.repartition(self, "local_or_shuffle", Grouping.LOCAL_OR_SHUFFLE)
 
     def global_(self) -> Self:
@@ -145,16 +148,16 @@ class TupleStream(StreamBase):
         return repartition.repartition(self, "broadcast", Grouping.BROADCAST)
 
     def identity_partition(self) -> Self:
-        """From partition i into partition i: nothing moves."""
+        """Partition i stays partition i: nothing moves."""
         return repartition.repartition(self, "identity_partition", Grouping.IDENTITY)
 
     def partition(self, grouping: CustomGrouping) -> Self:
-        """Bring tuples where `grouping` says."""
+        """Let `grouping` choose the partition of each tuple."""
         return repartition.partition(self, grouping)
 
     def parallelism_hint(self, partitions: int) -> Self:
-        """The number of partitions of this node, and of all nodes that no repartition divides from it; of several hints
-        the largest (Trident: parallelismHint, which also gives the same stream back). A source has no more partitions
+        """Set the number of partitions of this node and of all nodes that no repartition separates from it. The largest
+        of several hints counts. Returns the same stream (Trident: parallelismHint). A source never has more partitions
         than splits."""
         return repartition.parallelism_hint(self, partitions)
 

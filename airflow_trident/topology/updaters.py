@@ -13,10 +13,10 @@ from airflow_trident.operations.newest import two_values
 
 @dataclass(frozen=True, kw_only=True)
 class MapPut:
-    """Puts each tuple's value fields under its key fields.
+    """Stores each tuple's value fields under its key fields.
 
-    :param state: its name, for the error.
-    :param staged: the fields of the tuples; `keys` and `values` are among them.
+    :param state: name of the state, for the error.
+    :param staged: the fields of the tuples, including `keys` and `values`.
     """
 
     state: str
@@ -24,7 +24,7 @@ class MapPut:
     keys: tuple[str, ...]
     values: tuple[str, ...]
     takes_groups: ClassVar[bool] = True
-    """May it be called for several transactions one after the other in one step of the store?"""
+    """May several transactions call it one after the other, in one step of the store?"""
 
     def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
         """:raises UserCodeError: two tuples of the batch have the same key and different values."""
@@ -34,7 +34,7 @@ class MapPut:
     def chosen(self, tuples: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """The value of each key.
 
-        :raises UserCodeError: see above. A store cannot know which one is newer, and engines give no order.
+        :raises UserCodeError: as `__call__`. The store cannot know which one is newer, since engines give no order.
         """
         keys, values = ([self.staged.index(name) for name in names] for names in (self.keys, self.values))
         found: dict[tuple[Any, ...], tuple[Any, ...]] = {}

@@ -1,8 +1,8 @@
 """Transactional topologies as Storm's documents write them (Storm: TransactionalTopologyBuilder).
 
-Components and groupings become nodes of the same plan that streams make: a basic bolt is a flat map, a batch bolt an
-aggregator of whole partitions (with several inputs a multi-reducer), a committer a state, and what follows a committer
-goes on with what that emitted, in the commit phase.
+Components and groupings become nodes of the same plan as streams. A basic bolt becomes a flat map, a batch bolt an
+aggregator of whole partitions (a multi-reducer, if it has several inputs), a committer a state. Bolts behind a
+committer read what it emitted, in the commit phase.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SPOUTS = (TransactionalSpout, PartitionedTransactionalSpout, OpaquePartitionedT
 
 @dataclass(frozen=True)
 class _End:
-    """A stream that Trident's verbs go on with."""
+    """A stream that is continued with Trident's verbs."""
 
     component: str
     stream: str
@@ -56,16 +56,16 @@ class _End:
 class TransactionalTopologyBuilder:
     """A spout, bolts, and committers.
 
-    Making one opens nothing, so that it can stand in a DAG file.
+    Building one opens no connection, so it can stand in a DAG file.
 
     :param id: of the topology; the ledger keeps its transactions under it (Storm: transactional id).
     :param spout_id: of the spout.
-    :param spout: any spout of this package, whose tuples then begin with a field ``txid``, the TransactionAttempt, or a
-        TransactionalSpout, PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout.
+    :param spout: a TransactionalSpout, PartitionedTransactionalSpout or OpaquePartitionedTransactionalSpout; or any
+        spout of this package, whose tuples then get a first field ``txid``, the TransactionAttempt.
     :param parallelism: how many tasks emit; the default is the engine's.
-    :param conf: Storm's configuration, and names of your own, which bolts get in `prepare`; see `read_config`.
-    :param exactly_once: refuse what cannot be exactly once; as of :class:`Topology`.
-    :raises ConfigurationError: an unknown name of Storm's in `conf`.
+    :param conf: Storm's configuration and your own names; bolts get it in `prepare`; see `read_config`.
+    :param exactly_once: refuse what cannot be exactly once; as for :class:`Topology`.
+    :raises ConfigurationError: `conf` has an unknown name of Storm's.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class TransactionalTopologyBuilder:
         self._ends: list[_End] = []
 
     def set_bolt(self, id: str, bolt: Bolt | ChildBolt, parallelism: int | None = None) -> BoltDeclarer:
-        """Add a bolt; the inputs are said on what comes back. A batch bolt that is an :class:`ICommitter` is a
-        committer. A ShellBolt or NodeBolt is of a subclass with `declare_output_fields`; it gets and emits tuples
+        """Add a bolt; call the groupings of the result to add inputs. A batch bolt that is an :class:`ICommitter` is a
+        committer. A ShellBolt or NodeBolt needs a subclass with `declare_output_fields`; it gets and emits tuples
         without the TransactionAttempt.
 
         :raises PlanError: the id is taken, or `bolt` is no bolt.
@@ -100,22 +100,22 @@ class TransactionalTopologyBuilder:
     def set_committer_bolt(self, id: str, bolt: BaseBatchBolt[Any], parallelism: int | None = None) -> BoltDeclarer:
         """Add a batch bolt that runs in the commit phase, one transaction after the other.
 
-        :raises PlanError: as `set_bolt`, or it has no way to be exactly once.
+        :raises PlanError: as `set_bolt`, or the bolt cannot be exactly once.
         """
         return self._add(id, bolt, parallelism, committer=True)
 
     def end_stream(self, component: str, verbs: End, stream: str = DEFAULT_STREAM) -> None:
-        """Go on with a stream in Trident's verbs, up to a state, which is exactly once with nothing to do for it:
+        """Continue a stream with Trident's verbs up to a state, which is exactly once without code of yours:
         ``end_stream("split", lambda words: words.group_by("word").persistent_aggregate(state, Count(), "n"))``.
 
-        The TransactionAttempt is no field there.
+        The stream has no field for the TransactionAttempt.
         """
         self._ends.append(_End(component, stream, verbs))
 
     def build(self) -> Topology:
-        """The topology, for operators, engines and plans; the same each time.
+        """The topology, for operators, engines and plans. Each call gives the same.
 
-        :raises PlanError: a component is wired to what is not there, or nothing would ever be committed.
+        :raises PlanError: an input does not exist, or nothing would ever be committed.
         """
         if self._spout.spark_read is not None:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""From components and groupings to nodes of the plan."""
+"""Compiles components and groupings to nodes of the plan."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def of_spout(outputs: Outputs, source: Node) -> Made:
 
 
 class Compiling:
-    """Adds bolts to a topology, each after those that it reads.
+    """Adds bolts to a topology, each after its inputs.
 
     :param conf: what components get in `prepare`.
-    :param read: which streams somebody reads.
+    :param read: (component, stream) of all streams that have a reader.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Compiling:
         )
 
     def _child(self, bolt: BoltDeclarer, child: ChildBolt) -> Made:
-        """A bolt in another program: the verb `bolt`, on all inputs together."""
+        """A bolt in another program: the verb `bolt`, on the merged inputs."""
         inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
         first = inputs[0]
         if any(one.schema != first.schema for one in inputs):
@@ -169,7 +169,7 @@ class Compiling:
         )
 
     def _kind(self, one: Subscription) -> tuple[GroupingKind, tuple[str, ...]]:
-        """The grouping, without the TransactionAttempt: all tuples of a batch have the same."""
+        """The grouping and its keys. The TransactionAttempt is no key: all tuples of a batch have the same one."""
         attempt = self._declared[one.component][one.stream].attempt
         keys = tuple(name for name in one.fields if name != attempt)
         return (GroupingKind.GLOBAL if one.fields and not keys else one.kind), keys
@@ -204,7 +204,7 @@ class Compiling:
         return NewValuesNode(name=f"{bolt.id}.emitted", schema=emits, inputs=(sink,)) if emits else sink
 
     def _staged(self, bolt: BoltDeclarer) -> Node:
-        """All inputs of a committer in one: several as a tagged union."""
+        """The inputs of a committer as one node: several become a tagged union."""
         nodes = [self.made[one.component].nodes[one.stream] for one in bolt.inputs]
         if len(nodes) == 1:
             return nodes[0]

@@ -1,4 +1,4 @@
-"""What the builder gives back for a bolt: its inputs and their groupings (Storm: BoltDeclarer, InputDeclarer)."""
+"""The builder's handle on a bolt, which takes its inputs and groupings (Storm: BoltDeclarer, InputDeclarer)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_trident.types import parse_names
 
 
 class GroupingKind(StrEnum):
-    """Storm's groupings, as far as they mean something here."""
+    """Storm's groupings, as far as they have a meaning here."""
 
     SHUFFLE = "shuffle"
     LOCAL_OR_SHUFFLE = "local_or_shuffle"
@@ -37,7 +37,7 @@ class Subscription:
 
 @dataclass
 class BoltDeclarer:
-    """A bolt of a builder. Each call adds an input; the stream is ``"default"`` unless it is named.
+    """A bolt of a builder. Each grouping adds an input; its default stream is ``"default"``.
 
     ``builder.set_bolt("join", Join(), 4).fields_grouping("users", "tweets", "tweet_id").all_grouping("settings")``
     """
@@ -63,7 +63,7 @@ class BoltDeclarer:
         return self._add(component, stream, GroupingKind.LOCAL_OR_SHUFFLE)
 
     def fields_grouping(self, component: str, *stream_and_fields: Any) -> Self:
-        """Tuples with equal fields come to the same task: ``fields_grouping("spout", "word")``, and of a named stream
+        """Tuples with equal fields go to the same task: ``fields_grouping("spout", "word")``; with a named stream:
         ``fields_grouping("splitter", "users", "tweet_id")``."""
         if len(stream_and_fields) not in (1, 2):
             raise PlanError(
@@ -77,7 +77,7 @@ class BoltDeclarer:
         return self._add(component, stream, GroupingKind.FIELDS, fields=fields)
 
     def global_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
-        """All tuples come to the first task."""
+        """All tuples go to the first task."""
         return self._add(component, stream, GroupingKind.GLOBAL)
 
     def all_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
@@ -85,8 +85,8 @@ class BoltDeclarer:
         return self._add(component, stream, GroupingKind.ALL)
 
     def custom_grouping(self, component: str, *stream_and_grouping: Any) -> Self:
-        """A CustomGrouping says which tasks get a tuple: ``custom_grouping("spout", ByCountry())``, and of a named
-        stream ``custom_grouping("splitter", "users", ByCountry())``. It does not get the TransactionAttempt."""
+        """A CustomGrouping chooses the tasks of a tuple: ``custom_grouping("spout", ByCountry())``; with a named
+        stream: ``custom_grouping("splitter", "users", ByCountry())``. It does not get the TransactionAttempt."""
         *stream, grouping = stream_and_grouping or (None,)
         if len(stream) > 1 or not isinstance(grouping, CustomGrouping):
             raise PlanError(
@@ -96,7 +96,7 @@ class BoltDeclarer:
         return self._add(component, stream[0] if stream else DEFAULT_STREAM, GroupingKind.CUSTOM, custom=grouping)
 
     def direct_grouping(self, component: str, stream: str = DEFAULT_STREAM) -> Self:
-        """:raises PlanError: always: tasks have no numbers that an emitter could know."""
+        """:raises PlanError: always, because an emitter cannot know the numbers of tasks."""
         raise PlanError(
             f"bolt {self.id!r} has a direct grouping of component {component!r}, and tasks cannot be addressed here",
             "Use fields_grouping, or custom_grouping with a CustomGrouping that chooses the task.",

@@ -1,4 +1,4 @@
-"""The spouts of transactional topologies as spouts that engines know."""
+"""Adapts the spouts of transactional topologies to the spouts that engines run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AnyTransactionalSpout: TypeAlias = (
 
 @dataclass(frozen=True)
 class SpoutOfTopology:
-    """A spout as a topology uses it. Picklable."""
+    """Id, outputs, configuration and number of tasks of a spout. Picklable."""
 
     id: str
     outputs: Outputs
@@ -53,7 +53,10 @@ class SpoutOfTopology:
         return attempt, BatchOutputCollector(self.outputs, attempt, lambda *row: rows.append(row))
 
     def batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
-        """:raises DamagedInputError: a value does not fit its field."""
+        """The rows in Arrow.
+
+        :raises DamagedInputError: a value does not fit its field.
+        """
         cure = "Mend the source or the types in declare_output_fields()."
         with fitting(f"spout {self.id!r} emitted what does not fit its fields", self.schema, cure):
             table = rows_to_table(self.schema, rows)
@@ -61,7 +64,7 @@ class SpoutOfTopology:
 
 
 def adapted(id: str, spout: AnyTransactionalSpout, conf: Mapping[str, Any], tasks: int) -> Spout:
-    """:raises PlanError: it does not declare one stream."""
+    """:raises PlanError: the spout does not declare exactly one stream, the default one."""
     declarer = OutputFieldsDeclarer(id)
     spout.declare_output_fields(declarer)
     if declarer.streams.keys() != {DEFAULT_STREAM}:
@@ -78,7 +81,7 @@ def adapted(id: str, spout: AnyTransactionalSpout, conf: Mapping[str, Any], task
 
 
 class _OfStorm(Spout):
-    """What all three adapters say of their spout."""
+    """What all three adapters have in common."""
 
     spout: AnyTransactionalSpout
     where: SpoutOfTopology
@@ -96,7 +99,7 @@ class _OfStorm(Spout):
 
 @dataclass(frozen=True)
 class TransactionalSource(_OfStorm):
-    """Metadata: ``{"txid": of the batch, "meta": what the coordinator gave}``."""
+    """Metadata: ``{"txid": of the batch, "meta": from the coordinator}``."""
 
     spout: TransactionalSpout[Any]
     where: SpoutOfTopology
@@ -138,7 +141,7 @@ class _Emitter(Emitter):
     source: TransactionalSource
 
     def splits(self, metadata: Json) -> list[Split]:
-        """One for each task: only the emitters know what is whose."""
+        """One for each task: only the emitters know which tuples are whose."""
         self.source.read(metadata)
         return [Split(task, [task, metadata]) for task in range(self.source.where.tasks)]
 
@@ -167,8 +170,8 @@ class _Partitioned(_OfStorm, PartitionedSpout):
 
 @dataclass(frozen=True)
 class PartitionedSource(_Partitioned):
-    """A part's metadata: ``{"meta": what the emitter gave, "rows": their number, "digest": of them}``: so a partition
-    that gives other tuples again is noticed."""
+    """A part's metadata: ``{"meta": from the emitter, "rows": number of rows, "digest": of the rows}``. The digest
+    reveals a partition that emits other tuples when it is read again."""
 
     spout: PartitionedTransactionalSpout[Any]
     where: SpoutOfTopology
@@ -197,7 +200,7 @@ class PartitionedSource(_Partitioned):
 
 @dataclass(frozen=True)
 class OpaquePartitionedSource(_Partitioned, OpaquePartitionedSpout):
-    """A part's metadata: as of :class:`PartitionedSource`, and ``"last"``: that of the part before."""
+    """A part's metadata: as for :class:`PartitionedSource`, and ``"last"``: the ``"meta"`` of the part before."""
 
     spout: OpaquePartitionedTransactionalSpout[Any]
     where: SpoutOfTopology

@@ -1,4 +1,4 @@
-"""Storm's configuration names, in one place: what they mean here."""
+"""Storm's configuration names and their meaning here."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _DEFAULT_PORT = 2181
 
 @dataclass(frozen=True, kw_only=True)
 class TransactionalConfig:
-    """What Storm's configuration says about a topology.
+    """The settings of a topology in Storm's configuration.
 
     :param max_pending: ``topology.max.spout.pending``; None: the default of this package, which is 2 (Storm: 1).
-    :param attempt_timeout: ``topology.message.timeout.secs``; None: none.
+    :param attempt_timeout: ``topology.message.timeout.secs``; None: no time-out.
     :param zookeeper_uri: ``transactional.zookeeper.servers`` and ``.port``, as the URI of a connection of type
         zookeeper: ``AIRFLOW_CONN_ZOOKEEPER_DEFAULT=<this>``.
     :param zookeeper_root: ``transactional.zookeeper.root``, for ``[trident] root``.
     :param max_task_parallelism: ``topology.max.task.parallelism``.
     :param state_provider: ``topology.state.provider``, a name for :class:`KeyValueStates`.
     :param state_provider_config: ``topology.state.provider.config``, its arguments.
-    :param checkpoint_interval: ``topology.state.checkpoint.interval.ms``, for the ``schedule`` of the DAG: a checkpoint
-        is made with each transaction, so what says when a transaction begins says how often there is one.
+    :param checkpoint_interval: ``topology.state.checkpoint.interval.ms``, for the ``schedule`` of the DAG: each
+        transaction makes a checkpoint, so the schedule decides how often there is one.
     :param for_components: the whole configuration, as bolts get it.
     """
 
@@ -51,8 +51,8 @@ class TransactionalConfig:
 
 def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
     """
-    :param conf: Storm's names; names that are not of Storm are the user's, for the components.
-    :raises ConfigurationError: a name of Storm's that means nothing here, or a value that does not fit.
+    :param conf: Storm's names; all other names are the user's, for the components.
+    :raises ConfigurationError: a name of Storm's has no meaning here, or a value does not fit.
     """
     found: dict[str, Any] = {}
     for name in conf:
@@ -93,7 +93,7 @@ def _provider(name: str, value: Any) -> str:
 
 
 def _provider_config(name: str, value: Any) -> dict[str, Json]:
-    """With the names of :class:`KeyValueStates` for those of Storm."""
+    """Storm's names translated to those of :class:`KeyValueStates`."""
     found: dict[str, Json] = {}
     for key, one in _json(name, value).items():
         if key == "jedisPoolConfig":
@@ -127,7 +127,7 @@ def _servers(name: str, value: Any) -> list[str]:
 
 
 def _json(name: str, value: Any) -> dict[str, Json]:
-    """A text, as in storm.yaml, or what it means."""
+    """Takes a JSON text, as in storm.yaml, or a dict."""
     try:
         read = json.loads(value) if isinstance(value, str) else value
     except ValueError:

@@ -1,4 +1,4 @@
-"""Does every component get input, and does everything lead to a committer? Checked when the topology is built."""
+"""Checks, when a topology is built, that every bolt has input and leads to a committer or a state."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from airflow_trident.topology.transactional.declarer import BoltDeclarer, Groupi
 from airflow_trident.types import names_of
 
 Declared: TypeAlias = Mapping[str, Mapping[str, Output]]
-"""Component -> stream -> what is declared of it."""
+"""Component -> stream -> its declared output."""
 
 
 def require_wired(
     topology: str, declared: Declared, bolts: Mapping[str, BoltDeclarer], ends: Iterable[tuple[str, str, str]]
 ) -> list[BoltDeclarer]:
-    """The bolts, each after those that it reads.
+    """The bolts, each after its inputs.
 
-    :param ends: component, stream and what reads it, beside the bolts.
-    :raises PlanError: an unknown component or stream, a bolt without an input or in a circle, or one whose tuples lead
-        to no committer and no state.
+    :param ends: component, stream and reader, for readers that are no bolts.
+    :raises PlanError: a component or stream is unknown, a bolt has no input or is in a cycle, or its tuples lead to no
+        committer and no state.
     :raises FieldError: a grouping names a field that the stream does not have.
     """
     ends = list(ends)
@@ -43,7 +43,7 @@ def require_wired(
 
 
 def with_cure(committer: str) -> str:
-    """How a committer can be exactly once."""
+    """The cure in errors: how a committer can be exactly once."""
     return (
         "Take the attempt in prepare(), keep its txid beside what you write in one step, and write nothing for a txid "
         f"that is not higher. Or let a state do it: end_stream({committer!r}, lambda stream: "

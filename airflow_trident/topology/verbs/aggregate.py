@@ -1,4 +1,4 @@
-"""Verbs that aggregate a batch: whole, by partition, by group, several aggregators in one pass."""
+"""Verbs that aggregate a batch: the whole of it, by partition, or by group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_trident.types import FieldSpec, names_of, require_distinct, select
 
 
 class Scope(StrEnum):
-    """What is aggregated as one; the value is the verb's name."""
+    """What is aggregated together; the value is the verb's name."""
 
     ALL = "aggregate"
     PARTITION = "partition_aggregate"
@@ -62,7 +62,8 @@ def _aggregated(stream: S, scope: Scope, verb: str, groups: tuple[str, ...], sev
 
 @dataclass(frozen=True, slots=True)
 class Chain(Generic[S]):
-    """Aggregators so far, of one scope (Trident: ChainedFullAggregatorDeclarer, ChainedPartitionAggregatorDeclarer)."""
+    """The aggregators collected so far, all of one scope (Trident: ChainedFullAggregatorDeclarer,
+    ChainedPartitionAggregatorDeclarer)."""
 
     stream: S
     groups: tuple[str, ...] = ()

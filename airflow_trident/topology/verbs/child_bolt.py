@@ -1,4 +1,4 @@
-"""Bolts in other programs as verbs."""
+"""Verbs for bolts in other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAG = "stream_id"
 
 
 def each(stream: S, reads: tuple[str, ...], bolt: ChildBolt, outputs: FieldSpec) -> S:
-    """Its emits, each behind the tuple that it is of."""
+    """Append each emit to its tuple."""
     if not bolt.matches:
         raise PlanError(
             f"each got {bolt}, and {bolt.why_unmatched}", "Use flat_map() or bolt(), which replace the tuple."
@@ -37,7 +37,7 @@ def each(stream: S, reads: tuple[str, ...], bolt: ChildBolt, outputs: FieldSpec)
 
 
 def flat_map(stream: S, verb: str, bolt: ChildBolt, outputs: FieldSpec | None) -> S:
-    """Its emits instead of the tuples."""
+    """Replace the tuples by the emits."""
     if verb != "flat_map":
         raise PlanError(f"{verb} got {bolt}, which may emit any number of tuples", "Use flat_map().")
     if outputs is None:
@@ -56,7 +56,7 @@ def flat_map(stream: S, verb: str, bolt: ChildBolt, outputs: FieldSpec | None) -
 
 
 def bolt(stream: S, inputs: FieldSpec, bolt: ChildBolt, streams: Mapping[str, FieldSpec]) -> dict[str, S]:
-    """Its emits as a stream for each id."""
+    """A stream of emits for each stream id."""
     if not isinstance(bolt, ChildBolt):
         raise PlanError(f"bolt() got {bolt!r}", 'Give a ShellBolt or a NodeBolt, as in ShellBolt("python split.py").')
     if not isinstance(streams, Mapping) or not streams:
@@ -100,14 +100,14 @@ def bolt(stream: S, inputs: FieldSpec, bolt: ChildBolt, streams: Mapping[str, Fi
 
 
 def _one(made: S, tag: str, stream_id: str, schema: Schema, columns: tuple[str, ...]) -> S:
-    """The tuples of one stream, under the names that were declared."""
+    """The tuples of one stream, with the declared field names."""
     here = col(tag) == stream_id
     one = then(made, FilterNode, "filter", made.schema, reads=here.reads, expression=here)
     for field, column in zip(schema, columns, strict=True):
         if column != field.name:
             new = (Field(field.name, field.type),)
             before = tuple(given for given in one.schema if given.name != field.name)
-            if len(before) != len(one.schema):  # another stream's field of that name
+            if len(before) != len(one.schema):  # another stream has a field of that name
                 one = then(one, ProjectNode, "project", before)
             renamed = col(column)
             one = then(one, EachNode, "each", (*before, *new), outputs=new, reads=renamed.reads, expression=renamed)
@@ -115,7 +115,8 @@ def _one(made: S, tag: str, stream_id: str, schema: Schema, columns: tuple[str, 
 
 
 def _columns(declared: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
-    """Fields of one name and type share a column; of another type they get one with another name."""
+    """Column names of each stream. Fields with the same name and type share a column; with another type they get a
+    column of another name."""
     types: dict[str, str] = {}
     columns = {}
     for stream_id, schema in declared.items():

@@ -1,4 +1,4 @@
-"""Streams of one topology brought together: merge, multi_reduce, join. All of it happens inside a batch."""
+"""Verbs that combine streams of one topology, within a batch: merge, multi_reduce, join."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _projected(stream: S, names: tuple[str, ...], *, implied: bool) -> S:
 
 
 def keeping(stream: S, names: tuple[str, ...]) -> S:
-    """As `project`, if it would change anything."""
+    """As `project`; the same stream if it has just these fields."""
     return stream if names == stream.fields else _projected(stream, names, implied=True)
 
 
@@ -117,7 +117,7 @@ def peek(stream: S, inputs: Any, consumer: Any = None) -> S:
 
 
 def assembled(stream: S, assembly: Any) -> S:
-    """What an assembly makes of a stream; it must be a stream."""
+    """:raises PlanError: the assembly cannot be called, or returns no stream."""
     apply = getattr(assembly, "apply", assembly)
     if isinstance(assembly, type) or not callable(apply):
         raise PlanError(f"apply_assembly got {assembly!r}", "Give an object with apply(stream), or a function.")

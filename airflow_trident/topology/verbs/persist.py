@@ -86,7 +86,7 @@ def partition_persist(
 
 
 def _put(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> PersistNode:
-    """Upserts: without an updater a tuple's values replace those of its key."""
+    """Without an updater, a tuple's values replace those of its key."""
     for field in spec.values:
         if field not in spec.staged:
             given = {one.name: one.type for one in spec.staged}.get(field.name)
@@ -102,7 +102,7 @@ def _put(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> PersistNode:
 
 
 def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...], verb: str) -> S:
-    """One tuple of each key."""
+    """Keep the newest tuple of each key."""
     groupable(f"{verb} keys", spec.keys)
     for field in select(stream.schema, order_by, "order_by"):
         comparable("order_by", field)
@@ -128,7 +128,7 @@ def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...], verb: str) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMode:
-    """How a stream goes to a table: what `persist_table` was given."""
+    """The arguments of `persist_table` that say how a stream is written."""
 
     mode: str
     keys: FieldSpec | None = None
@@ -136,7 +136,7 @@ class TableMode:
     deleted: str | None = None
 
     def require(self, table: StateFactory) -> None:
-        """:raises PlanError: they do not go together."""
+        """:raises PlanError: the arguments contradict each other or the table."""
         if self.mode not in ("append", "overwrite", "upsert"):
             raise PlanError(
                 f"persist_table got mode={self.mode!r}", 'There are mode="append", mode="overwrite" and mode="upsert".'
@@ -172,7 +172,7 @@ def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> Pe
 
 
 def _persist_changes(stream: S, table: StateFactory, how: TableMode, name: str | None) -> PersistNode:
-    """One tuple of each key, with its transaction: what is wrong with keys is found where the batch is processed."""
+    """Upsert: one tuple of each key, with its txid. The processing phase finds wrong keys."""
     keys = select(stream.schema, some(stream, "persist_table keys", how.keys or (), "Name one."), "persist_table keys")
     deleted = how.deleted
     if deleted is not None and Field(deleted, "boolean") not in stream.schema:
@@ -320,7 +320,7 @@ def persist(stream: S, spec: StateSpec) -> PersistNode:
 
 
 def new_values(stream: S, sink: PersistNode) -> S:
-    """What each batch changes in the state that a stream ends in."""
+    """What each batch changed in the state."""
     spec = sink.state
     if spec.stateful is not None and not spec.emits:
         raise PlanError(

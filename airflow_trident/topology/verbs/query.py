@@ -1,4 +1,4 @@
-"""Queries of states from streams (Trident: stateQuery, newStaticState)."""
+"""Verbs that query states (Trident: stateQuery, newStaticState)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_trident.types import FieldSpec, parse_declared, parse_type, select,
 
 
 def static(topology: str, state: StateFactory, name: str, keys: FieldSpec, values: FieldSpec) -> StateSpec:
-    """The state that another topology keeps."""
+    """A state that this topology does not update."""
     spec = StateSpec(
         topology=topology,
         name=require_name("state", name),
@@ -83,14 +83,14 @@ def state_query(
         reads=reads,
         outputs=new,
         function=function,
-        # What updates it stays here: a query travels to workers.
+        # The query is sent to workers, which need no updater.
         state=replace(state.spec, updater=None),
         after_commit=after_commit,
     )
 
 
 def _require_no_broadcast(state: str, node: Node) -> None:
-    """:raises PlanError: copies of a tuple in every partition come to the query as they are."""
+    """:raises PlanError: a broadcast would give the query a copy of each tuple in every partition."""
     while isinstance(node, EachNode | FilterNode | MapNode | PeekNode | ProjectNode | StateQueryNode | PartitionNode):
         if isinstance(node, PartitionNode) and node.grouping is Grouping.BROADCAST:
             raise PlanError(

@@ -1,4 +1,4 @@
-"""Verbs that move tuples between partitions, and how many partitions there are."""
+"""Verbs that move tuples between partitions, or set parallelism and resources."""
 
 from __future__ import annotations
 

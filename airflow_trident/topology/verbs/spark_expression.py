@@ -1,4 +1,4 @@
-"""Spark SQL inside `each` and `filter`: a query computes it as a field, which the rest of the expression reads."""
+"""Spark SQL inside `each` and `filter`: a query computes it as a field, and the rest of the expression reads that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = "spark_sql_"
 
 
 def is_spark_sql(expression: Expression) -> bool:
-    """Is the whole of it one text?"""
+    """Is the whole expression one Spark SQL text?"""
     return expression.op is ExpressionOp.SPARK_SQL
 
 
@@ -25,16 +25,16 @@ def has_spark_sql(expression: Expression) -> bool:
 
 
 def with_field(stream: S, expression: Expression, field: Field) -> S:
-    """With the value of a text as the last field.
+    """Append the value of a text as the last field.
 
-    :raises PlanError: the text is no expression over a tuple, or may give something else in another attempt.
+    :raises PlanError: the text is no expression over a tuple, or its value may differ in another attempt.
     """
     value = _checked(stream, expression)
     return _query(stream, f"SELECT {_listed(stream)}, {value} AS `{field.name}` FROM {{rows}}", str(field))
 
 
 def where(stream: S, expression: Expression) -> S:
-    """Where the text is true.
+    """Keep the tuples for which the text is true.
 
     :raises PlanError: see :func:`with_field`.
     """
@@ -42,7 +42,7 @@ def where(stream: S, expression: Expression) -> S:
 
 
 def computed(stream: S, expression: Expression) -> tuple[S, Expression]:
-    """With a field for each text, and the expression over these.
+    """The stream with a field for each text, and the expression that reads these fields.
 
     :raises PlanError: see :func:`with_field`.
     """

@@ -1,4 +1,4 @@
-"""Verbs that hand whole DataFrames to the user's own function, or to a query."""
+"""Verbs that give whole DataFrames to the user's function or query."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def transform(
 
 @dataclass(frozen=True)
 class BatchOfSpout:
-    """A transform that makes the batch of a stream: what comes in, its position once more, is left aside."""
+    """A transform that reads the batch of a stream by the user's function. Its input only carries the position, which
+    the context has, too."""
 
     stream: str
     read: SparkRead
@@ -50,7 +51,7 @@ class BatchOfSpout:
         return self.read.function
 
     def __call__(self, positions: Any, context: TransformContext) -> Any:
-        if self.stream not in context.metadata:  # nothing of this stream is in the batch
+        if self.stream not in context.metadata:  # the batch has nothing of this stream
             columns = ", ".join(f"`{field.name}` {field.type}" for field in self.read.fields)
             return positions.sparkSession.createDataFrame([], columns)
         return self.read.function(positions.sparkSession, self.read.position_of(context.metadata[self.stream]))
@@ -137,7 +138,7 @@ def _require_stream(stream: StreamBase, verb: str, name: str, one: object) -> No
 
 
 def _require_function(function: Any, others: tuple[str, ...]) -> None:
-    """:raises PlanError: it cannot be called with DataFrames, or would give something else."""
+    """:raises PlanError: it cannot be called with DataFrames, or would not return one."""
     if isinstance(function, type) or not callable(function):
         shown = function.__name__ if isinstance(function, type) else repr(function)
         raise PlanError(f"transform got {shown}", "Give a function of a DataFrame that returns one. " + _AS)
@@ -147,7 +148,7 @@ def _require_function(function: Any, others: tuple[str, ...]) -> None:
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # of a builtin nobody knows it
+        return  # a builtin without a known signature
     given = dict.fromkeys((*others, *(["context"] if takes_context(function) else [])))
     try:
         signature.bind(None, **given)

@@ -20,7 +20,7 @@ _TICK = Field(COMMIT_TIME, "long")
 
 
 class WindowOptions(TypedDict, total=False):
-    """What may be said about every window; see `Stream.window`."""
+    """Options of all windows; see `Stream.window`."""
 
     time: str | None
     lag: timedelta
@@ -82,7 +82,7 @@ def window(
 def _time_field(
     stream: S, config: WindowConfig, time: str | None, lag: timedelta, max_ahead: timedelta | None
 ) -> Field | None:
-    """The staged field that says where in time a tuple is; None for count windows."""
+    """The staged field with a tuple's time; None for count windows."""
     if not config.timed or time is None:
         if time is not None or lag or max_ahead != DEFAULT_MAX_AHEAD:
             raise PlanError(
@@ -99,7 +99,7 @@ def _time_field(
 
 
 def _reopened(config: WindowConfig, reopen: datetime | None) -> int | None:
-    """In milliseconds since 1970. :raises PlanError: not of windows of time, or nobody knows in which zone it is."""
+    """In milliseconds since 1970. :raises PlanError: the windows are not of time, or `reopen` has no zone."""
     if reopen is None:
         return None
     if not config.timed or reopen.tzinfo is None:
@@ -121,6 +121,6 @@ def _require_atomic(state: object) -> StateFactory:
 
 
 def _smallest(schema: Schema) -> Field:
-    """A field to keep where nothing is read: tuples are counted by it."""
+    """A field to keep when no field is read, so that tuples can be counted."""
     fixed = (field for field in schema if not is_nested(field.type) and field.type not in ("string", "binary"))
     return next(fixed, schema[0])
