@@ -28,11 +28,10 @@ from airflow_trident.operations.bolts import (
     ICommitter,
     OutputFieldsDeclarer,
 )
-from airflow_trident.plan.graph import Node
 from airflow_trident.topology.names import at_least_one, require_name
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
-from airflow_trident.topology.transactional.compiling import Compiling, Made, of_spout
+from airflow_trident.topology.transactional.compiling import Compiling, Made
 from airflow_trident.topology.transactional.declarer import BoltDeclarer
 from airflow_trident.topology.transactional.spout_adapters import AnyTransactionalSpout, adapted
 from airflow_trident.topology.transactional.storm_config import read_config
@@ -130,8 +129,10 @@ class TransactionalTopologyBuilder:
         source = topology.add_source(self._spout_id, self._spout)
         if self._parallelism is not None:
             topology.set_node(self._spout_id, parallelism=self._parallelism)
-        compiling = Compiling(topology, self.config.for_components, self._outputs, self._read_streams())
-        compiling.made[self._spout_id] = of_spout(self._spout_outputs, source)
+        streams = {(one.component, one.stream) for bolt in order for one in bolt.inputs}
+        streams |= {(end.component, end.stream) for end in self._ends}
+        compiling = Compiling(topology, self.config.for_components, self._outputs, streams)
+        compiling.made[self._spout_id] = dict.fromkeys(self._spout_outputs.streams, source)
         for bolt in order:
             compiling.add(bolt)
         for end in self._ends:
@@ -175,14 +176,9 @@ class TransactionalTopologyBuilder:
         self._bolts[id] = BoltDeclarer(id, bolt, _tasks(id, parallelism), committer)
         return self._bolts[id]
 
-    def _read_streams(self) -> set[tuple[str, str]]:
-        read = {(one.component, one.stream) for bolt in self._bolts.values() for one in bolt.inputs}
-        return read | {(end.component, end.stream) for end in self._ends}
-
     def _apply(self, end: _End, topology: Topology, made: Mapping[str, Made]) -> None:
-        node: Node = made[end.component].nodes[end.stream]
         before = set(topology.states)
-        end.verbs(Stream(topology, node))
+        end.verbs(Stream(topology, made[end.component][end.stream]))
         if not topology.states.keys() - before:
             raise PlanError(
                 f"end_stream of component {end.component!r} ends in no state",

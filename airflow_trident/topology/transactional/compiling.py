@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.contracts.state import StateSpec
@@ -54,15 +54,8 @@ _GROUPINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Made:
-    """A component in the plan: stream -> the node that gives its tuples."""
-
-    nodes: Mapping[str, Node]
-
-
-def of_spout(outputs: Outputs, source: Node) -> Made:
-    return Made(dict.fromkeys(outputs.streams, source))
+Made: TypeAlias = Mapping[str, Node]
+"""A component in the plan: stream -> the node that gives its tuples."""
 
 
 class Compiling:
@@ -97,7 +90,7 @@ class Compiling:
             conf=self._conf,
         )
         node = self._committer(bolt, of) if bolt.committer else self._processing(bolt, of)
-        self.made[bolt.id] = Made(self._streams(of.outputs, node))
+        self.made[bolt.id] = self._streams(of.outputs, node)
 
     def _input(self, one: Subscription) -> BoltInput:
         output = self._declared[one.component][one.stream]
@@ -149,11 +142,11 @@ class Compiling:
             first = MergeNode(name=f"{bolt.id}.inputs", schema=first.schema, inputs=tuple(inputs))
         declared = {name: ddl(output.schema) for name, output in self._declared[bolt.id].items()}
         streams = child_bolt(Stream(self._topology, first).name(bolt.id), first.fields, child, declared)
-        return Made({name: stream.node for name, stream in streams.items()})
+        return {name: stream.node for name, stream in streams.items()}
 
     def _moved(self, bolt: BoltDeclarer, one: Subscription, place: int) -> Node:
         """The stream of an input, repartitioned."""
-        before = self.made[one.component].nodes[one.stream]
+        before = self.made[one.component][one.stream]
         kind, keys = self._kind(one)
         if kind is GroupingKind.FIELDS:
             groupable(f"fields_grouping of bolt {bolt.id!r}", select(before.schema, keys, bolt.id))
@@ -205,7 +198,7 @@ class Compiling:
 
     def _staged(self, bolt: BoltDeclarer) -> Node:
         """The inputs of a committer as one node: several become a tagged union."""
-        nodes = [self.made[one.component].nodes[one.stream] for one in bolt.inputs]
+        nodes = [self.made[one.component][one.stream] for one in bolt.inputs]
         if len(nodes) == 1:
             return nodes[0]
         takes = []

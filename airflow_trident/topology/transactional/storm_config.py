@@ -57,7 +57,8 @@ def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
     found: dict[str, Any] = {}
     for name in conf:
         if name.startswith(_PREFIXES) and name not in _NAMES:
-            raise ConfigurationError(f"the configuration {name!r} is unknown", _cure(name))
+            known = f"Leave it out. These are known: {', '.join(_NAMES)}."
+            raise ConfigurationError(f"the configuration {name!r} is unknown", _ELSEWHERE.get(name, known))
     for name, (target, read) in _NAMES.items():  # a later name wins
         if name in conf:
             found[target] = read(name, conf[name])
@@ -65,12 +66,6 @@ def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
     if servers is not None:
         found["zookeeper_uri"] = "zookeeper://" + ",".join(one if ":" in one else f"{one}:{port}" for one in servers)
     return TransactionalConfig(**found, for_components=dict(conf))
-
-
-def _cure(name: str) -> str:
-    if name in _ELSEWHERE:
-        return _ELSEWHERE[name]
-    return f"Leave it out. These are known: {', '.join(_NAMES)}."
 
 
 def _number(name: str, value: Any) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from airflow_trident.operations.expr.tree import Expression, ExpressionOp, col
@@ -49,16 +50,10 @@ def computed(stream: S, expression: Expression) -> tuple[S, Expression]:
     known: dict[tuple[Any, ...], str] = {}
     for one in _texts(expression):
         if one.options not in known:
-            known[one.options] = next(name for name in _names(len(known)) if name not in stream.fields)
+            names = (f"{_NAME}{number}" for number in count(len(known) + 1))
+            known[one.options] = next(name for name in names if name not in stream.fields)
             stream = with_field(stream, one, Field(known[one.options], one.options[1]))
     return stream, _replaced(expression, known)
-
-
-def _names(first: int) -> Iterator[str]:
-    number = first
-    while True:
-        number += 1
-        yield f"{_NAME}{number}"
 
 
 def _texts(expression: Expression) -> Iterator[Expression]:
