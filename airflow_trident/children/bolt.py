@@ -1,4 +1,4 @@
-"""What all bolts in other programs have in common. They are descriptions: picklable, and nothing starts with them."""
+"""The base of all bolts in other programs. A bolt is a picklable description: making one starts no process."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 
 class OnFail(StrEnum):
-    """What becomes of a row that a component gives up."""
+    """What happens to a row that a component fails."""
 
     ATTEMPT = "attempt"
     """The attempt fails."""
     DROP = "drop"
-    """The row is left out, with what was emitted for it, and counted in the log."""
+    """The row and its emits are dropped, and counted in the log."""
 
 
 class ChildBolt(ABC):
     """A bolt in another program."""
 
     strict_streams: ClassVar[bool] = True
-    """Is it an error to emit on a stream that nobody declared? Else such emits are counted and left out."""
+    """Is an emit on an undeclared stream an error? If not, such emits are counted and dropped."""
     limits: ChildLimits
     fail: OnFail
 
     @property
     def matches(self) -> bool:
-        """Is it known of which row each emit is?"""
+        """Is the row of each emit known?"""
         return True
 
     @property
     def why_unmatched(self) -> str:
-        """Why it is not."""
+        """Why the row of an emit is not known."""
         return ""
 
     def declare_output_fields(self, declarer: Any) -> None:
-        """Say what it emits, as a component of a TransactionalTopologyBuilder: overridden in a subclass (Storm:
-        declareOutputFields). The verbs of a stream are told it instead.
+        """Declare what the bolt emits, for a TransactionalTopologyBuilder: override it in a subclass (Storm:
+        declareOutputFields). The verbs of a stream take the fields as an argument instead.
 
         :param declarer: an OutputFieldsDeclarer.
         :raises PlanError: it is not overridden.
@@ -56,15 +56,15 @@ class ChildBolt(ABC):
 
     @abstractmethod
     def program(self, place: BoltPlace) -> Program:
-        """What is started."""
+        """The program to start."""
 
     @abstractmethod
     def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> BoltTalk:
-        """How it is talked to."""
+        """The conversation with a started child."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What it is, the same in every process: it is part of the definition of a topology."""
+        """The bolt as text, the same in every process: it is part of the definition of a topology."""
 
     def __str__(self) -> str:
         return self.describe()

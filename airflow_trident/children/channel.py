@@ -1,8 +1,8 @@
-"""One child process and what goes to and fro, in one thread: it reads while it writes, so that neither side waits for
-the other for ever.
+"""Messages to and from one child process, in one thread. It reads while it writes, so the two sides never wait for
+each other for ever.
 
-The child has a session of its own, so that its group can be killed, and dies with the thread that started it (Linux).
-What it prints is drained, and the last of it kept for errors.
+The child has its own session, so that its process group can be killed. On Linux it dies with the thread that started
+it. What it prints is read at once; the last part is kept for errors.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from airflow_trident.errors import ChildError
 _log = logging.getLogger(__name__)
 
 TAIL_BYTES = 64 << 10
-"""So much of what a child prints is kept."""
+"""How much of a child's output is kept."""
 SHOWN_BYTES = 1500
-"""So much of that comes into an error."""
+"""How much of that an error shows."""
 LOGGED_LINES = 100
-"""So many lines of one child are logged."""
+"""How many lines of one child are logged."""
 READ_BYTES = 256 << 10
 _WRITE_BYTES = 64 << 10
 _LOOK_S = 0.02
@@ -44,16 +44,16 @@ _TERM_S = 2.0
 class Channel(Closing):
     """A running child. Leaving the ``with`` block kills what is left of its process group.
 
-    :param what: who it is, for errors: ``ShellBolt 'python split.py' in each-1``.
-    :raises ConfigurationError: the program or its folder is not there, or may not be run.
+    :param what: the child's name in errors: ``ShellBolt 'python split.py' in each-1``.
+    :raises ConfigurationError: the program or its folder is missing, or may not be run.
     """
 
     def __init__(self, program: Program, what: str = "") -> None:
         self.what = what or f"the child {program!s}"
         self.eof = False
-        """Will it say nothing more?"""
+        """Has the child closed its side, so that no message follows?"""
         self.cut_off = False
-        """Did it end with something unread, or before all was written?"""
+        """Did the child end before it had read everything?"""
         self._tail = bytearray()
         self._logged = 0
         self._queue = bytearray()
@@ -81,19 +81,19 @@ class Channel(Closing):
 
     @property
     def backlog_bytes(self) -> int:
-        """What was sent and is not written yet."""
+        """Bytes that are queued and not written yet."""
         return len(self._queue)
 
     def send(self, message: object) -> int:
-        """Put a message behind those that wait to be written; gives its bytes. `pump` writes them."""
+        """Queue a message, which `pump` writes; returns its size in bytes."""
         data = self._encode(message)
         self._queue += data
         return len(data)
 
     def pump(self, wait_s: float = 0.0) -> list[Message]:
-        """Write what goes, read what came; at most `wait_s` seconds long, and until anything happens.
+        """Write what the child can take and read what it sent. Waits at most `wait_s` seconds for anything to happen.
 
-        :raises ChildProtocolError: something that came is no message.
+        :raises ChildProtocolError: the child sent something that is no message.
         """
         self._flush()
         self._watch_writing()
@@ -131,7 +131,7 @@ class Channel(Closing):
                 del queue[:written]
         except BlockingIOError:
             return
-        except OSError:  # it is gone: how it ended is told by who reads
+        except OSError:  # the child is gone: whoever reads reports how it ended
             self.cut_off = True
             queue.clear()
 
@@ -140,7 +140,7 @@ class Channel(Closing):
             data = os.read(self._in, READ_BYTES)
         except BlockingIOError:
             return []
-        except ConnectionResetError:  # it left something unread
+        except ConnectionResetError:  # the child ended with unread input
             self.cut_off = True
             data = b""
         if data:
@@ -180,7 +180,7 @@ class Channel(Closing):
             self.log(level, line)
 
     def log(self, level: int, line: str) -> None:
-        """Log a line of the child's; only the first lines of a child are."""
+        """Log a line of the child. Only its first lines are logged."""
         self._logged += 1
         if self._logged <= LOGGED_LINES:
             _log.log(level, "%s: %s", self.what, line)
@@ -189,23 +189,23 @@ class Channel(Closing):
 
     @property
     def tail(self) -> str:
-        """The last that it printed."""
+        """The last part of what the child printed."""
         return bytes(self._tail[-SHOWN_BYTES:]).decode(errors="replace").strip()
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def close_input(self) -> None:
-        """Nothing more is sent: the child sees the end of file. What is queued and not written is lost."""
+        """Close the child's input: it sees the end of file. Queued messages are lost."""
         self._queue.clear()
         self._watch_writing()
         self._started.close_input()
 
     def ended(self, timeout_s: float, hear: Callable[[Message], None], look: Callable[[], None] | None = None) -> int:
-        """Wait until the child has ended by itself; gives its exit code, or minus the signal.
+        """Wait until the child has ended by itself; returns its exit code, or minus the signal.
 
-        :param hear: gets what it says until then.
-        :param look: called now and then; what it raises ends the wait.
-        :raises ChildError: it did not within `timeout_s`; it is killed.
+        :param hear: gets the messages that still arrive.
+        :param look: called now and then; an exception from it ends the wait.
+        :raises ChildError: the child did not end within `timeout_s`, and was killed.
         """
         end_s = time.monotonic() + timeout_s
         while not (self.eof and self._gone):
@@ -221,7 +221,7 @@ class Channel(Closing):
         return self._reaped()
 
     def kill(self, *, gently: bool = False) -> None:
-        """End its process group: SIGKILL, or SIGTERM before and some time for it. Doing it again is free."""
+        """Kill the process group; `gently`: SIGTERM first, and some time to end. A second call does nothing."""
         if self._ended is not None:
             return
         if gently and not self._gone:
@@ -231,7 +231,7 @@ class Channel(Closing):
 
     @property
     def _gone(self) -> bool:
-        """Has it ended? It stays a zombie, so that the number of its group is not another's."""
+        """Has the child ended? It stays a zombie, so that no other process gets the id of its group."""
         if self._process.returncode is not None:
             return True
         if not hasattr(os, "waitid"):  # macOS until Python 3.13
@@ -248,7 +248,7 @@ class Channel(Closing):
             os.killpg(self._process.pid, number)
 
     def _reaped(self) -> int:
-        """Kills what is left of the group."""
+        """Kill the rest of the group; returns the exit code."""
         if self._ended is None:
             self._signal(signal.SIGKILL)
             self._ended = _how(self._process.wait())
@@ -257,7 +257,7 @@ class Channel(Closing):
         return self._process.wait()
 
     def close(self) -> None:
-        """Kill what is left of it and give back what it needed."""
+        """Kill the child and release its resources."""
         self.kill()
         self._select.close()
         self._started.close()
@@ -265,7 +265,7 @@ class Channel(Closing):
     # ---- errors ------------------------------------------------------------------------------------------------
 
     def error(self, text: str, cure: str = "", kind: type[ChildError] = ChildError) -> ChildError:
-        """An error that says who, what, how it ended, if it did, and what it printed last."""
+        """An error with the child's name, what happened, its exit code if it ended, and its last output."""
         return kind(f"{self.what} {text}{self.last_words()}", cure)
 
     def last_words(self) -> str:
@@ -276,8 +276,8 @@ class Channel(Closing):
         return f"{ended}; it said last: {self.tail}" if self.tail else ended
 
     def lost(self, text: str) -> ChildError:
-        """Of a child that ended before it should have: kills what is left of it."""
-        self._wait(_TERM_S)  # end of file comes a moment before the end of the process
+        """The error for a child that ended too early. Kills the rest of its group."""
+        self._wait(_TERM_S)  # the pipe ends a moment before the process
         self.kill()
         return ChildError(f"{self.what} {self._ended} {text}{f'; it said last: {self.tail}' if self.tail else ''}")
 

@@ -1,7 +1,7 @@
-"""A topology as qtopology writes it: a JSON file with spouts, bolts and variables, read and compiled. Starts nothing.
+"""Reads and compiles a topology file of qtopology: JSON with spouts, bolts and variables. Starts no process.
 
-Both generations are read (:mod:`airflow_trident.children.schema`). What cannot be kept here is refused with the reason.
-(qtopology: TopologyCompiler, validate.)
+It reads both generations (:mod:`airflow_trident.children.schema`), and refuses what is not supported here, with the
+reason (qtopology: TopologyCompiler, validate).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from airflow_trident.types import Json
 
 
 class Generation(StrEnum):
-    """Of the file, by its keys."""
+    """Of the file; its keys tell."""
 
     SEED = "seed"
-    """With workers, or a coordinator's port (0.1 to 0.5): nodes are programs."""
+    """Has workers or a coordinator's port (0.1 to 0.5): nodes are programs."""
     MODULES = "modules"
-    """Without (0.6 to 2.3): nodes are modules, unless their type says otherwise."""
+    """Has neither (0.6 to 2.3): nodes are modules, unless their type says otherwise."""
 
 
 _SEED_KEYS = ("name", "coordination_port")
@@ -40,8 +40,8 @@ class NodeDefinition:
 
     :param working_dir: as in the file; relative to the folder in which the topology runs.
     :param cmd: file, class, function, standard node or program, by `type`.
-    :param init: what the node gets when it is started.
-    :param worker: its name, in a file with workers.
+    :param init: what the node gets when it starts.
+    :param worker: name of the worker, in a file with workers.
     """
 
     name: str
@@ -56,7 +56,7 @@ class NodeDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One wire into a bolt. `stream_id`: None is the default stream."""
+    """One input of a bolt. `stream_id`: None is the default stream."""
 
     source: str
     stream_id: str | None = None
@@ -64,7 +64,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoltDefinition(NodeDefinition):
-    """`inputs`: in the order of the file; the same one twice gives every tuple twice."""
+    """`inputs`: in the order of the file. An input that is listed twice gives every tuple twice."""
 
     inputs: tuple[Input, ...]
     allow_parallel: bool = False
@@ -74,9 +74,9 @@ class BoltDefinition(NodeDefinition):
 class TopologyDefinition:
     """A compiled file.
 
-    :param file: where it was, for errors.
-    :param name: that of the file's ``general``, or None.
-    :param bolts: those whose inputs come from somewhere, each behind its sources.
+    :param file: its path, for errors.
+    :param name: the name in the file's ``general``, or None.
+    :param bolts: bolts with at least one live input, each after its sources.
     :param notes: what was left out or is not used, one sentence each.
     """
 
@@ -92,7 +92,7 @@ class TopologyDefinition:
     notes: tuple[str, ...]
 
     def streams_of(self, source: str) -> tuple[str | None, ...]:
-        """The stream ids of a node that somebody reads, each once; None is the default stream."""
+        """The stream ids of a node that have a reader, each once; None is the default stream."""
         wires = (wire for bolt in self.bolts for wire in bolt.inputs if wire.source == source)
         return tuple(dict.fromkeys(wire.stream_id for wire in wires))
 
@@ -103,10 +103,10 @@ class TopologyDefinition:
 
 
 def read_definition(path: str | Path, overrides: Mapping[str, str] | None = None) -> TopologyDefinition:
-    """Read and compile a file. It may have ``//`` and ``/* */`` comments.
+    """Read and compile a file, which may have ``//`` and ``/* */`` comments.
 
-    :param overrides: values of variables that count instead of the file's.
-    :raises ConfigurationError: there is no such file, it is no JSON, or as :func:`compile_definition`.
+    :param overrides: values of variables that replace those of the file.
+    :raises ConfigurationError: the file is missing or no JSON, or as :func:`compile_definition`.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -126,10 +126,10 @@ def read_definition(path: str | Path, overrides: Mapping[str, str] | None = None
 def compile_definition(
     config: Any, *, file: str = "the definition", overrides: Mapping[str, str] | None = None
 ) -> TopologyDefinition:
-    """:param config: as ``json.loads`` gives it; it is not changed.
+    """:param config: as ``json.loads`` returns it; it is not changed.
 
-    :raises ConfigurationError: an unknown or missing key, worker, source or variable, a name that occurs twice, a
-        circle, or something that cannot be kept here; names file, node and cure.
+    :raises ConfigurationError: an unknown or missing key, worker, source or variable, a repeated name, a cycle, or
+        something unsupported; names file, node and cure.
     """
     require_fit(file, config)
     config = copy.deepcopy(config)
@@ -147,7 +147,7 @@ def compile_definition(
     for kind in ("spout", "bolt"):
         for node in config[f"{kind}s"]:
             where = f"{kind} {node['name']!r}"
-            # What a disabled node says is checked, too: it is one word away from being used.
+            # A disabled node is checked, too: one changed word would enable it.
             common = _node(file, node, where, variables, workers, seed)
             wires = _inputs(file, node, where, variables, known, notes) if kind == "bolt" else ()
             if _is_disabled(node, where, variables):
@@ -219,7 +219,7 @@ def _inputs(
 
 
 def _is_disabled(part: Mapping[str, Any], where: str, variables: Variables) -> bool:
-    """True; or a text that becomes exactly ``true``."""
+    """Is `disabled` true, or a text whose resolved value is exactly ``true``?"""
     said = part.get("disabled", False)
     return variables.text(said, f"{where} disabled").strip() == "true" if isinstance(said, str) else bool(said)
 
@@ -247,7 +247,7 @@ def _twice(names: Iterable[str]) -> str | None:
 
 
 def _refuse_hooks(file: str, general: Mapping[str, Any], variables: Variables) -> None:
-    """Code that runs before and after all nodes, in their process."""
+    """Refuse code that runs in the nodes' process before or after all nodes."""
     for key in ("initialization", "shutdown", "shutdown_hard"):
         hooks = general.get(key, ())
         for index, hook in enumerate((hooks,) if isinstance(hooks, dict) else hooks):
@@ -264,7 +264,7 @@ def _refuse_hooks(file: str, general: Mapping[str, Any], variables: Variables) -
 def _behind_sources(
     file: str, spouts: list[NodeDefinition], bolts: list[BoltDefinition], notes: list[str]
 ) -> tuple[BoltDefinition, ...]:
-    """The bolts, each behind its sources; without wires from nodes that are disabled, and bolts without wires."""
+    """The bolts, each after its sources, without inputs from disabled nodes and without bolts that have no input."""
     live = {node.name for node in (*spouts, *bolts)}
     left = [replace(bolt, inputs=tuple(wire for wire in bolt.inputs if wire.source in live)) for bolt in bolts]
     while idle := [bolt.name for bolt in left if not bolt.inputs]:
@@ -290,7 +290,7 @@ def _behind_sources(
 
 
 def _circle(left: list[BoltDefinition], placed: set[str]) -> str:
-    """Every bolt of `left` waits for another one: going from source to source one comes again."""
+    """The path of a cycle. Every bolt of `left` waits for another one, so following the sources reaches one twice."""
     waits = {bolt.name: next(wire.source for wire in bolt.inputs if wire.source not in placed) for bolt in left}
     way = [left[0].name]
     while way[-1] not in way[:-1]:
@@ -302,7 +302,7 @@ _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 
 
 def without_comments(text: str) -> str:
-    """JSON whose comments are blanks, so that lines and columns stay."""
+    """The JSON with blanks for comments, so that lines and columns stay the same."""
 
     def kept(token: re.Match[str]) -> str:
         return token[0] if token[0].startswith('"') else re.sub(r"[^\n]", " ", token[0])

@@ -1,7 +1,7 @@
-"""How messages lie in the bytes between us and a child.
+"""Messages as bytes between this process and a child.
 
-Two carriers: Node's channel has one JSON object a line; Storm's multilang has JSON and then a line ``end``. A decoder
-takes bytes in any pieces and gives the messages that are whole.
+There are two carriers: Node's channel has one JSON object per line; Storm's multilang has JSON and then a line ``end``.
+A decoder takes bytes in any pieces and returns complete messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DECODER = msgspec.json.Decoder()
 
 
 def encode_node(message: object) -> bytes:
-    """One line for Node's channel. Node itself ends at a line that is no JSON, so numbers that JSON lacks are null."""
+    """One line for Node's channel. NaN and infinity become null, because Node exits at a line that is no JSON."""
     return _json(message) + b"\n"
 
 
@@ -37,7 +37,7 @@ def encode_multilang(message: object) -> bytes:
 def _json(message: object) -> bytes:
     try:
         return msgspec.json.encode(message)
-    except UnicodeEncodeError:  # half a surrogate pair: JSON can say it in ASCII only
+    except UnicodeEncodeError:  # half a surrogate pair, which JSON can only escape in ASCII
         return json.dumps(_plain(message), separators=(",", ":")).encode()
 
 
@@ -52,10 +52,10 @@ def _plain(value: Any) -> Any:
 
 
 class Decoder(ABC):
-    """Bytes in any pieces in, whole messages out.
+    """Takes bytes in any pieces, returns complete messages.
 
-    :param max_message_bytes: no message may be longer: what is kept of an unfinished one is bounded by it.
-    :param stray: gets what lies before a message and is none of it.
+    :param max_message_bytes: the longest message allowed, which also limits the buffer.
+    :param stray: gets other text that comes before a message.
     """
 
     end: bytes
@@ -70,9 +70,9 @@ class Decoder(ABC):
         self._searched_bytes = 0
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` makes whole, first to last.
+        """The messages that `data` completes, in order.
 
-        :raises ChildProtocolError: something is no message, or longer than allowed.
+        :raises ChildProtocolError: something is no message, or is longer than allowed.
         """
         buffer = self._buffer
         buffer += data
@@ -97,12 +97,12 @@ class Decoder(ABC):
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much of a message is there that is not whole."""
+        """Size of the incomplete message in the buffer."""
         return len(self._buffer)
 
     @abstractmethod
     def _of(self, part: bytes) -> Message | None:
-        """One message; None if the part is none and may be none."""
+        """One message; None if the part may be ignored."""
 
     def _require_short(self, size_bytes: int) -> None:
         if size_bytes > self._max_message_bytes:
@@ -122,7 +122,7 @@ class Decoder(ABC):
 
 
 class NodeDecoder(Decoder):
-    """One JSON object a line. Objects of Node's own (their ``cmd`` begins with ``NODE_``) are left out."""
+    """One JSON object per line. Node's own objects (their ``cmd`` begins with ``NODE_``) are ignored."""
 
     end = b"\n"
 
@@ -137,12 +137,12 @@ class NodeDecoder(Decoder):
 
 
 class MultilangDecoder(Decoder):
-    """JSON objects, each with a line ``end`` behind it.
+    """JSON objects, each followed by a line ``end``.
 
-    What a component prints beside its messages comes on the same pipe, in front of the next message: then the last line
-    is the message, and the rest goes to `stray`.
+    Other output of a component comes on the same pipe, before the next message: then the last line is the message, and
+    the rest goes to `stray`.
 
-    :param strict: such text is an error instead.
+    :param strict: such output is an error instead.
     """
 
     end = _END
@@ -158,7 +158,7 @@ class MultilangDecoder(Decoder):
         self._strict = strict
 
     def _of(self, part: bytes) -> Message | None:
-        while part.startswith(b"end\n"):  # its line break was the end of the message before
+        while part.startswith(b"end\n"):  # its line break belonged to the message before
             part = part[4:]
         if part == b"end" or not part.strip():
             return None
@@ -174,11 +174,11 @@ class MultilangDecoder(Decoder):
 
 
 def _parsed(part: bytes) -> Message | None:
-    """A JSON object, else None."""
+    """The JSON object, or None if it is none."""
     try:
         message = _DECODER.decode(part)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        try:  # what it is too strict for: NaN, half a surrogate pair
+        try:  # msgspec refuses NaN and half a surrogate pair
             message = json.loads(part.decode())
         except (ValueError, RecursionError):
             return None

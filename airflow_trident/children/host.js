@@ -1,6 +1,6 @@
 "use strict";
-// Runs one bolt or spout that is a module of qtopology 2.x, or one of its "sys" nodes, as a child. argv: "bolt" or
-// "spout", and the JSON of the node.
+// Runs one bolt or spout of qtopology 2.x as a child: a module, or one of its "sys" nodes. argv: "bolt" or "spout",
+// and the JSON of the node.
 //   in:  init, batch [[id, data, stream_id], ...], heartbeat, run, pause, next, shutdown
 //   out: init_completed, init_failed, heartbeat_done, data, empty,
 //        batch [[id or null, data, stream_id], ..., [id], ..., [id, error], ...]: an emit, an ack, a failure
@@ -15,7 +15,7 @@ const node = JSON.parse(text);
 let component = null;
 let isAsync = false;
 
-// ---- out: what is small travels together
+// ---- out: small messages are sent together
 
 let out = [];
 let armed = false;
@@ -68,7 +68,7 @@ function make() {
     return require(path.join(folder, node.cmd)).create(node.subtype);
 }
 
-// Calls a method in its own style; `then` is called once.
+// Calls a method in its own style (callback or promise); `then` is called once.
 function call(method, args, then) {
     let over = false;
     const once = (err, data, stream_id) => {
@@ -88,7 +88,7 @@ function call(method, args, then) {
     }
 }
 
-// ---- a bolt gets one row at a time, so that each emit is known to be of that row
+// ---- a bolt gets one row at a time, so that the row of each emit is known
 
 const queue = [];
 let current = null;

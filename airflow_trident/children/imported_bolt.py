@@ -1,4 +1,4 @@
-"""A bolt of a topology file: what goes in and comes out are whole objects, as JSON texts, with their streams."""
+"""A bolt of a topology file. Its inputs and outputs are whole objects as JSON texts, with their streams."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from airflow_trident.types import Field
 
 
 class ImportedBolt(NodeBolt):
-    """Its rows are a stream id (empty: the default stream) and the JSON text of an object. A stream with the one field
-    `data string` gets such a text; others get its fields."""
+    """A row is a stream id (empty: the default stream) and the JSON text of an object. An output stream with only the
+    field `data string` gets such a text; other streams get the fields of the object."""
 
     def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> NodeTalk:
         whole = frozenset(name for name, schema in place.streams.items() if schema == WHOLE)
@@ -28,12 +28,12 @@ WHOLE = (Field("data", "string"),)
 
 
 def text_of(data: Any) -> str:
-    """Of an object, as JSON."""
+    """An object as JSON text."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 class _WholeListener:
-    """Passes on what it hears; what is emitted on some streams as texts."""
+    """Passes everything on; emits on `streams` as JSON texts."""
 
     def __init__(self, listener: BoltListener, streams: frozenset[str]) -> None:
         self._listener, self._streams = listener, streams

@@ -1,5 +1,4 @@
-"""What a child gives, as values. JSON has no times, bytes or exact decimals: they are texts (ISO 8601, base64,
-digits)."""
+"""Converts a child's JSON to values. Times, bytes and decimals are texts in JSON (ISO 8601, base64, digits)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from airflow_trident.types import INTERVAL, WHOLE_TYPES, Schema, members
 
 STRING = "string"
 Reader: TypeAlias = Callable[[Any], tuple[Any, ...]]
-"""From a list of values, or a dict of fields, to a tuple. Raises ValueError."""
+"""Makes a tuple of a list of values, or of a dict of fields. Raises ValueError."""
 
 _TEXTS: dict[str, Any] = {
     "binary": bytes,
@@ -28,7 +27,7 @@ _NEEDS = re.compile(r"binary|date|time|interval|decimal|map<(?!string,)")
 
 
 def reader_of(schema: Schema) -> Reader:
-    """How outputs of these fields are read. Their types are held against the declared ones later, as a function's."""
+    """A reader for these fields. Types are checked later, as for the outputs of a function."""
     names = tuple(field.name for field in schema)
     texts = [
         (place, field.type, _python(field.type)) for place, field in enumerate(schema) if _NEEDS.search(field.type)
@@ -57,7 +56,7 @@ def _with_texts(values: tuple[Any, ...], texts: list[tuple[int, str, Any]]) -> t
 
 
 def _python(type_text: str) -> Any:
-    """What msgspec is to make of a JSON value."""
+    """The type to which msgspec converts a JSON value."""
     if type_text in _TEXTS:
         return Optional[_TEXTS[type_text]]  # noqa: UP045 - of a value
     if type_text.startswith("decimal"):

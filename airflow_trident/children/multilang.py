@@ -1,7 +1,7 @@
 """Storm's multilang protocol (Storm: ShellBolt, ShellProcess; pystorm, streamparse, storm.py, storm.js).
 
-JSON on stdin and stdout. Task ids are answered to every emit that wants them: where a tuple goes is the plan's
-business, so it is always one.
+JSON on stdin and stdout. An emit that asks for task ids always gets the same single id, because the plan decides where
+tuples go.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_trident.children.starting import Carrier, Program
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk, ChildLimits, Talk
 
 INPUT = "input"
-"""What a bolt's input is called to it."""
+"""The component id of a bolt's input."""
 _TASK, _INPUT_TASK, _SYSTEM_TASK = 1, 2, -1
 _TASK_IDS = [_TASK]
 _ERROR_LEVEL = 4
@@ -29,12 +29,12 @@ _TICK, _BEAT = "tick", "beat"
 
 
 class MultilangWords(Talk):
-    """What bolts and spouts of this protocol have in common."""
+    """The part of the protocol that bolts and spouts share."""
 
     closes_input: ClassVar[bool] = True
 
     def note(self, message: Message) -> None:
-        """Hear what is for the log."""
+        """Log a message of the kinds log, error and metrics."""
         command, text, level = message.get("command"), str(message.get("msg", "")), message.get("level")
         if command == "log":
             self._channel.log(_LEVELS.get(level, logging.INFO) if isinstance(level, int) else logging.INFO, text)
@@ -46,14 +46,14 @@ class MultilangWords(Talk):
             raise self.unknown(message)
 
     def ended_well(self, code: int) -> bool:
-        """Any end is: pystorm's is 2, for to it Storm went away."""
+        """Every exit code is accepted: pystorm ends with 2 when its input ends."""
         return True
 
 
 class MultilangTalk(MultilangWords, BoltTalk):
-    """:param ticks: so many tick tuples, at most, are sent while a bolt holds all rows back that it may have: one that
-    works in batches gives them then (pystorm: BatchingBolt).
-    :param task_ids_ahead: so many answers with task ids are on their way at any time."""
+    """:param ticks: the most tick tuples sent while a bolt holds back all rows of its window. A bolt that works in
+        batches then releases them (pystorm: BatchingBolt).
+    :param task_ids_ahead: how many answers with task ids are sent before they are asked for."""
 
     proves_life: ClassVar[bool] = True
     beat_s = BEAT_S
@@ -83,7 +83,7 @@ class MultilangTalk(MultilangWords, BoltTalk):
 
     def open(self) -> None:
         self._channel.send({"conf": self._whole_conf(), "pidDir": self._folder, "context": self._context()})
-        for _ in range(self._task_ids_ahead):  # all answers are alike: the next one may be there already
+        for _ in range(self._task_ids_ahead):  # all answers are equal, so they may be sent early
             self._channel.send(_TASK_IDS)
 
     def _whole_conf(self) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class MultilangTalk(MultilangWords, BoltTalk):
         self._system("__heartbeat", None, f"{_BEAT}{self._beats}", [])
 
     def still(self, *, last: bool) -> None:
-        """A heartbeat was answered: it has read all that was sent. What it has not acknowledged it holds back; a tick
-        may bring that out."""
+        """After an answered heartbeat the bolt has read everything. It holds back rows that it has not acknowledged; a
+        tick may release them."""
         if self._syncs < self._beats:
             return
         if self._probed and self._ticks_left:
@@ -192,14 +192,14 @@ class MultilangTalk(MultilangWords, BoltTalk):
 
 
 def _may_name(name: str) -> bool:
-    """May it be a field of a namedtuple, which pystorm makes?"""
+    """Can it name a field of a namedtuple, which pystorm makes?"""
     return not name.startswith("_") and not keyword.iskeyword(name)
 
 
 def multilang_program(
     command: Sequence[str], cwd: str | None, env: Mapping[str, str], limits: ChildLimits, place: BoltPlace
 ) -> Program:
-    """What is started for a spout or a bolt of this protocol."""
+    """The program of a spout or bolt of this protocol."""
     return Program(
         argv=tuple(command),
         carrier=Carrier.MULTILANG,

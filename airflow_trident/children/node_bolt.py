@@ -1,4 +1,4 @@
-"""Bolts of qtopology, programs and modules, as bolts."""
+"""Bolts of qtopology: programs and modules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class NodeType(StrEnum):
     MODULE_METHOD = "module_method"
     """``require(working_dir)[cmd](subtype)``."""
     SYS = "sys"
-    """One that qtopology brings, named by `cmd`."""
+    """A standard node of qtopology, named by `cmd`."""
     SUBPROC = "subproc"
-    """A program of its own: ``node cmd args``, in `working_dir`."""
+    """A separate program: ``node cmd args``, in `working_dir`."""
 
 
 class NodeProtocol(StrEnum):
-    """What programs speak."""
+    """The protocol of programs."""
 
     SEED = "seed"
     """The first protocol: no acknowledgements."""
@@ -45,23 +45,22 @@ class NodeProtocol(StrEnum):
 class NodeBolt(ChildBolt):
     """A bolt of qtopology, unmodified.
 
-    Rows travel as objects of their fields, and so do emits: a field that an emit lacks is null, one that is not
-    declared is left out. What it emits on a stream that nobody declared is left out, too, and counted in the log.
+    Rows and emits are objects of their fields. A declared field that an emit lacks is null; other fields are dropped.
+    Emits on an undeclared stream are dropped, too, and counted in the log.
 
-    :param cmd: the module, class, method, standard node or program, as `type` says.
-    :param working_dir: where it is; a relative one begins where the topology runs.
-    :param args: of a program.
-    :param init: what it is initialized with.
-    :param type: a `NodeType`; all but "subproc" are modules of qtopology 2.x, and run in a host that is part of this
-        package.
-    :param protocol: of a program: "0.7", or "seed", which has no acknowledgements: all that it says before it ends
-        belongs to its rows, and if it ends by itself nobody sees that rows are missing.
-    :param allow_parallel: a 0.7 program may have several rows at a time; nobody knows then of which row an emit is.
-    :param heartbeat_s: it gets a heartbeat so often while it is waited for; None: one, after its last row.
-    :param node: the Node that runs it.
-    :param tuple_timeout_s: if it acknowledges nothing for so long while it is waited for, it is dead; None: only the
-        attempt's time-out ends it.
-    :param fail: what becomes of a row that it acknowledges with an error: "attempt", "drop".
+    :param cmd: the module, class, method, standard node or program, depending on `type`.
+    :param working_dir: its folder; a relative path begins where the topology runs.
+    :param args: arguments of a program.
+    :param init: what the bolt is initialized with.
+    :param type: a `NodeType`. All but "subproc" are modules of qtopology 2.x, and run in a host of this package.
+    :param protocol: of a program: "0.7" or "seed". "seed" has no acknowledgements: all emits until the end belong to
+        its rows, and if the program ends by itself, missing rows are not noticed.
+    :param allow_parallel: a 0.7 program may get several rows at a time; the row of an emit is then unknown.
+    :param heartbeat_s: seconds between heartbeats while the bolt is waited for; None: one, after its last row.
+    :param node: the Node executable.
+    :param tuple_timeout_s: a bolt that acknowledges nothing for so long, while it is waited for, is killed. None: only
+        the attempt's time-out ends it.
+    :param fail: what happens to a row that it acknowledges with an error: "attempt" or "drop".
     """
 
     strict_streams = False

@@ -22,19 +22,19 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class SpoutAck(StrEnum):
-    """When a 0.7 program hears ``spout_ack``, which has no id."""
+    """When a 0.7 program gets ``spout_ack``, which has no id."""
 
     SPOOLED = "spooled"
-    """When what it gave is durable."""
+    """As soon as its tuples are durable."""
     GIVEN = "given"
-    """At once: more is given at a time, and lost if this process is killed before it is spooled."""
+    """At once. The spout gives more at a time, and it is lost if this process is killed before it is spooled."""
     NEVER = "never"
 
 
 class NodeSpoutTalk(SpoutTalk):
-    """``next`` is answered by one ``data`` or by ``empty``.
+    """The spout answers each ``next`` by one ``data`` or by ``empty``.
 
-    :param whole: is the data of a message the tuple itself? (seed) Else it has ``data`` and ``stream_id``.
+    :param whole: is the data of a message the tuple itself (seed)? If not, it has ``data`` and ``stream_id``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class NodeSpoutTalk(SpoutTalk):
             self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Once: it means the last one."""
+        """Only once for a tuple: the acknowledgement has no id and means the last tuple."""
         if self._unacknowledged:
             self._unacknowledged = False
             self._say("spout_ack")
@@ -86,7 +86,7 @@ class NodeSpoutTalk(SpoutTalk):
         command, data = message.get("cmd"), message.get("data")
         if not self._opened:
             self._begins(command, data)
-        elif command == "data" and (self.waits or self._beats):  # a heartbeat may make it give something, too
+        elif command == "data" and (self.waits or self._beats):  # a heartbeat may also make it emit
             self._take(data)
         elif command == "empty" and self.waits:
             self.waits = False

@@ -1,4 +1,4 @@
-"""A spout in another program, asked for one tuple after another, in one thread: each question waits for its answer."""
+"""Polls a spout in another program for one tuple after another, in one thread. Each request waits for its answer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from airflow_trident.types import Json
 
 _LOOK_S = 0.1
 _REST_S = 0.01
-"""Between two questions when the answer was: nothing."""
+"""The pause after a request that gave no tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One tuple. `values`: a list or an object; `turn`: the ``next`` it came with; `id`: if `has_id`, to ack it."""
+    """One tuple. `values`: a list or an object; `turn`: number of its ``next``; `id`: to ack it, if `has_id`."""
 
     values: Any
     stream: str
@@ -32,7 +32,7 @@ class Given:
 
 
 class SpoutTalk(Talk):
-    """It is asked for one tuple after another."""
+    """The conversation with a spout, which is asked for one tuple after another."""
 
     def __init__(self, channel: Channel, place: BoltPlace) -> None:
         super().__init__(channel, place)
@@ -43,57 +43,57 @@ class SpoutTalk(Talk):
 
     @abstractmethod
     def run(self) -> None:
-        """It is going to be asked."""
+        """Tell the spout that requests follow."""
 
     @abstractmethod
     def next(self) -> None:
-        """Ask; an answer is due."""
+        """Ask for a tuple; an answer is due."""
 
     @abstractmethod
     def pause(self) -> None:
-        """It is not asked for some time."""
+        """Tell the spout that no request follows for some time."""
 
     def taken(self) -> None:
-        """What it gave last is in this process."""
+        """This process has its last tuple."""
 
     def spooled(self) -> None:
-        """What it gave is durable."""
+        """Its tuples are durable."""
 
     def ack(self, name: Json) -> None:
-        """What it gave under this id is committed."""
+        """The tuple with this id is committed."""
 
 
 class ChildSpout(ABC):
-    """A spout in another program, as a description: picklable, and nothing starts with it."""
+    """A spout in another program. It is a picklable description: making one starts no process."""
 
     limits: ChildLimits
     acks_by_id: bool = False
-    """Does it give ids, and forget what it gave when these are acknowledged, in whatever process?"""
+    """Do its tuples have ids, which may be acknowledged by another process, too?"""
     heartbeat_s: float | None = None
     note: str = ""
-    """What its plan says of it; empty: nothing."""
+    """A note for the plan; empty: none."""
 
     @abstractmethod
     def program(self, place: BoltPlace) -> Program:
-        """What is started."""
+        """The program to start."""
 
     @abstractmethod
     def talk(self, channel: Channel, place: BoltPlace) -> SpoutTalk:
-        """How it is talked to."""
+        """The conversation with a started child."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What it is, the same in every process."""
+        """The spout as text, the same in every process."""
 
     def __str__(self) -> str:
         return self.describe()
 
 
 class RunningSpout:
-    """A child that was started and is ready to be asked.
+    """A started child that is ready for requests.
 
-    :raises ConfigurationError: its program is not there.
-    :raises ChildError: it did not begin.
+    :raises ConfigurationError: its program is missing.
+    :raises ChildError: the child did not begin.
     """
 
     def __init__(self, spout: ChildSpout, place: BoltPlace) -> None:
@@ -115,11 +115,12 @@ class RunningSpout:
         return self._channel.pid
 
     def poll(self, max_rows: int, *, max_s: float, idle_s: float) -> tuple[list[Given], TridentError | None]:
-        """Ask until it has given `max_rows` tuples, or for `max_s` seconds, or until it had nothing for `idle_s`.
+        """Ask until the spout gave `max_rows` tuples, for at most `max_s` seconds, or until it gave nothing for
+        `idle_s` seconds.
 
-        :returns: what it gave, and what then went wrong with it, if anything did. A tuple may never come again: what
-            was given counts, whatever became of the child.
-        :raises TridentError: it went wrong before it gave anything.
+        :returns: the tuples, and the error that ended the poll, if any. The tuples count even then, because the spout
+            may not give them again.
+        :raises TridentError: an error came before any tuple.
         """
         talk = self._open_talk
         end_s = time.monotonic() + max_s
@@ -148,20 +149,21 @@ class RunningSpout:
         return self._taken(), None
 
     def ack(self, names: list[Json]) -> None:
-        """These are committed. Naming one again, or to another process than gave it, is right."""
+        """Acknowledge committed tuples. It is safe to repeat an id, or to tell another process than the one that gave
+        the tuple."""
         for name in names:
             self._open_talk.ack(name)
             self._await("ack", self._limits.silence_s, "silence_s")
 
     def spooled(self) -> None:
-        """What the last poll gave is durable."""
+        """The tuples of the last poll are durable."""
         self._open_talk.spooled()
         self._pump(0)
 
     def stop(self) -> None:
-        """Let it end.
+        """Ask the child to end, and wait.
 
-        :raises ChildError: it did not, or ended badly.
+        :raises ChildError: it did not end, or ended badly.
         """
         talk, channel = self._open_talk, self._channel
         try:
@@ -178,7 +180,7 @@ class RunningSpout:
             self.kill()
 
     def kill(self) -> None:
-        """End it now. Doing it again is free."""
+        """Kill the child. A second call does nothing."""
         self._channel.close()
         if self._talk is not None:
             self._talk.close()
@@ -212,7 +214,7 @@ class RunningSpout:
             self._open_talk.beat()
 
     def _await(self, what: str, timeout_s: float, option: str) -> None:
-        """Until the answer is here; what it says besides is a sign of life."""
+        """Wait for the answer. Any other message restarts the time-out."""
         talk, channel = self._open_talk, self._channel
         end_s = time.monotonic() + timeout_s
         self._pump(0)
@@ -232,7 +234,7 @@ class RunningSpout:
         try:
             messages = self._channel.pump(wait_s)
         except ChildProtocolError as error:
-            for message in error.before:  # what it gave counts
+            for message in error.before:  # these tuples count
                 self._open_talk.hear(message)
             raise
         for message in messages:
@@ -242,7 +244,7 @@ class RunningSpout:
 
 @contextmanager
 def running(spout: ChildSpout, place: BoltPlace) -> Iterator[RunningSpout]:
-    """It is killed at the end, if it has not ended by then."""
+    """A running spout, which is killed at the end if it has not ended by then."""
     child = RunningSpout(spout, place)
     try:
         yield child

@@ -1,7 +1,7 @@
-"""The three ways in which bolts of qtopology are talked to (seed 001 and what followed it).
+"""The three protocols of qtopology's bolts.
 
-`SeedTalk`: the first protocol, which has no acknowledgements. `ProgramTalk`: 0.7, with acknowledgements, but an emit
-does not say of which row it is. `ModuleTalk`: modules of 2.x, which are no programs; `host.js` runs them, and says it.
+`SeedTalk`: the first protocol, without acknowledgements. `ProgramTalk`: 0.7, with acknowledgements, but emits do not
+name their rows. `ModuleTalk`: modules of 2.x, which are no programs: `host.js` runs them and names each emit's row.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from airflow_trident.children.framing import Message
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk
 
 BATCH_ROWS = 256
-"""So many rows travel to the host in one message."""
+"""The most rows in one message to the host."""
 _FIRST_BYTES = 64 << 10
-"""So much of a batch does not wait for more."""
+"""A message of this size is sent without waiting for more rows."""
 MISSING = "MODULE_NOT_FOUND"
 
 
 @cache
 def script(name: str) -> str:
-    """The path of a script of this package; a copy where the package is not a folder."""
+    """The path of a script of this package; a copy, if the package is not a folder (a zip)."""
     here = Path(__file__).with_name(name)
     if here.exists():
         return str(here)
@@ -39,7 +39,7 @@ def script(name: str) -> str:
 
 
 def said(error: object) -> str:
-    """The text of an error as JSON has it: Node makes `{}` of an Error unless somebody wrote it out."""
+    """The text of an error in JSON. Node writes an Error as `{}`, unless the program writes out its fields."""
     if isinstance(error, dict):
         text = error.get("stack") or error.get("message")
         return str(text) if text else "(its library sends no text of errors)"
@@ -49,7 +49,7 @@ def said(error: object) -> str:
 class NodeTalk(BoltTalk):
     """What all three have in common.
 
-    :param window: rows that it may have at a time.
+    :param window: how many rows the bolt may have at a time.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class NodeTalk(BoltTalk):
         self.beat_s = beat_s
         self.window = window
         self.whole = False
-        """Are its rows a stream id (or "") and the JSON text of an object?"""
+        """Is a row a stream id (or "") and the JSON text of an object?"""
 
     def _say(self, command: str, data: object = None) -> int:
         return self._channel.send({"cmd": command} if data is None else {"cmd": command, "data": data})
@@ -93,7 +93,7 @@ class NodeTalk(BoltTalk):
 
     @abstractmethod
     def _heard(self, command: object, data: Any) -> bool:
-        """Tell the listener; False: it is unknown."""
+        """Pass a message on to the listener; False: it is unknown."""
 
     def _data(self, values: tuple[Any, ...]) -> dict[str, Any] | msgspec.Raw:
         if self.whole:
@@ -107,7 +107,7 @@ class NodeTalk(BoltTalk):
         self._say("heartbeat")
 
     def last_call(self) -> None:
-        """Some give what they kept back when they are told to beat."""
+        """A heartbeat: some bolts then emit what they held back."""
         self._say("heartbeat")
 
     def bye(self) -> None:
@@ -115,7 +115,7 @@ class NodeTalk(BoltTalk):
 
 
 class SeedTalk(NodeTalk):
-    """Rows go, data come, and nobody says which are whose. All that it said before it ended belongs to its rows."""
+    """Emits do not name their rows. All emits until the bolt ends belong to its rows together."""
 
     acknowledges: ClassVar[bool] = False
 
@@ -133,7 +133,7 @@ class SeedTalk(NodeTalk):
 
 
 class ProgramTalk(NodeTalk):
-    """:param parallel: it may have several rows at a time; then nobody knows whose an emit is."""
+    """:param parallel: the bolt may have several rows at a time; the row of an emit is then unknown."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class ProgramTalk(NodeTalk):
 
 
 class ModuleTalk(NodeTalk):
-    """Many messages travel in one, and each emit says of which row it is."""
+    """Sends many rows in one message; each emit names its row."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""A bolt in another program over the rows of one partition: rows in, its emits out, in the order of the rows.
+"""Runs a bolt in another program over the rows of one partition. Its emits come out in the order of the rows.
 
-One child for a partition of an attempt, started with the first row. What it gave last is given out when it has ended
-well: one that ends badly fails the partition. Success is never the exit code alone: each row was acknowledged.
+Each partition of an attempt has one child, which starts with the first row. The last emits are only given out after the
+child ended well; a bad end fails the partition. Success needs an acknowledgement of each row, not just the exit code.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from airflow_trident.errors import ChildError, ChildProtocolError, Configuration
 _log = logging.getLogger(__name__)
 
 OUT_ROWS = 8192
-"""So many emits come out together."""
+"""How many emits are given out together."""
 OPEN_BYTES = 8 << 20
-"""No more rows are given while the child has so much of them."""
+"""The child gets no more rows while it holds so many bytes of them."""
 _GIVE_ROWS = 64
 _LOOK_S = 0.1
 NO_ROW = -1
 
 MOST_ROWS = 65_536
-"""After so many rows something comes out, also if nothing was emitted."""
+"""After so many rows an `Emits` comes out, even an empty one."""
 
 
 class Emit(NamedTuple):
-    """One output. `row`: the number of its row, or `NO_ROW`; `stream`: its place in `BoltPlace.streams`.
+    """One output. `row`: the number of its row, or `NO_ROW`; `stream`: its index in `BoltPlace.streams`.
 
-    (A tuple: one is made for each emit, and a frozen dataclass costs four times as much.)
+    (A tuple, because each emit makes one, and a frozen dataclass costs four times as much.)
     """
 
     row: int
@@ -48,7 +48,7 @@ class Emit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Emits:
-    """Some emits. `upto`: what is of a row below it is here, or came before."""
+    """Some emits. `upto`: all emits of the rows below this number are here or came before."""
 
     emits: list[Emit]
     upto: int
@@ -63,12 +63,13 @@ def run_bolt(
 ) -> Iterator[Emits]:
     """
     :param rows: of one partition.
-    :param error_of: makes the error of the values of a row and of what happened to it.
-    :param look: called ten times a second while the child is waited for; what it raises ends the partition (a cancel).
-    :raises UserCodeError: the component gave a row up, gave what it did not declare, or did not begin.
-    :raises ChildError: it died, hung, or did not stop.
-    :raises ChildProtocolError: it said what it must not say.
-    :raises ConfigurationError: its program is not there.
+    :param error_of: makes the error from the values of a row and what happened to it.
+    :param look: called ten times a second during a wait for the child; an exception from it ends the partition (a
+        cancel).
+    :raises UserCodeError: the component failed a row, emitted undeclared values, or did not begin.
+    :raises ChildError: the child died, hung, or did not stop.
+    :raises ChildProtocolError: the child sent a message that the protocol does not allow.
+    :raises ConfigurationError: its program is missing.
     """
     source = iter(rows)
     first = next(source, None)
@@ -79,7 +80,7 @@ def run_bolt(
 
 
 class _Run:
-    """The listener of one child, and the clock of what is waited for."""
+    """Listens to one child and checks the time-outs."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class _Run:
     # ---- waiting -----------------------------------------------------------------------------------------------
 
     def _turn(self, *, last: bool) -> None:
-        """Wait for what it says. Only this time counts: the engine may use the rows meanwhile as long as it likes."""
+        """Wait for messages. Only this time counts for time-outs, not the time that the engine uses between rows."""
         talk, limits = self._talk, self._limits
         talk.flush()
         talk.still(last=last)
@@ -256,7 +257,7 @@ class _Run:
             raise channel.error("ended before it had taken all rows", "Let it end at shutdown only.")
 
     def _measured(self) -> None:
-        """The figures of this partition, as one tuple of their stream, if somebody declared that."""
+        """Emit the figures of this partition as one tuple, if their stream is declared."""
         if self._telemetry is not None:
             message, schema = self._telemetry.message(), self._place.streams[TELEMETRY]
             is_text = [one.type for one in schema] == [STRING]

@@ -1,4 +1,4 @@
-"""Which keys a qtopology file may have, of both generations, and what each must be.
+"""The keys of a qtopology file, of both generations, and the type of each.
 
 The first generation (0.1 to 0.5) has workers, a coordinator's port and programs with arguments; the second (0.6 to 2.3)
 has modules, weights and telemetry. A file may have keys of both.
@@ -15,10 +15,10 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError
 
 TYPES = ("inproc", "module_class", "module_method", "sys", "subproc")
-"""How a node is made: a file with ``create()``, a class or function of a module, a standard node, a program."""
+"""The kinds of nodes: a file with ``create()``, a class or function of a module, a standard node, a program."""
 
 Requirement = Callable[[Any, str], None]
-"""Takes a value and its place, ``bolt 'b'.inputs[0]``; raises ValueError with what it must be."""
+"""Takes a value and its place, ``bolt 'b'.inputs[0]``; raises Misfit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """A list of things that are alike."""
+    """A list whose items all meet one requirement. `called`: the word for an item that has a name."""
 
     each: Requirement
     called: str = ""
@@ -68,7 +68,7 @@ class Misfit(Exception):
 
 
 def require_fit(file: str, value: Any) -> None:
-    """:raises ConfigurationError: the file has a key that it may not have, lacks one, or one of them is wrong."""
+    """:raises ConfigurationError: a key is unknown or missing, or its value is wrong."""
     try:
         TOPOLOGY(value, "")
     except Misfit as misfit:
@@ -140,7 +140,7 @@ _HOOK = Keys({"working_dir": _text, "cmd": _text}, {"init": _object, "disabled":
 
 
 def _hooks(value: Any, where: str) -> None:
-    """A list of hooks, or one alone."""
+    """A list of hooks, or a single one."""
     if isinstance(value, dict):
         _HOOK(value, where)
     else:

@@ -1,4 +1,4 @@
-"""Components that speak Storm's multilang protocol as bolts."""
+"""Bolts in Storm's multilang protocol."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from airflow_trident.io.local_paths import require_local_path
 class ShellBolt(ChildBolt):
     """A bolt in any language, unmodified, in the multilang protocol (Storm: ShellBolt).
 
-    A child runs for each partition of an attempt. What it gives is exactly once, as everything that is staged; what it
-    does besides (writing somewhere, sending something) happens once per attempt at least.
+    Each partition of an attempt has its own child. Its emits are exactly once, as all staged data. Other effects of the
+    child (writing somewhere, sending something) happen at least once per attempt.
 
     :param command: ``"python split.py"``, or the program and its arguments.
     :param cwd: the folder that it runs in.
-    :param env: in addition to the environment; TRIDENT_TOPOLOGY, TRIDENT_NODE, TRIDENT_TXID, TRIDENT_ATTEMPT and
-        TRIDENT_PARTITION are there besides.
-    :param conf: what the handshake says beside topology.name, topology.debug and topology.message.timeout.secs.
-    :param max_pending: how many rows it may have at a time.
-    :param silence_s: if it says nothing for so long while it is waited for, it is dead. It gets a heartbeat a second,
-        which one that is busy with a row cannot answer: raise it for slow ones.
-    :param tuple_timeout_s: the same if it acknowledges nothing; None: only the attempt's time-out ends it.
-    :param ticks: so many tick tuples, at most, are sent to one that holds rows back (pystorm: BatchingBolt). 0 for one
-        that acknowledges later and does not know tick tuples.
-    :param task_ids_ahead: so many answers with task ids are sent before they are asked for, and one for each that is
-        used: a component that waits for them at each emit (Storm's own storm.py) then waits for nothing. Only for those
-        that keep answers which come early, as storm.py and pystorm do, and storm.js does not.
-    :param max_message_bytes: no message of the child may be longer.
-    :param strict: what it prints on stdout beside its messages is an error; else it is logged.
-    :param fail: what becomes of a row that it fails: "attempt", "drop".
+    :param env: variables added to the environment. TRIDENT_TOPOLOGY, TRIDENT_NODE, TRIDENT_TXID, TRIDENT_ATTEMPT and
+        TRIDENT_PARTITION are set, too.
+    :param conf: added to the handshake's topology.name, topology.debug and topology.message.timeout.secs.
+    :param max_pending: how many rows the child may have at a time.
+    :param silence_s: a child that sends nothing for so long, while it is waited for, is killed. It gets a heartbeat
+        every second, which it cannot answer while it works on a row: use a higher value for slow components.
+    :param tuple_timeout_s: the same for a child that acknowledges nothing; None: only the attempt's time-out ends it.
+    :param ticks: the most tick tuples that are sent to a child that holds rows back (pystorm: BatchingBolt). Use 0 for
+        a component that acknowledges later and does not know tick tuples.
+    :param task_ids_ahead: how many answers with task ids are sent before they are asked for. A component that waits for
+        them at each emit (Storm's own storm.py) then does not wait. Only for components that keep early answers:
+        storm.py and pystorm do, storm.js does not.
+    :param max_message_bytes: the longest message allowed from the child.
+    :param strict: other output on stdout is an error; else it is logged.
+    :param fail: what happens to a row that the component fails: "attempt" or "drop".
     """
 
     def __init__(

@@ -22,7 +22,7 @@ _TASK = 1
 
 
 class ShellTalk(MultilangWords, SpoutTalk):
-    """Each command is answered by what it emits, and ``sync``."""
+    """The spout answers each command by its emits, then ``sync``."""
 
     def __init__(self, channel: Channel, place: BoltPlace, conf: Mapping[str, Any]) -> None:
         super().__init__(channel, place)

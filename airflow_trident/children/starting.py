@@ -1,4 +1,4 @@
-"""How a child is started: its pipes or its socket, its environment, its end with the thread that started it."""
+"""Starts a child: its pipes or socket, its environment, and its end with the thread that started it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_trident.errors import ConfigurationError
 
 
 class Carrier(StrEnum):
-    """Where messages travel."""
+    """The way on which messages are sent."""
 
     NODE = "node"
     """A socket whose number is in NODE_CHANNEL_FD (Node: child_process.fork); stdout and stderr are logs."""
@@ -28,9 +28,9 @@ class Carrier(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program and how it is started.
+    """A program and how to start it.
 
-    :param env: in addition to the environment of this process; a PATH goes behind the one that is there.
+    :param env: variables added to the environment of this process. A PATH is appended to the existing one.
     """
 
     argv: tuple[str, ...]
@@ -46,11 +46,11 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A child that runs, and the numbers of its open files at our end. None of them blocks.
+    """A running child, and the file descriptors at our end, which do not block.
 
-    :param reads: where its messages come from.
-    :param writes: where ours go; the same one, if that is a socket.
-    :param logs: what it prints.
+    :param reads: for messages from the child.
+    :param writes: for messages to the child; the same as `reads` for a socket.
+    :param logs: for what the child prints.
     """
 
     process: subprocess.Popen[bytes]
@@ -60,7 +60,7 @@ class Started:
     socket: socket.socket | None = None
 
     def close_input(self) -> None:
-        """It sees the end of file."""
+        """Let the child see the end of file."""
         with suppress(OSError):
             if self.socket is not None:
                 self.socket.shutdown(socket.SHUT_WR)
@@ -75,9 +75,9 @@ class Started:
 
 
 def start(program: Program, what: str) -> Started:
-    """:param what: who it is, for errors.
+    """:param what: the child's name in errors.
 
-    :raises ConfigurationError: the program or its folder is not there, or may not be run.
+    :raises ConfigurationError: the program or its folder is missing, or may not be run.
     """
     started = _on_socket(program, what) if program.carrier is Carrier.NODE else _on_pipes(program, what)
     for number in {started.reads, started.writes, *started.logs}:
@@ -130,7 +130,7 @@ def _popen(
             pass_fds=passed,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - one call of the system, and nothing of Python's
+            preexec_fn=_dying_with(os.getpid()),  # noqa: PLW1509 - one system call, no Python code to deadlock
         )
     except OSError as error:
         raise ConfigurationError(
@@ -152,9 +152,8 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def _dying_with(parent: int) -> Callable[[], None] | None:
-    """Called in the child before its program: it is killed when the thread dies that started it, whatever that died of.
-
-    (`finally` does not run in a Python worker that Spark kills.)
+    """A function that the child calls before its program: the child is then killed when the thread that started it
+    dies, for whatever reason. (`finally` does not run in a Python worker that Spark kills.)
     """
     libc = _LIBC
     if libc is None:
@@ -162,7 +161,7 @@ def _dying_with(parent: int) -> Callable[[], None] | None:
 
     def run() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before
+        if os.getppid() != parent:  # the parent died before the call
             os._exit(1)
 
     return run

@@ -1,4 +1,4 @@
-"""What is said to a bolt in another program, and who listens to what it says: one class for each dialect."""
+"""The conversation with a component in another program: each dialect is a subclass of `Talk`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from airflow_trident.errors import ChildProtocolError, ConfigurationError
 from airflow_trident.types import Schema
 
 DEFAULT_STREAM = "default"
-"""The stream of what names none (Storm: Utils.DEFAULT_STREAM_ID)."""
+"""The stream of emits that name none (Storm: Utils.DEFAULT_STREAM_ID)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChildLimits:
-    """How much and how long.
+    """Limits of size and time.
 
-    :param max_pending: rows that are given and whose outputs are not whole (Storm: topology.shellbolt.max.pending).
-    :param silence_s: a multilang child that says nothing for so long while it is waited for is dead.
-    :param tuple_timeout_s: a child that acknowledges nothing for so long while it is waited for is dead; None: only the
-        attempt's time-out ends it.
-    :param strict: text beside messages on a multilang child's stdout is an error.
+    :param max_pending: the most rows that the child has and whose outputs are incomplete (Storm:
+        topology.shellbolt.max.pending).
+    :param silence_s: a multilang child that sends nothing for so long, while it is waited for, is killed.
+    :param tuple_timeout_s: a child that acknowledges nothing for so long, while it is waited for, is killed. None: only
+        the attempt's time-out ends it.
+    :param strict: other text on a multilang child's stdout is an error.
     """
 
     max_pending: int = 512
@@ -49,7 +50,7 @@ class BoltPlace:
     """Where a bolt runs.
 
     :param fields: names of the values of its rows.
-    :param streams: stream id -> what it emits there.
+    :param streams: stream id -> the fields that it emits there.
     :param matched: must each emit belong to exactly one row?
     """
 
@@ -65,7 +66,7 @@ class BoltPlace:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a component may read of it."""
+        """The environment variables for the component."""
         return {
             "TRIDENT_TOPOLOGY": self.topology,
             "TRIDENT_NODE": self.node,
@@ -76,29 +77,29 @@ class BoltPlace:
 
 
 class BoltListener(Protocol):
-    """What a child says, in our words. Rows are numbers, in the order in which they were given."""
+    """Gets what a child says, the same for all protocols. Rows are numbers, in the order in which they were given."""
 
     def ready(self) -> None:
-        """It may get rows."""
+        """The child may get rows."""
 
     def refused(self, text: str, *, missing: bool = False) -> None:
-        """It did not begin. `missing`: what it is made of is not there."""
+        """The child did not begin. `missing`: its module is not installed."""
 
     def emitted(self, rows: tuple[int, ...], stream: str, values: Any) -> None:
         """`values`: a list, or a dict of fields."""
 
     def done(self, row: int) -> None:
-        """It acknowledged the row."""
+        """The child acknowledged the row."""
 
     def failed(self, row: int, text: str) -> None:
-        """It gave the row up."""
+        """The child failed the row."""
 
 
 class Talk(ABC):
-    """One conversation with a child. It knows messages and no time."""
+    """One conversation with a child. It handles messages, not time-outs."""
 
     closes_input: ClassVar[bool] = False
-    """Does the end of its input tell it to end? Else `bye` does."""
+    """Does the child end when its input ends? If not, `bye` ends it."""
 
     def __init__(self, channel: Channel, place: BoltPlace) -> None:
         self._channel = channel
@@ -106,27 +107,27 @@ class Talk(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Say hello; an answer follows."""
+        """Send the handshake; an answer follows."""
 
     @abstractmethod
     def hear(self, message: Message) -> None:
-        """Take what it says.
+        """Take a message of the child.
 
-        :raises ChildProtocolError: it means nothing.
+        :raises ChildProtocolError: the message has no meaning in this protocol.
         """
 
     def beat(self) -> None:
         """Send a heartbeat."""
 
     def bye(self) -> None:
-        """Ask it to end."""
+        """Ask the child to end."""
 
     def ended_well(self, code: int) -> bool:
-        """Is this how it ends when nothing is wrong?"""
+        """Is this the exit code of a child that ended well?"""
         return code == 0
 
     def close(self) -> None:
-        """Clear away what was made for it."""
+        """Delete what was created for the child."""
 
     def unknown(self, message: Message) -> ChildProtocolError:
         return self.error(f"said {_short(message)}, which nobody asked for")
@@ -136,16 +137,16 @@ class Talk(ABC):
 
 
 class BoltTalk(Talk):
-    """`running.py` decides when what is said; :class:`BoltListener` is told what is heard."""
+    """The conversation with a bolt: `running.py` calls it, and it calls a :class:`BoltListener`."""
 
     window: int
-    """How many rows it may have at a time."""
+    """How many rows the bolt may have at a time."""
     acknowledges: ClassVar[bool] = True
-    """Does it say when it is done with a row?"""
+    """Does the bolt acknowledge rows?"""
     proves_life: ClassVar[bool] = False
-    """Is `beat` answered, so that silence means death?"""
+    """Does the bolt answer `beat`, so that silence means that it hangs?"""
     beat_s: float | None = None
-    """How often it gets a heartbeat while it is waited for."""
+    """Seconds between heartbeats while the bolt is waited for."""
 
     def __init__(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> None:
         super().__init__(channel, place)
@@ -153,20 +154,20 @@ class BoltTalk(Talk):
 
     @abstractmethod
     def give(self, row: int, values: tuple[Any, ...]) -> int:
-        """Give it a row; gives the size in bytes. It may lie here until `flush`."""
+        """Send a row; returns its size in bytes. It may be buffered until `flush`."""
 
     def flush(self) -> None:
-        """Send what lies here."""
+        """Send buffered rows."""
 
     def still(self, *, last: bool) -> None:
-        """It has all that it may have at the moment (`last`: all that there is), and is not done with it."""
+        """Called while the bolt has a full window of rows (`last`: all rows) and has not acknowledged them."""
 
     def last_call(self) -> None:
-        """It is done with all rows, and may give what it kept back."""
+        """All rows are acknowledged: let the bolt emit what it held back."""
 
     @property
     def called(self) -> bool:
-        """Has it answered the last call?"""
+        """Has the bolt answered the last call?"""
         return True
 
 
@@ -177,7 +178,7 @@ def _short(message: object) -> str:
 
 @dataclass
 class PendingRow:
-    """A row that was given and whose outputs were not given out."""
+    """A row that the child got and whose emits have not been given out yet."""
 
     values: tuple[Any, ...]
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What qtopology calls the telemetry of a node: how many tuples it took, and for how long (qtopology: Telemetry)."""
+"""The telemetry of a node: how many tuples it processed, and how long that took (qtopology: Telemetry)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TELEMETRY = "$telemetry"
 
 
 class Telemetry:
-    """Of one partition of an attempt.
+    """The figures of one partition of an attempt.
 
     :param name: of the node.
     """
@@ -21,11 +21,11 @@ class Telemetry:
         self._spent_s = 0.0
 
     def add(self, spent_s: float) -> None:
-        """:param spent_s: from when the tuple was given until it was acknowledged."""
+        """:param spent_s: time between sending the tuple and its acknowledgement."""
         self._count += 1
         self._spent_s += spent_s
 
     def message(self) -> dict[str, Any]:
-        """As qtopology gives it; times in milliseconds. `last` and `total` are equal: a process has one partition."""
+        """In qtopology's format; times in milliseconds. `last` and `total` are equal: a process has one partition."""
         figures = {"avg": self._spent_s / self._count * 1000 if self._count else 0.0, "cnt": self._count}
         return {"last": figures, "name": self._name, "total": figures, "ts": time.time_ns() // 1_000_000}

@@ -1,4 +1,4 @@
-"""One component, driven by hand: a line in, what it emits out."""
+"""Runs one component by hand: takes its rows, shows its emits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from airflow_trident.errors import ChildError, ConfigurationError, UserCodeError
 from airflow_trident.types import Json
 
 Say = Callable[[dict[str, Any]], None]
-"""Shows what happened: an object for each emit, acknowledgement and end."""
+"""Shows an event: an object for each emit, acknowledgement and end."""
 _LOOK_S = 0.1
 _TOPOLOGY = "tried"
 
 
 class _Listener:
-    """Says what it hears. `open`: the row that is not acknowledged."""
+    """Shows what the child says. `open`: the row that it has not acknowledged."""
 
     def __init__(self, what: str, say: Say) -> None:
         self._what, self._say = what, say
@@ -55,10 +55,10 @@ class _Listener:
 
 
 def try_bolt(bolt: ChildBolt, fields: tuple[str, ...], rows: Iterable[tuple[Any, ...]], say: Say) -> int:
-    """Give it one row after another, each when it is done with the one before.
+    """Give the bolt one row after another; each waits until the one before is acknowledged.
 
-    :returns: how many rows it failed.
-    :raises ChildError: it ended, hung or did not stop.
+    :returns: how many rows the bolt failed.
+    :raises ChildError: the child ended, hung or did not stop.
     """
     place = BoltPlace(node=_TOPOLOGY, fields=fields, streams={}, matched=False, topology=_TOPOLOGY)
     with Channel(bolt.program(place), str(bolt)) as channel:
@@ -90,9 +90,9 @@ def try_bolt(bolt: ChildBolt, fields: tuple[str, ...], rows: Iterable[tuple[Any,
 
 
 def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_s: float) -> None:
-    """Ask it for so many tuples. Nothing is acknowledged.
+    """Ask the spout for up to `max_rows` tuples. None is acknowledged.
 
-    :raises ChildError: it ended, hung or did not stop.
+    :raises ChildError: the child ended, hung or did not stop.
     """
     place = BoltPlace(node=_TOPOLOGY, fields=(), streams={DEFAULT_STREAM: ()}, matched=False, topology=_TOPOLOGY)
     with running(spout, place) as child:
@@ -110,7 +110,7 @@ def _until(
     channel: Channel, talk: BoltTalk, reached: Callable[[], bool], timeout_s: float, what: str, *, still: bool = False
 ) -> None:
     """
-    :param still: it has all that it may have, and is waited for.
+    :param still: the bolt has all rows that it may have.
     """
     end_s = time.monotonic() + timeout_s
     while not reached():

@@ -1,4 +1,4 @@
-"""The variables of a qtopology file: ``${NAME}`` in a text is replaced, wherever and however often it stands."""
+"""The variables of a qtopology file: each ``${NAME}`` in a text is replaced."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _USE = re.compile(r"\$\{([^{}]*)\}")
 class Variables:
     """Names, whose case does not count, and their values. A value may use other variables, in any order.
 
-    (qtopology: TopologyCompiler, which replaces only the first of several equal uses, and leaves unknown ones as they
-    are.)
+    (qtopology's TopologyCompiler replaces only the first of several equal uses, and leaves unknown ones as they are.)
 
-    :param declared: what stands under ``variables`` in the file.
-    :param overrides: what counts instead; a name that nothing declares may be set, if it is used.
+    :param declared: ``variables`` of the file.
+    :param overrides: values that replace those of the file. An undeclared name may be set, if the file uses it.
     """
 
     def __init__(self, file: str, declared: Mapping[str, Json], overrides: Mapping[str, str] | None = None) -> None:
@@ -37,10 +36,10 @@ class Variables:
         self._values.update({name.lower(): value for name, value in (overrides or {}).items()})
 
     def resolve(self, value: Json, where: str) -> Json:
-        """The value with every text in it resolved, however deep it is; numbers and names of keys stay.
+        """The value with every text in it resolved, at any depth. Numbers and keys stay as they are.
 
-        :param where: ``bolt 'b', init``.
-        :raises ConfigurationError: a variable is unknown, or stands in its own value.
+        :param where: for errors: ``bolt 'b', init``.
+        :raises ConfigurationError: a variable is unknown, or its value uses the variable itself.
         """
         if isinstance(value, str):
             return self.text(value, where)
@@ -66,7 +65,7 @@ class Variables:
         return _USE.sub(value, text)
 
     def require_used(self) -> None:
-        """:raises ConfigurationError: a name was set that is neither declared nor used anywhere."""
+        """:raises ConfigurationError: an override is neither declared nor used in the file."""
         if self._unknown:
             name = self._set[min(self._unknown)]
             raise self._error(f"the variable {name!r} was set, and is not in the file", self._known(name))
