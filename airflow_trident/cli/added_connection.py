@@ -1,4 +1,4 @@
-"""The connection to a server of this machine, in Airflow's database: every process of this Airflow finds it there."""
+"""Puts the connection to a server on this machine into Airflow's database, where every process of Airflow finds it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def require_free(conn_id: str, server: EmbeddedZooKeeper) -> None:
-    """Before the server is started, so that a refusal leaves nothing behind.
+    """Check before the server is started, so that a refusal leaves nothing behind.
 
-    :raises ConfigurationError: the id is another connection's, or the environment's.
+    :raises ConfigurationError: another connection has the id, or the environment sets it.
     :raises OperationalError: Airflow has no database yet.
     """
     from airflow.utils.session import create_session
@@ -31,7 +31,7 @@ def require_free(conn_id: str, server: EmbeddedZooKeeper) -> None:
 
 
 def write(conn_id: str, server: EmbeddedZooKeeper) -> None:
-    """Add the connection to the running server, or let the one that is there follow it to another port.
+    """Add the connection to the running server, or update the port of the existing one.
 
     :raises ConfigurationError: as `require_free`.
     """
@@ -48,7 +48,7 @@ def write(conn_id: str, server: EmbeddedZooKeeper) -> None:
 
 
 def _found(session: Session, conn_id: str, server: EmbeddedZooKeeper) -> Any:
-    """The connection of this id, None if there is none. It is this server's if it names the login of its data."""
+    """The connection with this id, or None. It belongs to this server if it names the login file of its data."""
     from airflow.models.connection import Connection
     from sqlalchemy import select
 

@@ -24,12 +24,12 @@ Handler = Callable[[Namespace], "int | None"]
 
 
 class UsageError(Exception):
-    """The command line cannot be meant as it is written; exit code 2."""
+    """The command line is wrong; exit code 2."""
 
 
 def trident_command(handler: Handler) -> Callable[[Namespace], None]:
-    """Make a handler of ``airflow trident``. What it returns is the exit code (None: 0); an error is one line on
-    standard error. ``--verbose`` shows logs, warnings and the traceback."""
+    """Decorates a handler of ``airflow trident``. It returns the exit code (None: 0). An error becomes one line on
+    standard error; ``--verbose`` shows logs, warnings and the traceback."""
 
     @functools.wraps(handler)
     def command(args: Namespace) -> None:
@@ -62,20 +62,20 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
 
 
 def _see_all_connections() -> None:
-    """Connections in Airflow's database count too, as in ``airflow connections test``. Without this, a process sees
-    only those of the environment and secrets backends."""
+    """Let Airflow also look for connections in its database, as ``airflow connections test`` does. By default a process
+    only sees those of the environment and of secrets backends."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
 def _mute_handlers() -> None:
-    """Show no log lines, but let them be made: why there is no connection is learned from what kazoo logs."""
+    """Hide log lines without disabling logging: the reason of a failed connection is taken from kazoo's log."""
     logging.disable(logging.NOTSET)
     for handler in logging.getLogger().handlers:
         handler.setLevel(logging.CRITICAL + 1)
 
 
 def _is_expected(error: Exception) -> bool:
-    """Errors that say what is wrong by themselves; any other is a defect and shows where it happened."""
+    """Does the error's text say what is wrong? Any other error is a defect, and shows its traceback."""
     from airflow.providers.common.compat.sdk import AirflowException
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
@@ -83,7 +83,7 @@ def _is_expected(error: Exception) -> bool:
 
 
 def _fail(error: Exception, code: int) -> None:
-    if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+    if isinstance(error, BrokenPipeError):  # the reader of the pipe has closed it
         sys.stderr.close()
         sys.exit(PROBLEM)
     print(f"error: {one_line(text_of(error))}", file=sys.stderr)
@@ -91,7 +91,7 @@ def _fail(error: Exception, code: int) -> None:
 
 
 def text_of(error: Exception) -> str:
-    """An error's own words; with the cure where Airflow gives none."""
+    """The text of an error; with a cure, if it is Airflow's error and has none."""
     from airflow.providers.common.compat.sdk import AirflowNotFoundException
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
@@ -110,15 +110,15 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-# ---- what a person gave ---------------------------------------------------------------------------------------
+# ---- options --------------------------------------------------------------------------------------------------
 
 
 def signed(args: Namespace, did: str, *, ask: str = "") -> str:
-    """What the ledger keeps of a person's act: the reason that was given, what was done, and by whom.
+    """The text that the ledger keeps about a person's act: the reason, the act, and who did it.
 
-    :param did: ``skipped``.
-    :param ask: the question where a reason is wanted and missing; empty: it may be missing.
-    :raises UsageError: it is.
+    :param did: the act: ``skipped``.
+    :param ask: the error if the required reason is missing; empty: no reason is required.
+    :raises UsageError: the required reason is missing.
     """
     from airflow_trident.runtime.local import owner_of_this_process
 
@@ -129,7 +129,7 @@ def signed(args: Namespace, did: str, *, ask: str = "") -> str:
 
 
 def require_one_choice(args: Namespace, all_of: str) -> None:
-    """One of ``--txid``, ``--from`` with ``--to``, and the option `all_of`. :raises UsageError: it is not one."""
+    """:raises UsageError: not exactly one of ``--txid``, ``--from`` with ``--to``, and the option `all_of` is given."""
     a_range = args.first is not None or args.last is not None
     if (args.txid is not None) + a_range + bool(getattr(args, all_of)) != 1:
         raise UsageError(f"which transactions? Give one of --txid N, --from N --to M, or --{all_of}.")
@@ -138,7 +138,7 @@ def require_one_choice(args: Namespace, all_of: str) -> None:
 
 
 def pairs(option: str, lines: list[str], cure: str = "NAME=VALUE.") -> dict[str, str]:
-    """What an option gave that may be repeated. :raises UsageError: it is not ``NAME=VALUE``."""
+    """The values of a repeated option. :raises UsageError: one is not ``NAME=VALUE``."""
     found: dict[str, str] = {}
     for line in lines:
         name, equals, value = line.partition("=")
@@ -181,9 +181,9 @@ def say(line: str) -> None:
 
 
 def print_rows(rows: Sequence[dict[str, Any]], output: str, *, empty: str) -> None:
-    """Rows as Airflow prints its own: table, plain, json or yaml. `empty` is said where a table has no rows.
+    """Print rows in Airflow's formats: table, plain, json or yaml. `empty` is printed for a table without rows.
 
-    JSON and YAML keep numbers as numbers and None as null, which Airflow's own printing does not.
+    JSON and YAML keep numbers and null, which Airflow's own printing turns into text.
     """
     if output == "json":
         print(json.dumps(list(rows), indent=2))
@@ -199,7 +199,7 @@ def print_rows(rows: Sequence[dict[str, Any]], output: str, *, empty: str) -> No
 
 
 def print_record(record: dict[str, Any], output: str) -> None:
-    """One record: a line per field, nested fields as ``a.b``; or JSON or YAML as it is."""
+    """Print one record: a line per field, nested fields as ``a.b``; or the record as JSON or YAML."""
     if output == "json":
         print(json.dumps(record, indent=2))
     elif output == "yaml":

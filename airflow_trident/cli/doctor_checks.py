@@ -1,4 +1,4 @@
-"""The checks of ``airflow trident doctor``: each gives lines that say ok, warn or fail, and the cure."""
+"""The checks of ``airflow trident doctor``. Each finding is ok, warn or fail, and a bad one has the cure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from airflow_trident.protocol.records import LedgerView
 
 SLOW_WRITE_MS = 50.0
-"""Nine writes are waited for in a transaction whose phases are tasks, five steps and four sessions: half a second."""
+"""A transaction of Airflow tasks waits for nine writes (five steps, four sessions): at this speed, half a second."""
 MANY_BYTES = 500 * 2**20
-"""ZooKeeper holds everything in memory and copies it to disk again and again."""
+"""ZooKeeper keeps all data in memory and writes snapshots of it to disk."""
 LITTLE_SPACE_BYTES = 2**30
 FEW_CONNECTIONS = 60
 """ZooKeeper's default. Every running task and every triggerer holds one connection."""
@@ -52,7 +52,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what was found, and the cure if something is wrong."""
+    """One line: what was checked, what was found, and the cure if something is wrong."""
 
     level: Level
     subject: str
@@ -66,7 +66,7 @@ _fail = partial(Finding, Level.FAIL)
 
 def machine_checks(staging_dir: str | None) -> Iterator[Finding]:
     """What this machine needs: Java, libraries, configuration, folders."""
-    yield from _guarded("java", _java)
+    yield _java()
     yield _pyspark()
     yield _pandas()
     yield from _configuration()
@@ -74,7 +74,7 @@ def machine_checks(staging_dir: str | None) -> Iterator[Finding]:
 
 
 def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
-    """What the ledger needs of ZooKeeper. Ends early where nothing more can be found out."""
+    """What the ledger needs of ZooKeeper. Ends early if an error makes further checks impossible."""
     try:
         wanted = hook.zookeeper_settings()
     except (TridentError, AirflowException) as error:
@@ -104,18 +104,14 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
 # ---- this machine ----------------------------------------------------------------------------------------------
 
 
-def _guarded(subject: str, check: Callable[[], Finding]) -> Iterator[Finding]:
-    try:
-        yield check()
-    except TridentError as error:
-        yield _fail(subject, str(error))
-
-
 def _java() -> Finding:
     from airflow_trident.ledger.embedded.java import java_executable, java_version
 
-    java = java_executable()
-    return _ok("java", f"Java {java_version(java)} at {java}")
+    try:
+        java = java_executable()
+        return _ok("java", f"Java {java_version(java)} at {java}")
+    except TridentError as error:
+        return _fail("java", str(error))
 
 
 def _installed(name: str) -> str | None:
@@ -143,10 +139,11 @@ def _pyspark() -> Finding:
 
 
 def changed_files(name: str) -> int:
-    """How many Python files of a package differ from what the RECORD of its distribution says."""
+    """How many Python files of a package differ from their hash in the distribution's RECORD."""
     changed = 0
     for file in distribution(name).files or ():
-        if file.hash is None or file.suffix != ".py" or file.parts[0] != name:  # a script has another first line
+        # Scripts outside of the package are left out: the installation changes their first line.
+        if file.hash is None or file.suffix != ".py" or file.parts[0] != name:
             continue
         digest = hashlib.new(file.hash.mode, Path(str(file.locate())).read_bytes()).digest()
         changed += base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != file.hash.value
@@ -188,7 +185,7 @@ def _staging(staging_dir: str | None) -> Finding:
 
 
 def _staging_objects(storage: Storage) -> Finding:
-    """Each verb once, which may be allowed one by one."""
+    """Tries each verb once, since each may have a permission of its own."""
     folder = f".doctor-{uuid.uuid4().hex}"
     try:
         storage.require_usable()
@@ -309,7 +306,7 @@ def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
 
 
 def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
-    """What is wrong at one topology."""
+    """What is wrong with one topology."""
     view, outcome = ledger.view(0), ledger.coordinator()
     yield from _many_skipped(name, view)
     outcome = None if outcome is None else outcome.now(view.next_txid)
@@ -327,7 +324,7 @@ def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
 
 
 def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
-    """By what Airflow's database says, where there is one."""
+    """Txid -> why nobody works on it, from Airflow's database; empty without one."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from airflow_trident.tasks.task_instances import abandoned
@@ -340,7 +337,7 @@ def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
 
 
 def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:
-    """What a person decided once, and might have forgotten."""
+    """Decisions of people that may be forgotten: accepted losses, and many SKIPPED transactions."""
     for loss in view.topology.lost:
         why = f" ({loss.reason}{', ' * bool(loss.by)}{loss.by})" if loss.reason else ""
         yield _ok("ledger", f"topology {name}: state {loss.state} goes on without {loss.txids}{why}")
@@ -354,7 +351,7 @@ def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:
 
 
 def _unfinished(name: str, view: LedgerView) -> str:
-    """What nobody brings to its end by itself, and the command that does."""
+    """The transactions that only a person can finish, and the command for it."""
     lines: list[str] = []
     failed, passed = view.exceptions.failed, view.pointer.committed
     for txids, what in (

@@ -1,4 +1,4 @@
-"""``airflow-trident ...``: the commands of ``airflow trident``, for an Airflow that takes none from providers (3.1)."""
+"""``airflow-trident ...``: the commands of ``airflow trident``, for Airflow 3.1, which takes none from providers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _fill(parser: ArgumentParser, commands: Iterable[CLICommand]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """:param arguments: those of the process by default."""
+    """:param arguments: default: the arguments of the process."""
     given = make_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     given.func(given)
 

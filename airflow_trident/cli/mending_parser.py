@@ -1,4 +1,4 @@
-"""The commands of a person who mends: ``airflow trident rebuild``, ``close``, ``accept-source``, ``take-back``."""
+"""The repair commands: ``airflow trident rebuild``, ``close``, ``accept-source``, ``take-back``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a coordinator ended last, and what its sources have, as commands say it."""
+"""The last outcome of a coordinator and the lag of its sources, as text for commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def outcome_text(outcome: CoordinatorOutcome) -> str:
 
 
 def lag_text(outcome: CoordinatorOutcome | None) -> str | None:
-    """``lines: 3 files, 1,200 bytes``: what no transaction has claimed; None: not known."""
+    """Data that no transaction has taken yet: ``lines: 3 files, 1,200 bytes``; None: not known."""
     if outcome is None or not outcome.lag_ms:
         return None
     if outcome.kind is OutcomeKind.NOTHING_NEW:

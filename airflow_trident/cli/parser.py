@@ -1,4 +1,4 @@
-"""The commands of ``airflow trident``, as Airflow's CLI reads them. Imports no more than a command line costs."""
+"""The commands of ``airflow trident`` for Airflow's CLI. Imports little, since every command of Airflow reads this."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def _server(
     name: str, help: str, description: str, folder: Arg, start: tuple[Arg, ...], stopped: str, does: str, example: str
 ) -> GroupCommand:
     """
-    :param start: what else a start is given.
-    :param stopped: what is so when it is stopped.
-    :param does: what `status` asks about.
-    :param example: arguments of a start.
+    :param start: further arguments of `start`.
+    :param stopped: a sentence about the effect of `stop`.
+    :param does: the verb for what `status` checks.
+    :param example: example arguments of `start`.
     """
     module = name.replace("-", "_")
     text = "Start the server and return when it answers. It goes on in the background; one that runs already is left."
@@ -280,7 +280,7 @@ _DOCTOR = _command(
 
 
 def get_trident_cli_commands() -> list[CLICommand]:
-    """What provider info names under ``cli``."""
+    """The function that the provider info names under ``cli``."""
     return [
         GroupCommand(
             name="trident",

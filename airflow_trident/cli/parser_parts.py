@@ -1,4 +1,4 @@
-"""What the definitions of several commands share."""
+"""Arguments and helpers that several command definitions share."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 
 def command(name: str, place: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
-    """:param place: the function, behind its module and a dot."""
+    """:param place: the function as ``module.function``."""
     return ActionCommand(
         name=name,
         help=help.partition(". ")[0].removesuffix("."),

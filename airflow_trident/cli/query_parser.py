@@ -1,4 +1,4 @@
-"""The commands that ask: ``airflow trident query``, ``state get`` and ``plan``."""
+"""The commands that read: ``airflow trident query``, ``state get`` and ``plan``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_S, _IDLE_S = 30.0, 0.5
 _SPOOL_DIR = "/spool"
-"""In plans, which open nothing."""
+"""A placeholder: plans open no spool."""
 
 
 # ---- qtopology -------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``airflow trident connect-server`` and ``spark-archive``: a Spark on this machine that is soon there."""
+"""``airflow trident connect-server`` and ``spark-archive``: a Spark on this machine that starts fast."""
 
 from __future__ import annotations
 

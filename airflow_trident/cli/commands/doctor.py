@@ -1,4 +1,4 @@
-"""``airflow trident doctor``: is everything there and in order?"""
+"""``airflow trident doctor``: checks everything that a topology needs."""
 
 from __future__ import annotations
 

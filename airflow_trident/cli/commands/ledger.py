@@ -1,4 +1,4 @@
-"""``airflow trident ledger``: transactions as the ledger has them."""
+"""``airflow trident ledger``: shows and moves what the ledger holds."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 ERROR_LENGTH, SHORT_ERROR_LENGTH = 100, 40
 _RARE = ("invalidated", "replayed", "skipped", "lag", "problem")
-"""Columns that a table has only if there is something in them."""
+"""Columns that a table only shows if one of their cells is filled."""
 DIGEST_LENGTH = 16
-"""As `airflow trident plan` shows the digest of a plan."""
+"""The length that `airflow trident plan` shows, too."""
 _TABLES = ("table", "plain")
 
 
@@ -65,13 +65,13 @@ def list_(args: Namespace) -> int | None:
 
 
 def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None) -> bool:
-    """Must a person act before anything moves? A FAILED transaction blocks, or the coordinator begins nothing."""
+    """Must a person act before work goes on? A FAILED transaction blocks, or the coordinator cannot begin any."""
     blocked = view.blocked_by(view.next_txid) is not None
     return blocked or (outcome is not None and outcome.now(view.next_txid).is_bad)
 
 
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
-    """A line for each transaction that was attempted with another plan than the one before it, by txid."""
+    """A line for each transaction whose plan differs from that of the transaction before it, in order of txids."""
     before = None
     for record in sorted(records, key=lambda one: one.txid):
         if before is not None and record.plan and record.plan != before.plan:
@@ -80,7 +80,7 @@ def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
 
 
 def late_rows(records: Iterable[TxRecord]) -> Iterator[str]:
-    """A line for each transaction that brought tuples too late for all their windows."""
+    """A line for each transaction with tuples that were too late for all their windows."""
     for record in records:
         for state, rows in record.late_rows.items():
             yield f"transaction {record.txid}: {rows} tuples came too late for all their windows of state {state}"
@@ -99,7 +99,7 @@ def _list_topologies(args: Namespace) -> int:
                 view, outcome = ledger.view(0), ledger.coordinator()
                 rows.append(topology_row(view, outcome))
                 still = still or stands_still(view, outcome)
-            except CorruptError as error:  # the others are shown all the same
+            except CorruptError as error:  # still show the others
                 unreadable = True
                 rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
     print_rows(_fitting(rows, args.output), args.output, empty="no topology has a ledger yet")
@@ -124,10 +124,10 @@ _TOPOLOGY_COLUMNS = (
 
 
 def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[str, Any]:
-    """`next`: the next txid; `committed`: all up to it are committed or skipped; `failed`, `skipped`: txids;
-    `replayed`: begun replays that have not ended, late ones marked; `lost`: what states go on without; `coordinator`:
-    how it ended last, at `coordinated` (UTC); `lag`: what sources have and no transaction took; `problem`: the
-    coordinator's error."""
+    """`next`: the next txid; `committed`: all up to this txid are committed or skipped; `failed`, `skipped`: txids;
+    `replayed`: replays that have begun and not ended, late ones marked; `lost`: transactions that a state does without;
+    `coordinator`: its last outcome, at `coordinated` (UTC); `lag`: data in the sources that no transaction took yet;
+    `problem`: the coordinator's error."""
     outcome = None if outcome is None else outcome.now(view.next_txid)
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
@@ -150,7 +150,7 @@ def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[s
 
 
 def losses(view: LedgerView) -> str:
-    """``counts: 3, 5 to 9``."""
+    """The transactions that states do without: ``counts: 3, 5 to 9``."""
     every: dict[str, Txids] = {}
     for loss in view.topology.lost:
         every[loss.state] = every.get(loss.state, NO_TXIDS) | loss.txids
@@ -158,8 +158,8 @@ def losses(view: LedgerView) -> str:
 
 
 def transaction_row(record: TxRecord) -> dict[str, Any]:
-    """`invalidated`: it lost its batch as a lower one was attempted again. `rows_read`: from sources; `rows`: staged
-    for states. Times are UTC; `seconds`: from begun to committed."""
+    """`invalidated`: it lost its batch because a lower transaction was attempted again. `rows_read`: from sources;
+    `rows`: staged for states. Times are UTC; `seconds`: from begun to committed."""
     staged, times = record.staged, record.times_ms
     begun, committed = times.get("begun"), times.get("COMMITTED")
     return {
@@ -178,7 +178,7 @@ def transaction_row(record: TxRecord) -> dict[str, Any]:
 
 
 def _fitting(rows: list[dict[str, Any]], output: str) -> list[dict[str, Any]]:
-    """What fits into a terminal: a table has no rare column in which nothing stands, and its errors are short."""
+    """For a terminal: a table without empty rare columns and with short errors."""
     if output != "table":
         return rows
     empty = {name for name in _RARE if all(row.get(name) is None for row in rows)}
@@ -237,7 +237,7 @@ def _past(one: PastAttempt) -> str:
 
 
 def _waits(view: LedgerView, tx: TxRecord) -> str:
-    """Why it does not commit now, for people."""
+    """Why the transaction does not commit now, for people."""
     if tx.status.lets_others_pass:
         return ""
     blocked = view.blocked_by(tx.txid)

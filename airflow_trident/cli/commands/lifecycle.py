@@ -1,4 +1,4 @@
-"""``airflow trident run | pause | resume | shutdown``: whether coordinators begin new transactions."""
+"""``airflow trident run | pause | resume | shutdown``: tell coordinators whether to begin new transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``airflow trident rebuild | close``: states that are behind, and transactions that nobody will replay."""
+"""``airflow trident rebuild | close``: replay what a state lacks, and close transactions that nobody will replay."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ def _to_close(args: Namespace, view: LedgerView) -> Txids:
 
     require_one_choice(args, "all")
     if args.txid is not None:
-        return Txids.of(args.txid)  # whatever it is, the ledger says why it cannot be closed
+        return Txids.of(args.txid)  # the ledger refuses a wrong one and says why
     wanted = Txids.span(1, view.pointer.committed) if args.all else Txids.span(args.first, args.last)
     return view.exceptions.skipped & wanted

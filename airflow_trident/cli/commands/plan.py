@@ -1,4 +1,4 @@
-"""``airflow trident plan``: what a topology means."""
+"""``airflow trident plan``: shows the plan of a topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``airflow trident query`` and ``airflow trident state get``: what topologies know."""
+"""``airflow trident query`` and ``airflow trident state get``: read what is committed."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def engine_of(args: Namespace, conf: dict[str, str], topology: Topology, *, one_
 
 
 def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> SubmittedDrain | None:
-    """The drain as an application of its own; None where it runs in this process."""
+    """The drain, if it runs as a Spark application of its own; None if it runs in this process."""
     from airflow_trident.tasks.submitted_drain import SubmittedDrain, is_submitted
 
     if not is_submitted(args.engine, args.spark_conn_id):

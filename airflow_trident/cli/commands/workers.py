@@ -1,4 +1,4 @@
-"""``airflow trident deploy | undeploy | worker | workers``: topologies on named workers, and who works on what now."""
+"""``airflow trident deploy | undeploy | worker | workers``: run topologies on named workers, and show who works now."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def deploy(args: Namespace) -> int | None:
     affinity = hints.affinity if args.affinity is None else _names(args.affinity)
     for name in workers:
         require_name("worker", name)
-    require_workers(topology.name, workers, affinity, weight)  # before a ledger is made for it
+    require_workers(topology.name, workers, affinity, weight)  # before its ledger is created
     topology.compile()
     with open_hook(args).get_ledgers() as ledgers:
         ledger = ledgers.ledger(topology.name)
@@ -75,7 +75,7 @@ def worker(args: Namespace) -> int | None:
     made = _worker_of(args)
     with _ending_on_signals(made):
         finished = made.run()
-    if not finished:  # a thread at work cannot be ended from outside, and would keep the process
+    if not finished:  # a working thread cannot be stopped, and would keep the process alive
         sys.stdout.flush()
         os._exit(PROBLEM)
     return OK
@@ -90,7 +90,7 @@ def workers(args: Namespace) -> int | None:
         deployed = ledgers.deployments().read(None if args.topology is None else [args.topology])
     rows = [_row(**one) for _, roster in sorted(deployed.rosters.items()) for one in rows_of(roster)]
     rows += [_row(topology=name, error=error) for name, error in sorted(deployed.unreadable.items())]
-    places = {(row["host"], row["pid"]) for row in rows}  # a named worker's drain is at work there, too
+    places = {(row["host"], row["pid"]) for row in rows}  # here a named worker's drain is at work, too
     rows += [row for row in at_work if (row["host"], row["pid"]) not in places]
     nobody = "no topology is deployed on workers"
     print_rows(
@@ -111,24 +111,11 @@ def _at_work(ledger: Ledger) -> list[dict[str, Any]]:
     ]
 
 
-def _row(
-    *,
-    topology: str,
-    worker: str = "",
-    status: str = "",
-    epoch: int | None = None,
-    told: str = "",
-    host: str | None = None,
-    pid: int | None = None,
-    task: str | None = None,
-    txid: int | None = None,
-    since_ms: int | None = None,
-    error: str = "",
-) -> dict[str, Any]:
-    """`worker` to `told` are of named workers, `txid` of tasks."""
-    row: dict[str, Any] = {"topology": topology, "worker": worker, "status": status, "epoch": epoch, "told": told}
-    since = "" if since_ms is None else time_text(since_ms)
-    return row | {"host": host, "pid": pid, "task": task, "txid": txid, "since": since, "error": error}
+def _row(*, since_ms: int | None = None, **given: Any) -> dict[str, Any]:
+    """A row with all columns. Named workers have `worker` to `told`, tasks have `txid`."""
+    empty: dict[str, Any] = {"topology": "", "worker": "", "status": "", "epoch": None, "told": "", "host": None}
+    empty |= {"pid": None, "task": None, "txid": None, "since": "", "error": ""}
+    return empty | ({} if since_ms is None else {"since": time_text(since_ms)}) | given
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -139,7 +126,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _worker_of(args: Namespace) -> NamedWorker:
-    """:raises ConfigurationError: there is no code of a topology that it is to serve."""
+    """:raises ConfigurationError: the code of a topology in `args.topologies` is not found."""
     from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.deployed.named_worker import Patience
     from airflow_trident.runtime.drains.limits import DrainLimits
@@ -185,7 +172,7 @@ def _require_times(args: Namespace) -> None:
 
 @contextmanager
 def _ending_on_signals(made: NamedWorker) -> Iterator[None]:
-    """The first signal asks it to end, a second one ends the process as ever."""
+    """The first signal asks the worker to end; a second one ends the process as usual."""
     kinds: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
     before = {kind: signal.getsignal(kind) for kind in kinds}
 

@@ -1,4 +1,4 @@
-"""``airflow trident zookeeper``: a server on this machine for those who have none."""
+"""``airflow trident zookeeper``: starts and stops a ZooKeeper server on this machine."""
 
 from __future__ import annotations
 
