@@ -21,7 +21,7 @@ from airflow_trident.children.talk import DEFAULT_STREAM, BoltListener, BoltPlac
 INPUT = "input"
 """The component id of a bolt's input."""
 _TASK, _INPUT_TASK, _SYSTEM_TASK = 1, 2, -1
-_TASK_IDS = [_TASK]
+TASK_IDS = [_TASK]
 _ERROR_LEVEL = 4
 _LEVELS = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 BEAT_S = 1.0
@@ -32,6 +32,34 @@ class MultilangWords(Talk):
     """The part of the protocol that bolts and spouts share."""
 
     closes_input: ClassVar[bool] = True
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self._ready = False
+        self._folder = tempfile.mkdtemp(prefix="trident-child-")
+
+    def close(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def greet(self, conf: Mapping[str, Any], outputs: Mapping[str, list[str]], **inputs: Any) -> None:
+        """Send the handshake.
+
+        :param outputs: stream id -> field names.
+        :param inputs: the keys of the context that say what the component reads.
+        """
+        place = self._place
+        defaults = {"topology.name": place.topology, "topology.debug": False, "topology.message.timeout.secs": 30}
+        context = {
+            "taskid": _TASK,
+            "componentid": place.node,
+            "task->component": {str(_TASK): place.node},
+            "source->stream->fields": {},
+            "source->stream->grouping": {},
+            "streams": list(outputs),
+            "stream->outputfields": outputs,
+            "stream->target->grouping": {name: {} for name in outputs},
+        }
+        self._channel.send({"conf": {**defaults, **conf}, "pidDir": self._folder, "context": context | inputs})
 
     def note(self, message: Message) -> None:
         """Log a message of the kinds log, error and metrics."""
@@ -74,40 +102,23 @@ class MultilangTalk(MultilangWords, BoltTalk):
         self._conf = conf
         self._ticks_left = self._ticks = ticks
         self._task_ids_ahead = task_ids_ahead
-        self._ready = False
         self._said = ""
         self._beats = self._syncs = self._tick = 0
         self._open_ticks: set[str] = set()
         self._probed = False
-        self._folder = tempfile.mkdtemp(prefix="trident-child-")
 
     def open(self) -> None:
-        self._channel.send({"conf": self._whole_conf(), "pidDir": self._folder, "context": self._context()})
-        for _ in range(self._task_ids_ahead):  # all answers are equal, so they may be sent early
-            self._channel.send(_TASK_IDS)
-
-    def _whole_conf(self) -> dict[str, Any]:
-        defaults = {
-            "topology.name": self._place.topology,
-            "topology.debug": False,
-            "topology.message.timeout.secs": 30,
-        }
-        return {**defaults, **self._conf}
-
-    def _context(self) -> dict[str, Any]:
         place = self._place
         fields = list(place.fields)
-        named = {INPUT: {DEFAULT_STREAM: fields}} if all(map(_may_name, fields)) else {}
-        return {
-            "taskid": _TASK,
-            "componentid": place.node,
+        inputs = {
             "task->component": {str(_TASK): place.node, str(_INPUT_TASK): INPUT},
-            "source->stream->fields": named,
+            "source->stream->fields": {INPUT: {DEFAULT_STREAM: fields}} if all(map(_may_name, fields)) else {},
             "source->stream->grouping": {INPUT: {DEFAULT_STREAM: {"type": "SHUFFLE"}}},
-            "streams": list(place.streams),
-            "stream->outputfields": {name: [one.name for one in schema] for name, schema in place.streams.items()},
-            "stream->target->grouping": {name: {} for name in place.streams},
         }
+        outputs = {name: [one.name for one in schema] for name, schema in place.streams.items()}
+        self.greet(self._conf, outputs, **inputs)
+        for _ in range(self._task_ids_ahead):  # all answers are equal, so they may be sent early
+            self._channel.send(TASK_IDS)
 
     # ---- to it -------------------------------------------------------------------------------------------------
 
@@ -167,7 +178,7 @@ class MultilangTalk(MultilangWords, BoltTalk):
         anchors = message.get("anchors") or ()
         rows = tuple(map(self._row, (anchors,) if isinstance(anchors, str) else anchors))
         if not message.get("task") and message.get("need_task_ids", True):
-            self._channel.send(_TASK_IDS)
+            self._channel.send(TASK_IDS)
         self._listener.emitted(rows, message.get("stream") or DEFAULT_STREAM, values)
 
     def _end_of(self, message: Message, *, failed: bool = False) -> None:
@@ -186,9 +197,6 @@ class MultilangTalk(MultilangWords, BoltTalk):
             return int(str(name))
         except ValueError:
             raise self.error(f"named the tuple {name!r}, which it never got") from None
-
-    def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _may_name(name: str) -> bool:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from airflow_trident.children.bolt import ChildBolt, on_fail
 from airflow_trident.children.channel import Channel
@@ -16,6 +16,8 @@ from airflow_trident.children.starting import Carrier, Program
 from airflow_trident.children.talk import BoltListener, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class NodeType(StrEnum):
@@ -42,7 +44,78 @@ class NodeProtocol(StrEnum):
     """With acknowledgements (qtopology 0.6 and 0.7)."""
 
 
-class NodeBolt(ChildBolt):
+class NodeComponent:
+    """What bolts and spouts of qtopology have in common: the program that runs them.
+
+    :raises ConfigurationError: `type` or `protocol` is unknown, or `args` are given to a module.
+    """
+
+    kind: ClassVar[str]
+    """"bolt" or "spout"."""
+    limits: ChildLimits
+
+    def __init__(
+        self,
+        cmd: str,
+        args: Sequence[str],
+        *,
+        working_dir: str,
+        init: Mapping[str, Any] | None,
+        type: str,
+        subtype: str | None,
+        protocol: str,
+        node: str,
+    ) -> None:
+        self.cmd, self.args = cmd, tuple(map(str, args))
+        self.working_dir = require_local_path(self._name, working_dir)
+        self.init, self.subtype, self.node = dict(init or {}), subtype, node
+        self.type = self.one_of(NodeType, "type", type)
+        self.protocol = self.one_of(NodeProtocol, "protocol", protocol)
+        if self.args and not self.is_program:
+            raise ConfigurationError(
+                f"{self._name} {cmd!r} of type {type!r} takes no args", 'Programs do: type="subproc".'
+            )
+
+    @property
+    def _name(self) -> str:
+        return f"Node{self.kind.title()}"
+
+    @property
+    def is_program(self) -> bool:
+        return self.type is NodeType.SUBPROC
+
+    def describe(self) -> str:
+        kind = f"{self.type}, {self.protocol}" if self.is_program else str(self.type)
+        return f"{self._name} {' '.join((self.cmd, *self.args))!r} ({kind})"
+
+    def program(self, place: BoltPlace) -> Program:
+        if self.is_program:
+            argv = (self.node, "--require", script("preload.js"), self.cmd, *self.args)
+        else:
+            node = {"type": self.type, "working_dir": self.working_dir, "cmd": self.cmd, "subtype": self.subtype}
+            node = {name: value for name, value in node.items() if value is not None}
+            told = json.dumps({**node, "name": place.node, "init": self.init})
+            argv = (self.node, script("host.js"), self.kind, told)
+        return Program(
+            argv=argv,
+            carrier=Carrier.NODE,
+            cwd=os.path.abspath(self.working_dir) if self.is_program else None,
+            env=place.environment,
+            max_message_bytes=self.limits.max_message_bytes,
+        )
+
+    @classmethod
+    def one_of(cls, kinds: type[E], name: str, value: str) -> E:
+        try:
+            return kinds(value)
+        except ValueError:
+            known = ", ".join(repr(str(kind)) for kind in kinds)
+            raise ConfigurationError(
+                f"{name} of a Node{cls.kind.title()} is {value!r}", f"Use one of {known}."
+            ) from None
+
+
+class NodeBolt(NodeComponent, ChildBolt):
     """A bolt of qtopology, unmodified.
 
     Rows and emits are objects of their fields. A declared field that an emit lacks is null; other fields are dropped.
@@ -63,6 +136,7 @@ class NodeBolt(ChildBolt):
     :param fail: what happens to a row that it acknowledges with an error: "attempt" or "drop".
     """
 
+    kind = "bolt"
     strict_streams = False
 
     def __init__(
@@ -85,16 +159,18 @@ class NodeBolt(ChildBolt):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         fail: str = "attempt",
     ) -> None:
-        self.cmd = cmd
-        self.working_dir = require_local_path("NodeBolt", working_dir)
-        self.args = tuple(map(str, args))
-        self.init = dict(init or {})
-        self.type = _one_of(NodeType, "type", type)
-        self.subtype = subtype
-        self.protocol = _one_of(NodeProtocol, "protocol", protocol)
+        super().__init__(
+            cmd,
+            args,
+            working_dir=working_dir,
+            init=init,
+            type=type,
+            subtype=subtype,
+            protocol=protocol,
+            node=node,
+        )
         self.allow_parallel = allow_parallel
         self.heartbeat_s = heartbeat_s
-        self.node = node
         self.fail = on_fail(fail)
         self.limits = ChildLimits(
             max_pending=max_pending,
@@ -109,12 +185,6 @@ class NodeBolt(ChildBolt):
                 "the program at shutdown: what that says later is lost",
                 "Run the program as a ShellBolt, or as a NodeBolt of type 'subproc'.",
             )
-        if self.args and self.type is not NodeType.SUBPROC:
-            raise ConfigurationError(f"NodeBolt {cmd!r} of type {type!r} takes no args", 'Programs do: type="subproc".')
-
-    @property
-    def _is_program(self) -> bool:
-        return self.type is NodeType.SUBPROC
 
     @property
     def matches(self) -> bool:
@@ -122,35 +192,15 @@ class NodeBolt(ChildBolt):
 
     @property
     def why_unmatched(self) -> str:
-        if self._is_program and self.protocol is NodeProtocol.SEED:
+        if self.is_program and self.protocol is NodeProtocol.SEED:
             return 'in protocol "seed" no emit says of which row it is'
-        if self._is_program and self.allow_parallel:
+        if self.is_program and self.allow_parallel:
             return "with allow_parallel no emit says of which row it is"
         return ""
 
-    def describe(self) -> str:
-        kind = f"{self.type}, {self.protocol}" if self._is_program else str(self.type)
-        words = " ".join((self.cmd, *self.args))
-        return f"NodeBolt {words!r} ({kind})"
-
-    def program(self, place: BoltPlace) -> Program:
-        if self._is_program:
-            argv = (self.node, "--require", script("preload.js"), self.cmd, *self.args)
-        else:
-            described = {"type": self.type, "working_dir": self.working_dir, "cmd": self.cmd, "subtype": self.subtype}
-            told = {name: value for name, value in described.items() if value is not None}
-            argv = (self.node, script("host.js"), "bolt", json.dumps({**told, "name": place.node, "init": self.init}))
-        return Program(
-            argv=argv,
-            carrier=Carrier.NODE,
-            cwd=os.path.abspath(self.working_dir) if self._is_program else None,
-            env=place.environment,
-            max_message_bytes=self.limits.max_message_bytes,
-        )
-
     def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> NodeTalk:
         window = self.limits.max_pending
-        if not self._is_program:
+        if not self.is_program:
             return ModuleTalk(channel, listener, place, init=self.init, beat_s=self.heartbeat_s, window=window)
         if self.protocol is NodeProtocol.SEED:
             return SeedTalk(channel, listener, place, init=self.init, beat_s=self.heartbeat_s, window=window)
@@ -163,12 +213,3 @@ class NodeBolt(ChildBolt):
             window=window,
             parallel=self.allow_parallel,
         )
-
-
-def _one_of(kinds: type[StrEnum], name: str, value: str) -> Any:
-    try:
-        return kinds(value)
-    except ValueError:
-        raise ConfigurationError(
-            f"{name} of a NodeBolt is {value!r}", f"Use one of {', '.join(map(repr, map(str, kinds)))}."
-        ) from None

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
-from airflow_trident.children.node_bolt import NodeProtocol, NodeType
+from airflow_trident.children.node_bolt import NodeComponent, NodeProtocol
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
-from airflow_trident.children.qtopology import MISSING, said, script
-from airflow_trident.children.starting import Carrier, Program
+from airflow_trident.children.qtopology import MISSING, said
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
-from airflow_trident.io.local_paths import require_local_path
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class SpoutAck(StrEnum):
@@ -131,8 +125,10 @@ class NodeSpoutTalk(SpoutTalk):
         )
 
 
-class NodeProgram(ChildSpout):
+class NodeProgram(NodeComponent, ChildSpout):
     """A spout of qtopology; see :class:`airflow_trident.spouts.children.child_spouts.NodeSpout`."""
+
+    kind = "spout"
 
     def __init__(
         self,
@@ -149,50 +145,23 @@ class NodeProgram(ChildSpout):
         node: str,
         limits: ChildLimits,
     ) -> None:
-        self.cmd, self.args = cmd, tuple(map(str, args))
-        self.working_dir = require_local_path("NodeSpout", working_dir)
-        self.init, self.subtype, self.node, self.limits = dict(init or {}), subtype, node, limits
-        self.type = _one_of(NodeType, "type", type)
-        self.protocol = _one_of(NodeProtocol, "protocol", protocol)
-        self.heartbeat_s = heartbeat_s
-        acks = self.type is NodeType.SUBPROC and self.protocol is NodeProtocol.V07
-        self.ack = _one_of(SpoutAck, "ack", ack) if acks else SpoutAck.NEVER
-        if self.args and self.type is not NodeType.SUBPROC:
-            raise ConfigurationError(
-                f"NodeSpout {cmd!r} of type {type!r} takes no args", 'Programs do: type="subproc".'
-            )
+        super().__init__(
+            cmd,
+            args,
+            working_dir=working_dir,
+            init=init,
+            type=type,
+            subtype=subtype,
+            protocol=protocol,
+            node=node,
+        )
+        self.heartbeat_s, self.limits = heartbeat_s, limits
+        acks = self.is_program and self.protocol is NodeProtocol.V07
+        self.ack = self.one_of(SpoutAck, "ack", ack) if acks else SpoutAck.NEVER
         if self.ack is not SpoutAck.SPOOLED:
             self.note = "what its child gave is lost if it is killed before that is spooled: at most once until then"
 
-    def program(self, place: BoltPlace) -> Program:
-        program = self.type is NodeType.SUBPROC
-        if program:
-            argv = (self.node, "--require", script("preload.js"), self.cmd, *self.args)
-        else:
-            node = {"type": self.type, "working_dir": self.working_dir, "cmd": self.cmd, "subtype": self.subtype}
-            node = {name: value for name, value in node.items() if value is not None}
-            argv = (self.node, script("host.js"), "spout", json.dumps({**node, "name": place.node, "init": self.init}))
-        return Program(
-            argv=argv,
-            carrier=Carrier.NODE,
-            cwd=os.path.abspath(self.working_dir) if program else None,
-            env=place.environment,
-            max_message_bytes=self.limits.max_message_bytes,
-        )
-
     def talk(self, channel: Channel, place: BoltPlace) -> NodeSpoutTalk:
-        whole = self.type is NodeType.SUBPROC and self.protocol is NodeProtocol.SEED
+        whole = self.is_program and self.protocol is NodeProtocol.SEED
         beats = self.heartbeat_s is not None
         return NodeSpoutTalk(channel, place, init=self.init, whole=whole, ack=self.ack, beats=beats)
-
-    def describe(self) -> str:
-        kind = f"{self.type}, {self.protocol}" if self.type is NodeType.SUBPROC else str(self.type)
-        return f"NodeSpout {' '.join((self.cmd, *self.args))!r} ({kind})"
-
-
-def _one_of(kinds: type[E], name: str, value: str) -> E:
-    try:
-        return kinds(value)
-    except ValueError:
-        known = ", ".join(repr(str(kind)) for kind in kinds)
-        raise ConfigurationError(f"{name} of a NodeSpout is {value!r}", f"Use one of {known}.") from None

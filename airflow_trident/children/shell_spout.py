@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
-from airflow_trident.children.multilang import MultilangWords, multilang_program
+from airflow_trident.children.multilang import TASK_IDS, MultilangWords, multilang_program
 from airflow_trident.children.polling import ChildSpout, Given, SpoutTalk
 from airflow_trident.children.starting import Program
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.types import Json
-
-_TASK = 1
 
 
 class ShellTalk(MultilangWords, SpoutTalk):
@@ -27,31 +23,9 @@ class ShellTalk(MultilangWords, SpoutTalk):
     def __init__(self, channel: Channel, place: BoltPlace, conf: Mapping[str, Any]) -> None:
         super().__init__(channel, place)
         self._conf = conf
-        self._ready = False
-        self._folder = tempfile.mkdtemp(prefix="trident-child-")
 
     def open(self) -> None:
-        place, fields = self._place, list(self._place.fields)
-        said = {
-            "conf": {
-                "topology.name": place.topology,
-                "topology.debug": False,
-                "topology.message.timeout.secs": 30,
-                **self._conf,
-            },
-            "pidDir": self._folder,
-            "context": {
-                "taskid": _TASK,
-                "componentid": place.node,
-                "task->component": {str(_TASK): place.node},
-                "source->stream->fields": {},
-                "source->stream->grouping": {},
-                "streams": [DEFAULT_STREAM],
-                "stream->outputfields": {DEFAULT_STREAM: fields},
-                "stream->target->grouping": {DEFAULT_STREAM: {}},
-            },
-        }
-        self._channel.send(said)
+        self.greet(self._conf, {DEFAULT_STREAM: list(self._place.fields)})
         self.waits = True
 
     def _say(self, command: str, name: Json = "") -> None:
@@ -86,12 +60,9 @@ class ShellTalk(MultilangWords, SpoutTalk):
         if not isinstance(values, list):
             raise self.error(f"emitted {str(values)[:80]}, which is no list of values")
         if not message.get("task") and message.get("need_task_ids", True):
-            self._channel.send([_TASK])
+            self._channel.send(TASK_IDS)
         stream = message.get("stream") or DEFAULT_STREAM
         self.given.append(Given(values, stream, self.turn, name, has_id=name is not None))
-
-    def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class ShellProgram(ChildSpout):
