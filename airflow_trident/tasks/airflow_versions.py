@@ -1,4 +1,4 @@
-"""What differs between Airflow 3.1 and 3.3, in one place, beside what the providers' compatibility layer covers."""
+"""The differences between Airflow 3.1 and 3.3 that the providers' compatibility layer does not cover."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["AirflowRescheduleException"]
 
 _RELEASE = tuple(map(int, __version__.split(".")[:2]))
 DEFERS = _RELEASE >= (3, 2)
-"""May tasks be deferred? In 3.1 the triggerer ends when two threads ask it at once ("Response read out of order")."""
+"""Can tasks be deferred? In 3.1 the triggerer ends when two threads ask it at once ("Response read out of order")."""
 STARTS_IN_TRIGGERER = _RELEASE >= (3, 3)
-"""Does a sensor that says so begin in the triggerer? Older schedulers pass over what it says."""
+"""Can a sensor start in the triggerer? Older schedulers ignore that request."""
 
 PARTITIONS_ASSETS = _RELEASE >= (3, 3)
-"""May a task say at its end which partitions of an asset it has made?"""
+"""Can a task report partitions of an asset when it succeeds?"""
 
 
 def add_partition_event(context: Context, asset: Asset, key: str, extra: dict[str, Any]) -> None:
-    """One event of a partition of an asset, when the task succeeds.
+    """Add an event for one partition of an asset, which Airflow writes when the task succeeds.
 
-    ``outlet_events[asset].add_partitions`` has one `extra` for all partitions, though each of what is sent to Airflow
-    has its own. So each has an accessor here, under a key that equals no other.
+    ``outlet_events[asset].add_partitions`` takes one `extra` for all partitions, although Airflow's API has one for
+    each. So each partition gets its own accessor here, under a key that equals no other key.
     """
     from airflow.sdk.definitions.asset import AssetUniqueKey
     from airflow.sdk.execution_time.context import OutletEventAccessor
@@ -52,7 +52,7 @@ def add_partition_event(context: Context, asset: Asset, key: str, extra: dict[st
 
 
 def asset_events_since(asset: Asset, since: datetime) -> list[Any]:
-    """The `extra` of each event of the asset that Airflow has, asked from a task."""
+    """The `extra` of each event of the asset since then. Asks Airflow from a task."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
     found = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).after(since.isoformat())
@@ -60,13 +60,13 @@ def asset_events_since(asset: Asset, since: datetime) -> list[Any]:
 
 
 def recall(context: Context, key: str) -> Any:
-    """What an earlier try of the task remembered; None where Airflow (before 3.3) has no such store."""
+    """The value that an earlier try of the task stored; None if Airflow (before 3.3) has no such store."""
     store = context.get("task_state_store")
     return None if store is None else store.get(key)
 
 
 def remember(context: Context, key: str, value: Any) -> None:
-    """Keep a value for later tries of the task, as long as the run is kept; None forgets it. Before 3.3: no effect."""
+    """Store a value for later tries of the task, as long as the run exists; None deletes it. No effect before 3.3."""
     store = context.get("task_state_store")
     if store is None:
         return
@@ -101,6 +101,6 @@ def _dag_bags() -> ModuleType:
 
 
 def _known(kind: type, **options: Any) -> dict[str, Any]:
-    """Those of the options that this release takes."""
+    """The options that this release of Airflow takes."""
     taken = inspect.signature(kind).parameters
     return {name: value for name, value in options.items() if name in taken}

@@ -1,8 +1,8 @@
-"""One event of a topology's asset for each committed transaction, whoever committed it, never two.
+"""Exactly one event of a topology's asset for each committed transaction, no matter which task committed it.
 
-A task cannot make an event by itself: Airflow writes the events of a task in the step in which it notes its success. So
-the list of who brings what is in the ledger (:mod:`airflow_trident.protocol.announcements`): a task announces there,
-as the last thing that it does, and who comes later asks Airflow what became of that.
+A task cannot write an event itself: Airflow writes a task's events when it records the task's success. So the ledger
+keeps a list of announced events (:mod:`airflow_trident.protocol.announcements`). As its last step a task announces its
+events there; a later task asks Airflow which of them exist.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 POSITION_CHARACTERS = 4_000
-"""A longer position is left out of the event: the ledger has it as long as it keeps the transaction."""
+"""A longer position is left out of the event. The ledger has it as long as it keeps the transaction."""
 CLOCKS_DIFFER = timedelta(hours=1)
-"""So far the clocks of a worker and of Airflow's API server may be apart."""
+"""The largest difference allowed between the clocks of a worker and of Airflow's API server."""
 
 
 def asset_of(topology: Topology) -> Asset | None:
-    """The asset that the topology's commits are events of, checked while the DAG is built.
+    """The asset that gets an event for each commit of the topology, checked while the DAG is built.
 
-    :raises ConfigurationError: it is no name of an asset, or this Airflow has no partitions of assets.
+    :raises ConfigurationError: the name of the asset is invalid, or this Airflow has no partitions of assets.
     """
     name = topology.asset
     if not isinstance(name, str):
@@ -69,7 +69,7 @@ def partition_key(topology: str, txid: int) -> str:
 
 
 def begin(topology: Topology, ledger: Ledger) -> None:
-    """Before the task commits anything: from now on each commit needs an event."""
+    """Called before the task commits: from now on each commit needs an event."""
     if topology.asset:
         try:
             begin_events(ledger)
@@ -79,10 +79,11 @@ def begin(topology: Topology, ledger: Ledger) -> None:
 
 
 def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Context, by: Owner) -> Txids:
-    """Announce what is due, and give the task its events, which become Airflow's when it succeeds. The last thing that
-    a task does; none for a topology without an asset.
+    """Announce all missing events and add them to the task, so that Airflow writes them when the task succeeds. This is
+    the task's last step. Does nothing for a topology without an asset.
 
     :param by: the task.
+    :returns: the transactions whose events the task brings.
     """
     asset = asset_of(topology)
     if asset is None:
@@ -94,7 +95,7 @@ def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Conte
     if closed:
         settle(ledger, txids=closed, by=by)
     mine = mine - closed
-    # Airflow makes an event of each outlet of a task that succeeds: also where it has none to tell of.
+    # Airflow writes an event for each outlet of a successful task, so the asset is an outlet only if it has events.
     task.outlets = [*(one for one in task.outlets if one != asset), *([asset] if mine else [])]
     for txid in mine:
         extra = event_extra(topology.name, ledger.paths().incarnation, txid, records.get(txid))
@@ -105,7 +106,7 @@ def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Conte
 
 
 def event_extra(topology: str, incarnation: str, txid: int, record: TxRecord | None) -> dict[str, Any]:
-    """What an event says. `rows`: by state; `position`: stream -> its last metadata, left out where it is long."""
+    """The `extra` of an event. `rows`: by state; `position`: stream -> its last metadata, left out if it is long."""
     extra: dict[str, Any] = {"topology": topology, "incarnation": incarnation, "txid": txid}
     if record is None:
         return {**extra, "pruned": True}
@@ -120,9 +121,9 @@ def event_extra(topology: str, incarnation: str, txid: int, record: TxRecord | N
 def _settled(
     events: AnnouncedEvents | None, ledger: Ledger, asset: Asset, me: Owner
 ) -> tuple[Txids, list[Announcement]]:
-    """What Airflow has of what others have announced; and the announcements of tasks that have ended.
+    """The announced events that Airflow has, and the announcements of tasks that have ended.
 
-    The task's state is asked before its events: both are written in one step.
+    Reads a task's state before its events, because Airflow writes both in one step.
     """
     over = [one for one in (events.announced if events else ()) if _is_over(one.by, me)]
     if not over:
@@ -138,7 +139,7 @@ def _settled(
 
 
 def _is_over(who: Owner, me: Owner) -> bool:
-    """Will nothing more come of what it announced? Of an earlier try of the task itself nothing does."""
+    """Has the announcing task ended, so that it brings no more events? An earlier try of this task has."""
     if who.is_same_task(me):
         return True
     state = state_of_task(who)
@@ -146,7 +147,7 @@ def _is_over(who: Owner, me: Owner) -> bool:
 
 
 def _txids_of(extras: Iterable[Any], ledger: Ledger) -> Txids:
-    """Of events of this life of the topology: another life, or another topology, may have the same asset."""
+    """The txids of events of this incarnation of the topology. Others may have the same asset."""
     whose = (ledger.topology_name, ledger.paths().incarnation)
     mine = (one for one in extras if isinstance(one, dict) and (one.get("topology"), one.get("incarnation")) == whose)
     return Txids.of(*(one["txid"] for one in mine if isinstance(one.get("txid"), int)))

@@ -1,4 +1,4 @@
-"""Airflow's connections for states and spouts, by the task SDK: it asks secrets backends and masks secrets in logs."""
+"""Airflow's connections for states and spouts. The task SDK asks secrets backends and masks secrets in logs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 
 _ASKING = threading.Lock()
-"""A drain asks from several threads. A task's own process keeps their answers apart; ``dag.test()`` and ``airflow tasks
-test`` do not: an answer would reach another thread, or none (InProcessSupervisorComms of the task SDK)."""
+"""A drain asks from several threads. ``dag.test()`` and ``airflow tasks test`` do not keep the answers apart, so an
+answer could reach the wrong thread or none (InProcessSupervisorComms of the task SDK)."""
 
 
 def install_resolver() -> None:
-    """From now on `connections.resolve` asks Airflow in this process. Opens nothing."""
+    """Let `connections.resolve` ask Airflow in this process. Opens no connection."""
     connections.install(from_airflow)
 
 
 def from_airflow(conn_id: str) -> Connection:
     """
-    :raises ConfigurationError: no such connection, or its extras are not a JSON object.
+    :raises ConfigurationError: the connection does not exist, or its extras are not a JSON object.
     """
     from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
@@ -32,7 +32,7 @@ def from_airflow(conn_id: str) -> Connection:
     try:
         extra = connections.parse_extra(found.extra)
     except ValueError:
-        # The cause would show the extras.
+        # The original error is dropped, because it would show the extras.
         raise ConfigurationError(
             f"the extras of the connection {conn_id!r} are not a JSON object", 'Write them like {"sslmode": "require"}.'
         ) from None

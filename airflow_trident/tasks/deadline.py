@@ -1,4 +1,4 @@
-"""A deadline of Airflow that counts from the oldest transaction that is not committed."""
+"""An Airflow deadline that counts from the beginning of the oldest uncommitted transaction."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ else:
 
 _log = logging.getLogger(__name__)
 READ_S = 5.0
-"""The scheduler waits for the ledger no longer than that."""
+"""The longest time that the scheduler waits for the ledger."""
 
 
 @dataclass(eq=False)
 class OldestUncommittedDeadline(BaseDeadlineReference):  # type: ignore[misc,unused-ignore]
-    """``DeadlineAlert(OldestUncommittedDeadline("orders"), timedelta(hours=1), callback)`` is for runs that have not
-    ended an hour after the oldest uncommitted transaction of the topology was begun.
+    """``DeadlineAlert(OldestUncommittedDeadline("orders"), timedelta(hours=1), callback)`` alerts about a run that has
+    not ended an hour after the oldest uncommitted transaction of the topology began.
 
-    Airflow's own references count from a run's dates, and know nothing of a batch that has waited since yesterday.
-    Airflow asks when a run is created: where everything is committed, or the ledger does not answer, from then.
+    Airflow's own references count from a run's dates and do not see a batch that has waited since yesterday. Airflow
+    evaluates the reference when it creates a run. If everything is committed, or the ledger does not answer, it is the
+    current time.
 
     :param topology: its name.
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
@@ -55,20 +56,20 @@ class OldestUncommittedDeadline(BaseDeadlineReference):  # type: ignore[misc,unu
         return cls(reference_data["topology"], reference_data.get("zookeeper_conn_id"))
 
     def _evaluate_with(self, *, session: Session, **_kwargs: Any) -> datetime:
-        """What Airflow calls, in the scheduler, while it creates a run."""
+        """Airflow calls this in the scheduler while it creates a run."""
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
 
         try:
             with ZooKeeperHook(self.zookeeper_conn_id).get_ledgers(deadline_s=READ_S) as ledgers:
                 since_ms = begun_ms_of_oldest(ledgers.ledger(self.topology))
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run is created all the same
+        except Exception as error:  # noqa: BLE001 - no error may prevent the run
             _log.warning("the oldest uncommitted transaction of topology %s is not known: %s", self.topology, error)
             since_ms = None
         return datetime.now(UTC) if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
 
 
 def begun_ms_of_oldest(ledger: Ledger) -> int | None:
-    """When the lowest transaction was begun that must still commit; None: all are committed."""
+    """When the lowest uncommitted transaction began; None: all are committed."""
     view = ledger.view(0)
     lowest = lowest_uncommitted(view, view.next_txid)
     record = None if lowest is None else ledger.view(lowest).tx

@@ -1,5 +1,5 @@
-"""A driver without a cluster to ask: a child of spark-submit, or in a cluster that tells nothing. It is found by its
-process."""
+"""A driver that no cluster can be asked about: a child of spark-submit, or in a cluster without a REST interface. It is
+found by its process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RUNNING = "RUNNING"
 
 @dataclass(frozen=True, kw_only=True)
 class DriverProcess:
-    """:param order: address of the order that it has, which is in its command line.
-    :param workers: the live workers of the topology, of which a driver is one.
+    """:param order: address of the driver's order, which is in its command line.
+    :param workers: gives the live workers of the topology; a driver is one of them.
     """
 
     host: str
@@ -31,17 +31,17 @@ class DriverProcess:
         return f"process {self.pid} on {self.host}"
 
     def state(self) -> str:
-        """:raises LedgerUnavailableError: it is on another machine, and ZooKeeper does not answer."""
+        """:raises LedgerUnavailableError: the driver is on another machine, and ZooKeeper does not answer."""
         return RUNNING if self.active() else ""
 
     def active(self) -> bool:
-        """As far as can be seen. On another machine the ledger says so, as long as the driver has a session with it."""
+        """Does the driver run? On another machine it does if it has a session with the ledger."""
         if self.host == socket.gethostname():
             return self._runs_here()
         return any((one.host, one.pid) == (self.host, self.pid) for one in self.workers())
 
     def kill(self) -> None:
-        """Best effort, and on this machine only."""
+        """End the driver if it runs on this machine; best effort."""
         import psutil
 
         if self.host == socket.gethostname() and self._runs_here():
@@ -49,7 +49,7 @@ class DriverProcess:
                 psutil.Process(self.pid).terminate()
 
     def _runs_here(self) -> bool:
-        """Process ids are given anew: the command line says whether it is the one."""
+        """Does the process run the driver's order? The system reuses process ids, so the command line decides."""
         import psutil
 
         try:

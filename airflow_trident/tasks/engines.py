@@ -1,4 +1,4 @@
-"""Which engine a task runs its plan on."""
+"""Chooses the engine of a task."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def make_engine(
     topology: Topology | None = None,
     one_shot: bool = True,
 ) -> Engine:
-    """The engine for a task; nothing is started before it runs something.
+    """The engine for a task. It starts nothing before it runs a plan.
 
-    :param one_shot: it runs one batch: a local JVM is tuned to start soon. Long ones are faster without that.
+    :param one_shot: it runs a single batch, so a local JVM is tuned to start fast. Long runs are faster without.
     :param conn_id: of type ``spark`` or ``spark_connect``; None: a session in this process.
-    :param topology: its loads become settings of an application that is started here, below `conf`; a Connect server
-        is an application already.
-    :raises ConfigurationError: the connection is of a type that Spark cannot be reached by.
+    :param topology: its loads become settings of an application that is started here; `conf` takes precedence. A
+        Connect server already runs and does not get them.
+    :raises ConfigurationError: Spark cannot be reached by a connection of this type.
     """
     script = None if topology is None else application_of(topology)
     if script is not None:
@@ -52,7 +52,7 @@ def make_engine(
     if conn_id is None:
         from airflow_trident.engine.spark.sessions.local import LocalSessions
 
-        # It tells of every connection to the JVM that it opens and closes: no news in a task's log.
+        # py4j logs every connection to the JVM, which nobody needs in a task's log.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         return SparkEngine(LocalSessions(app_name=app_name, conf=started, one_shot=one_shot))
     from airflow.providers.common.compat.sdk import BaseHook
@@ -76,7 +76,7 @@ def make_engine(
 
 
 SCRIPT_CONF = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""Settings of a script, below its own: its timestamps are read by others."""
+"""Defaults for the settings of a script: other programs can then read its timestamps."""
 
 
 def script_engine(
@@ -108,7 +108,7 @@ def script_engine(
 
 
 def require_submitted(kind: EngineKind, conn_id: str | None) -> str:
-    """The connection by which spark-submit runs a script.
+    """The connection for spark-submit to run a script.
 
     :raises ConfigurationError: none is named.
     """

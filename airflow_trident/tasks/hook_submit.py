@@ -1,4 +1,4 @@
-"""Submitting by the official Spark provider's hook, whatever master and deploy mode its connection names."""
+"""Submits applications with the official Spark provider's hook, for any master and deploy mode."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 PY_FILES = "spark.submit.pyFiles"
 _OF_AIRFLOW = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
-"""Variables with logins, keys and whatever a person wrote."""
+"""Prefixes of environment variables that may hold logins and keys."""
 _RUNS_PYTHON = "org.apache.spark.deploy.PythonRunner"
 
 
 class HookSubmit:
-    """Starts an application: the `submit` and `cancel` of a SubmitEngine, which waits for its end.
+    """Starts an application and waits for its end: the `submit` and `cancel` of a SubmitEngine.
 
     :param conn_id: connection of type ``spark``.
-    :param conf: settings that win over those which fit one batch.
+    :param conf: settings; they replace the defaults for one batch.
     :param one_shot: see `submit_conf`.
-    :param py_files: the application is not ours: it gets no settings but these, and these modules.
+    :param py_files: modules of an application that is not ours. It gets no default settings.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class HookSubmit:
     ) -> None:
         self._conn_id = conn_id
         self._py_files = py_files
-        # The hook copies every line of Spark into the task's log: a hundred lines for one that anybody reads.
+        # The hook copies every line of Spark's log into the task's log, so Spark only logs warnings.
         ours = {**submit_conf(one_shot=one_shot), "spark.log.level": "WARN"} if py_files is None else {}
         self._conf = {**ours, **conf}
         self._app_name = app_name
@@ -61,7 +61,8 @@ class HookSubmit:
             self._hook = None
 
     def cluster(self) -> DriverCluster | None:
-        """That is to run the driver and tells about it; None: the submission lasts to the driver's end."""
+        """The cluster that runs the driver and can be asked about it. None: spark-submit lasts until the driver's
+        end."""
         hook = self._made(NO_TAGS)
         place = hook._connection
         if place["deploy_mode"] != "cluster":
@@ -76,14 +77,16 @@ class HookSubmit:
         return DriverCluster(kind=ClusterKind.STANDALONE, addresses=tuple(masters))
 
     def start(self, application: str, arguments: list[str], tags: DriverTags) -> Driver | None:
-        """Submit it. Where the cluster tells about the driver that returns at once, else (None) with its end."""
+        """Submit the application. Returns the driver at once if the cluster can be asked about it; else None, after the
+        end of the driver."""
         cluster = self.cluster()
         standalone = cluster is not None and cluster.kind is ClusterKind.STANDALONE
         if not standalone:
             followed = {"yarn_track_via_rm_api": True} if cluster is not None else {}
             self._hook = self._made(tags, application_args=arguments, **followed)
         else:
-            # Spark refuses Python there, but not the Java class that runs Python; it wants a jar, which is not used.
+            # Spark refuses Python applications there, but accepts the Java class that runs Python. It requires a jar,
+            # which is not used.
             jar, arguments = (
                 next((spark_home() / "jars").glob("spark-tags_*.jar")),
                 [
@@ -106,19 +109,22 @@ class HookSubmit:
         hook: SparkSubmitHook = hooks.SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=name, **options)
         if self._py_files is not None:
             conf[PY_FILES] = self._modules()
-        elif hook._connection["deploy_mode"] == "cluster":  # the driver is where this package may not be installed
+        elif hook._connection["deploy_mode"] == "cluster":  # the driver's machine may not have this package
             conf[PY_FILES] = ",".join(filter(None, [package_zip(), conf.get(PY_FILES)]))
         return hook
 
     def _modules(self) -> str:
-        """Of an application that is not ours: what goes onto its driver's path."""
+        """The Python path of the driver, for an application that is not ours."""
         if self._py_files is None:
             return ""
         return ",".join(filter(None, [self._py_files, self._conf.get(PY_FILES)]))
 
     @staticmethod
     def _follow(driver: Driver) -> None:
-        """On a retry the provider's own operator follows the former try's driver. Nobody may commit its result now."""
+        """Wait for the driver's end.
+
+        :raises SparkJobError: it ended without success.
+        """
         state = wait_for_end(driver)
         if state != "FINISHED":
             raise SparkJobError(f"Spark driver {driver.driver_id} ended as {state}", "See its log on the cluster.")
@@ -130,21 +136,21 @@ class HookSubmit:
 
 
 def _resource_manager(hook: SparkSubmitHook) -> str:
-    """As the provider reads it from the connection; "" where that does not say."""
+    """The address of YARN's resource manager in the connection; "" if it has none."""
     if not hook.get_connection(hook._conn_id).extra_dejson.get(hook._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY):
         return ""
     return str(hook._get_yarn_rm_base_url())
 
 
 def _for_others() -> dict[str, str]:
-    """A standalone cluster hands spark-submit's environment to its driver unprotected, and masters that recover keep
-    it: nothing of Airflow's may be in it."""
+    """The environment without Airflow's variables: a standalone cluster passes spark-submit's environment to the driver
+    unprotected, and masters store it for recovery."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_AIRFLOW)}
 
 
 @contextmanager
 def _our_python_first() -> Iterator[None]:
-    """spark-submit finds its home, and its Python, by whatever comes first on the path."""
+    """Put this Python first on the path, where spark-submit looks for its home and its Python."""
     before = os.environ.get("PATH", "")
     own = os.path.dirname(sys.executable)
     os.environ["PATH"] = os.pathsep.join([own, before]) if before else own

@@ -1,6 +1,6 @@
-"""What a task tells OpenLineage when it has ended, by the protocol of Airflow's provider for it, which asks.
+"""Lineage of an ended task, for Airflow's OpenLineage provider.
 
-Imported when it asks, so with the provider installed: never while a DAG is parsed.
+The provider calls it, and only then is this module imported: never while a DAG is parsed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TRANSACTIONS_TOLD = 100
-"""So many of the lowest transactions of a task are told one by one; the sums are of all."""
+"""How many of the lowest transactions of a task are listed one by one; the sums are of all."""
 RUN_FACET = "trident_transactions"
 BATCH_FACET = "trident_batch"
 
 
 @define
 class TridentTransactionsRunFacet(RunFacet):
-    """`transactions`: txid, status, attempt, rows read, rows staged by state, and bytes, of the lowest
+    """`transactions`: txid, status, attempt, rows read, rows staged by state, and bytes of the lowest
     `TRANSACTIONS_TOLD`; `count`, `rows_read`: of all."""
 
     topology: str
@@ -54,8 +54,8 @@ class TridentTransactionsRunFacet(RunFacet):
 
 @define
 class TridentBatchInputDatasetFacet(InputDatasetFacet):
-    """What streams read from the dataset. `streams`: name -> first and last txid with data from it, and the metadata of
-    their batches if they are short."""
+    """The batches that streams read from the dataset. `streams`: name -> first and last txid with data from it, and the
+    metadata of their batches, if short."""
 
     streams: dict[str, dict[str, Any]]
 
@@ -63,11 +63,11 @@ class TridentBatchInputDatasetFacet(InputDatasetFacet):
 def lineage_of(
     topology: Topology, ledger: Ledger, records: Sequence[TxRecord], *, reads: bool, writes: bool
 ) -> OperatorLineage[Any, Any]:
-    """What a task did for these transactions.
+    """The lineage of a task that worked on these transactions.
 
     :param records: of the transactions, lowest first.
-    :param reads: it tells of the sources of what is staged.
-    :param writes: it commits: it tells of sources and states of what is COMMITTED, and of nothing else.
+    :param reads: report the sources of staged batches.
+    :param writes: the task commits: report only sources and states of COMMITTED transactions.
     """
     done = [one for one in records if one.staged and (one.status is Status.COMMITTED or not writes)]
     transactions = TridentTransactionsRunFacet(
@@ -98,7 +98,7 @@ def _rows_read(records: Sequence[TxRecord]) -> int:
 
 
 def _inputs(topology: Topology, records: Sequence[TxRecord]) -> list[InputDataset]:
-    """One for each dataset, though several streams read it."""
+    """One input for each dataset, even if several streams read it."""
     streams: dict[Dataset, dict[str, dict[str, Any]]] = {}
     schemas: dict[Dataset, Schema] = {}
     for stream, spout in topology.spouts.items():
@@ -107,7 +107,7 @@ def _inputs(topology: Topology, records: Sequence[TxRecord]) -> list[InputDatase
             streams.setdefault(dataset, {})[stream] = _batches(stream, had)
             schemas.setdefault(dataset, spout.schema)
     rows = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=_rows_read(records))
-    alone = len(topology.spouts) == len(streams) == 1  # else nobody knows how many rows came from which
+    alone = len(topology.spouts) == len(streams) == 1  # else the rows of each dataset are not known
     return [
         InputDataset(
             namespace=dataset.namespace,
@@ -127,7 +127,7 @@ def _datasets(stream: str, spout: Spout, records: Sequence[TxRecord]) -> tuple[D
         return ()
     try:
         return spout.lineage_datasets(records[-1].metadata[stream])
-    except Exception as error:  # noqa: BLE001 - a spout may be anybody's, and nothing fails for lineage
+    except Exception as error:  # noqa: BLE001 - a user's spout may raise anything; lineage fails no task
         return _untold(f"stream {stream}", error)
 
 

@@ -1,7 +1,7 @@
-"""Does anybody still work on a transaction? The ledger cannot know: a killed worker writes nothing. Airflow does.
+"""Does a task still work on a transaction? The ledger cannot know, since a killed worker writes nothing. Airflow does.
 
-A transaction's claim names the DAG run and the tasks that work on it, and its record names the task that began the
-current attempt, or commit: another one where it is being replayed. Airflow's Execution API tells all their states.
+A transaction's claim names the DAG run and its tasks. The record names the task that began the current attempt or
+commit, which may be another one during a replay. Airflow's Execution API tells the states of all of them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ EMIT, COMMIT = "emit", "commit"
 
 _DELETED = "deleted"
 _NOT_BEGUN = frozenset({None, "up_for_retry", "up_for_reschedule"})
-"""States of which a task comes to work only when those above it are done."""
+"""In these states a task only starts when its upstream tasks are done."""
 _OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
-"""States of which nothing more comes by itself. Success too: a person may have marked the task so."""
+"""In these states a task does nothing more by itself. Success, too: a person may have marked the task so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """No task will take the transaction further by itself; `why` says what was found and names the task."""
+    """No task will continue the transaction by itself; `why` names the task and its state."""
 
     why: str
 
@@ -55,28 +55,28 @@ class TaskOfRun:
 
 
 ComesAfter: TypeAlias = Callable[[TaskOfRun], bool]
-"""Can a task instance begin only when the one that asks has ended?"""
+"""Does a task instance only begin when the asking one has ended?"""
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 """(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
 
 
 def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
-    """The task of the claim that does `key` (:data:`EMIT`, :data:`COMMIT`), if the claim is that of a run."""
+    """The task of the claim for `key` (:data:`EMIT`, :data:`COMMIT`), if a run has the claim."""
     claim = record.claim
     task_id = claim.task_ids.get(key)
     return TaskOfRun(claim.dag_id, claim.run_id, task_id, claim.map_index) if claim.dag_id and task_id else None
 
 
 def owned_by(record: TxRecord) -> TaskOfRun | None:
-    """The task that began the current attempt or commit; None if it was no task."""
+    """The task that began the current attempt or commit; None if it was a command or program."""
     return _task_of(record.owner)
 
 
 def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
-    """Was the attempt begun by this very task, perhaps by an earlier try of it? It waits now, so nobody is at it.
+    """Did this task, perhaps in an earlier try, begin the attempt? It waits now, so nobody works on the attempt.
 
-    :param owner: what the task writes as owner.
+    :param owner: the task as an owner in records.
     """
     return lambda record: record.owner.is_same_task(owner)
 
@@ -86,7 +86,7 @@ def _task_of(owner: Owner) -> TaskOfRun | None:
 
 
 def questions(record: TxRecord) -> list[dict[str, Any]]:
-    """Arguments of ``RuntimeTaskInstance.get_task_states``, one call per run to ask about; empty if there is none."""
+    """Arguments of ``RuntimeTaskInstance.get_task_states``: one call for each run, none if no task is named."""
     asked: dict[tuple[str, str], set[str]] = {}
     for worker in (claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)):
         if worker is not None:
@@ -98,14 +98,14 @@ def questions(record: TxRecord) -> list[dict[str, Any]]:
 
 
 def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
-    """One answer of ``get_task_states``, in the form that :func:`judge` reads."""
+    """An answer of ``get_task_states``, in the form for :func:`judge`."""
     (run_id,) = question["run_ids"]
     return {(question["dag_id"], run_id): answer.get(run_id) or {}}
 
 
 def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None) -> Gone | None:
-    """From the states of the tasks, and from who is connected to the ledger: is the transaction abandoned? In doubt it
-    is not, unless its batch is staged: to take over a commit is always safe.
+    """Is the transaction abandoned, by the states of its tasks and the live workers? In doubt it is not, unless its
+    batch is staged: taking over a commit is always safe.
 
     :param live: names of the live workers of the topology (:attr:`Owner.worker`); None: not known.
     """
@@ -113,11 +113,11 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
     emit, commit, owner = claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)
     if record.status is Status.PROCESSING:
         if owner is None and record.attempt != NO_ATTEMPT and not record.invalidated:
-            # A command or a program is at it, of which Airflow knows nothing.
+            # A command or a program works on it. Airflow does not know about those.
             gone = program and live is not None and program not in live
             return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
         if emit is not None and state_in(emit, answers) == "success":
-            emit = commit  # which processes by itself what it finds unprocessed
+            emit = commit  # the committer processes what is unprocessed
         workers = [worker for worker in (emit, owner) if worker is not None]
         if not workers:
             return None
@@ -137,7 +137,7 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
 
 
 def left_to_committer(record: TxRecord, answers: Answers) -> bool:
-    """Is a transaction unprocessed although its emitter is done, by its own word or by a person's who marked it so?"""
+    """Is a transaction unprocessed although its emitter succeeded, or was marked so by a person?"""
     emit, owner = claimed_by(record, EMIT), owned_by(record)
     if record.status is not Status.PROCESSING or emit is None or state_in(emit, answers) != "success":
         return False
@@ -145,8 +145,8 @@ def left_to_committer(record: TxRecord, answers: Answers) -> bool:
 
 
 def held_up_by_asker(record: TxRecord, answers: Answers, comes_after: ComesAfter) -> Abandoned | None:
-    """An attempt of a task that cannot go on with it before the one that asks has ended, as when a person has cleared
-    both: to wait for it would be to wait for oneself."""
+    """The attempt belongs to a task that only starts again after the asking task has ended, as when a person cleared
+    both. Waiting for it would never end."""
     owner = owned_by(record)
     if record.status is not Status.PROCESSING or record.attempt == NO_ATTEMPT or owner is None:
         return None
@@ -156,7 +156,7 @@ def held_up_by_asker(record: TxRecord, answers: Answers, comes_after: ComesAfter
 
 
 def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
-    """Airflow's word; None: it has no state now."""
+    """Airflow's name of the state; None: the task has no state now."""
     states = answers.get((worker.dag_id, worker.run_id), {})
     for name in (f"{worker.task_id}_{worker.map_index}", worker.task_id):
         if name in states:
@@ -166,14 +166,14 @@ def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
 
 
 def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Abandoned | None:
-    """Write what the killed task could not: the transaction FAILED (or SKIPPED).
+    """Set the transaction to FAILED (or SKIPPED), as the killed task could not.
 
-    A staged batch needs no task of its own any more, nor does one that the next sweep emits again (`invalidated`): they
-    are left as they are and :class:`Abandoned` says that the next commit sweep must take them along.
+    A staged batch, or one that the next sweep emits again (`invalidated`), needs no task of its own. It is not changed;
+    :class:`Abandoned` tells the next commit sweep to include it.
     """
     if record.status is not Status.PROCESSING or record.invalidated:
         return Abandoned(record.txid, gone.why)
-    with suppress(FencedError, TransitionError):  # it moved meanwhile: somebody does work on it
+    with suppress(FencedError, TransitionError):  # its status changed meanwhile: somebody works on it
         ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {gone.why}")
         if skip:
             ledger.skip(record.txid, f"on_failure=skip: {gone.why}")
@@ -181,21 +181,21 @@ def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Ab
 
 
 def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
-    """Who is connected to the ledger now; None where the record names nobody who would be on that list."""
+    """The workers connected to the ledger now; None if the record names no worker."""
     if record.owner.is_task or not record.owner.worker:
         return None
     return frozenset(worker.name for worker in ledger.workers())
 
 
 def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
-    """A commit that was begun and that the next sweep takes over, whatever Airflow says of its task."""
+    """A begun commit that the next sweep takes over, no matter what Airflow says about its task."""
     if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
         return None
     return Abandoned(record.txid, f"{record.owner or 'who began its commit'} is not connected to the ledger any more")
 
 
 def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
-    """The transaction that holds up all others, unless who wrote its record is connected to the ledger."""
+    """The transaction that all others wait for, unless the owner in its record is connected to the ledger."""
     view = ledger.view(0)
     lowest = lowest_uncommitted(view, view.next_txid)
     record = None if lowest is None else ledger.view(lowest).tx
@@ -203,17 +203,17 @@ def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
 
 
 def left_to_anybody(ledger: Ledger) -> Abandoned | None:
-    """The transaction that holds up all others, if it is staged and nobody is left to commit it. Writes nothing."""
+    """The transaction that all others wait for, if it is staged and nobody is left to commit it. Writes nothing."""
     record = lowest_left_alone(ledger)
     if record is None or record.status is Status.PROCESSING:
         return None
-    return ask_airflow(ledger, skip=False)(record)  # which writes about PROCESSING ones only
+    return ask_airflow(ledger, skip=False)(record)  # it only writes about PROCESSING transactions
 
 
 def ask_airflow(
     ledger: Ledger, *, skip: bool, comes_after: ComesAfter = lambda _task: False
 ) -> Callable[[TxRecord], Abandoned | None]:
-    """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
+    """The check of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
 
     def look(record: TxRecord) -> Abandoned | None:
         answers = ask(record)
@@ -229,25 +229,25 @@ def ask_airflow(
 
 
 def ask(record: TxRecord) -> Answers | None:
-    """Ask Airflow, from a worker. None: it does not say now; the look is a net, and no wait ends for want of news."""
+    """Ask Airflow, from a worker. None: it does not answer now; the wait then simply goes on."""
     try:
         return _answers(questions(record))
-    except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the tasks
+    except Exception as error:  # noqa: BLE001 - an error tells nothing about the tasks
         what = f"{type(error).__name__}: {error}"
         _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
         return None
 
 
 def state_of_task(owner: Owner) -> str | None:
-    """Airflow's state of a task instance, asked from a worker; "deleted" if there is none. None: it has no state now,
-    or Airflow does not say."""
+    """Airflow's state of a task instance, asked from a worker; "deleted" if it does not exist. None: it has no state
+    now, or Airflow does not answer."""
     task = _task_of(owner)
     if task is None:
         return _DELETED
     try:
         asked = {"dag_id": task.dag_id, "run_ids": [task.run_id], "task_ids": [task.task_id]}
         return state_in(task, _answers([asked]))
-    except Exception as error:  # noqa: BLE001 - whatever it was, it says nothing about the task
+    except Exception as error:  # noqa: BLE001 - an error tells nothing about the task
         _log.warning("Airflow does not say how %s stands (%s: %s)", task, type(error).__name__, error)
         return None
 

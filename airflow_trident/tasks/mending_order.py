@@ -1,4 +1,4 @@
-"""What a person asks for on the page, and what of it a run of the mending DAG is told: the run's ``conf``."""
+"""The action that a person chose on the page; a run of the mending DAG gets it as its ``conf``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from airflow_trident.protocol.seen import SeenTransaction
 from airflow_trident.protocol.statuses import Status
 
 MENDING_DAG = "airflow_trident_mending"
-"""The id of the DAG that does what needs the topology's code; :func:`airflow_trident.trident_mending_dag` makes it."""
+"""The id of the DAG for actions that need the topology's code; :func:`airflow_trident.trident_mending_dag` makes it."""
 
 
 class MendingAction(StrEnum):
-    """What can be asked for; all but the last are the command of the same name."""
+    """The actions of the page; all but the last are the command of the same name."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -24,27 +24,27 @@ class MendingAction(StrEnum):
     CLOSE = "close"
     BACKFILL = "backfill"
     ACCEPT = "accept"
-    """Of a definition that has changed."""
+    """Accept a changed definition."""
     ACCEPT_SOURCE = "accept-source"
     BISECT = "bisect"
     CLEAR_RUNS = "clear-runs"
-    """Of Airflow's failed runs whose transactions are all committed: no command, Airflow's own Clear does it."""
+    """Clear Airflow's failed runs whose transactions are all committed. No command: Airflow's Clear does it."""
 
     @property
     def needs_code(self) -> bool:
-        """Does it take the topology's own code, which the API server does not have?"""
+        """Does it need the topology's code, which the API server does not have?"""
         return self in (MendingAction.BACKFILL, MendingAction.ACCEPT, MendingAction.ACCEPT_SOURCE, MendingAction.BISECT)
 
     @property
     def about_one(self) -> bool:
-        """Is it about one transaction, always?"""
+        """Is it always about one transaction?"""
         return self in (MendingAction.SKIP, MendingAction.CLOSE, MendingAction.ACCEPT_SOURCE, MendingAction.BISECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendingOrder:
-    """`dag_id`: of the topology's DAG; `incarnation`: its life; `by`: the user. `txid`: one transaction, with what was
-    seen of it; or `first` and `last`, both included; neither: all unfinished ones."""
+    """`dag_id`: of the topology's DAG; `incarnation`: of its ledger; `by`: the user. `txid`: one transaction, with the
+    status and attempt that the page showed; or `first` and `last`, inclusive; neither: all unfinished ones."""
 
     action: MendingAction
     topology: str
@@ -64,7 +64,7 @@ class MendingOrder:
 
     @property
     def signed(self) -> str:
-        """What the ledger keeps of it."""
+        """The reason that the ledger keeps."""
         return f"{self.reason} ({self.action} by {self.by} on the page)"
 
     def conf(self) -> dict[str, Any]:
@@ -72,11 +72,11 @@ class MendingOrder:
 
     @classmethod
     def of(cls, conf: dict[str, Any] | None) -> Self:
-        """:raises ConfigurationError: the run was not told what to do, or something that cannot be meant."""
+        """:raises ConfigurationError: the run's conf is missing or wrong."""
         try:
             given = dict(conf or {})
             order = cls(**{**given, "action": MendingAction(given.get("action", ""))})
-            order.seen  # noqa: B018 - a status that is none is an error here
+            order.seen  # noqa: B018 - raises if the status is unknown
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"the run's conf {conf!r} is no order to mend a topology ({error})",

@@ -1,5 +1,5 @@
-"""Metrics of transactions, through Airflow's own: whatever backend ``[metrics]`` names (StatsD, Datadog, OpenTelemetry)
-has them, tagged with the topology. Each is counted once, by whoever's write changed the ledger.
+"""Metrics of transactions, through Airflow's metrics: the backend in ``[metrics]`` (StatsD, Datadog, OpenTelemetry)
+gets them, tagged with the topology. The process whose write changed the ledger counts, so each event counts once.
 
 | metric | kind | when |
 |---|---|---|
@@ -38,7 +38,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`value`: so many, ms, or how many there are now."""
+    """`value`: the increment, the milliseconds, or the current number."""
 
     kind: MetricKind
     name: str
@@ -46,7 +46,7 @@ class Metric:
 
 
 def metrics_of(verb: str, answer: object) -> list[Metric]:
-    """What a verb's answer means. Pure."""
+    """The metrics of a verb's answer. Pure."""
     if isinstance(answer, (FencedError, StaleAttemptError)):
         return [Metric(MetricKind.COUNTER, "fenced", 1)]
     return [metric for part in _parts(answer) for metric in _of(verb, part)]
@@ -110,7 +110,7 @@ _BY_STATUS: dict[Status, tuple[tuple[str, ...], Callable[[TxRecord], list[Metric
     Status.FAILED: (("fail", "take_back"), _counted("failed")),
     Status.SKIPPED: (("skip",), _counted("skipped")),
 }
-"""Status -> which verbs lead to it, and what is told then."""
+"""Status -> the verbs that lead to it, and its metrics."""
 
 
 def _between(record: TxRecord, first: str, last: str) -> int:
@@ -118,7 +118,7 @@ def _between(record: TxRecord, first: str, last: str) -> int:
 
 
 def listen(ledger: Any, verb: str, answer: object) -> None:
-    """The listener of ledgers that tasks, the page and commands open: metrics, and spans."""
+    """The listener of the ledgers that tasks, page and commands open. Sends metrics and spans."""
     records = (part for part in _parts(answer) if isinstance(part, TxRecord))
     trace(ledger.topology_name, (span for record in records for span in phase_spans(verb, record)))
     found = metrics_of(verb, answer)
@@ -134,7 +134,7 @@ def listen(ledger: Any, verb: str, answer: object) -> None:
 
 
 def initialize() -> None:
-    """Airflow's metrics for a process that runs no task: a command, the API server. Opens nothing."""
+    """Set up Airflow's metrics in a process that runs no task: a command, the API server. Opens no connection."""
     from airflow.sdk.configuration import conf
     from airflow.sdk.observability import stats
     from airflow.sdk.observability.metrics import stats_utils

@@ -1,5 +1,4 @@
-"""A named worker as a command or a task runs it, with the connection's ZooKeeper and the engines of tasks; and the rows
-that command and page show of workers."""
+"""Makes a named worker for a command or task, and the rows about workers that command and page show."""
 
 from __future__ import annotations
 
@@ -41,9 +40,9 @@ def make_worker(
     patience: Patience,
     progress: Progress,
 ) -> NamedWorker:
-    """Opens nothing yet. The connection is asked here, once: what runs in threads asks Airflow nothing about it.
+    """Opens no connection yet. Asks Airflow for the ZooKeeper connection here, once, so that threads need not ask.
 
-    :raises PlanError: the name cannot be one.
+    :raises PlanError: the name is invalid.
     """
     where, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
     chunk_bytes = settings.chunk_bytes(staging_dir)
@@ -83,9 +82,9 @@ def bolts_run_here(engine: EngineKind | str, conn_id: str | None, conf: Mapping[
 def rows_of(roster: Roster) -> list[dict[str, Any]]:
     """A row for each worker of the topology, in the deployment's order.
 
-    `status`: how it stands; `epoch`: of the command that it acknowledged last, None if none; `told`: the command of all
-    workers, with its epoch; `host`, `pid`, `task`, `since_ms`: the process that has the name, None if there is none;
-    `error`: why it cannot go on.
+    `status`: of the worker; `epoch`: of the command that it acknowledged last, None if none; `told`: the command to all
+    workers, with its epoch; `host`, `pid`, `task`, `since_ms`: the process with this name, None if there is none;
+    `error`: why the worker cannot continue.
     """
     deployment = roster.deployment
     rows: list[dict[str, Any]] = []

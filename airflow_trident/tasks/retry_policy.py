@@ -1,4 +1,4 @@
-"""The table of errors as a retry policy of Airflow."""
+"""The table of errors as an Airflow retry policy."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ else:
 
 
 class TridentRetryPolicy(RetryPolicy):
-    """Retries what the reference of errors calls retried, and ends the task at once for what only a person can mend.
+    """Retries the errors that the error reference calls retried. Fails the task at once for errors that only a person
+    can repair.
 
-    Our operators do so by themselves. It is for tasks of your own that call this package, and for another delay:
-    ``retry_policy=TridentRetryPolicy(retry_delay=timedelta(minutes=5))``. Errors of others are left to Airflow.
+    The operators of this package do so by themselves. Use the policy for your own tasks that call this package, or for
+    another delay: ``retry_policy=TridentRetryPolicy(retry_delay=timedelta(minutes=5))``. Airflow handles other errors.
 
-    :param retry_delay: before a retry of what is retried; None: the task's own.
+    :param retry_delay: the delay before a retry; None: the task's own.
     :raises ConfigurationError: this Airflow has no retry policies (before 3.3).
     """
 
@@ -34,7 +35,7 @@ class TridentRetryPolicy(RetryPolicy):
         self.retry_delay = retry_delay
 
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
-        """By the first error of this package among the error and its causes."""
+        """Decide by the first error of this package among the exception and its causes."""
         from airflow.sdk.definitions.retry_policy import RetryDecision
 
         error = next((one for one in causes(exception) if isinstance(one, TridentError)), None)
@@ -55,7 +56,7 @@ class TridentRetryPolicy(RetryPolicy):
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what caused it, and so on."""
+    """The error, its cause, the cause of that, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

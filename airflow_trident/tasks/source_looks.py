@@ -1,4 +1,4 @@
-"""Has a source more than its topology's transactions cover? Asked by who waits for that; nothing is begun."""
+"""Has a source data that no transaction of its topology covers? For sensors and triggers; begins nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_trident.types import Json
 
 
 def last_position(ledger: Ledger) -> tuple[int, dict[str, Json] | None]:
-    """The last transaction and where it ends: nothing before the first one, None while it has no batch."""
+    """The last transaction and its end position: empty before the first transaction, None while it has no batch."""
     try:
         last = ledger.view(0).next_txid - 1
     except UnknownTopologyError:
@@ -23,9 +23,9 @@ def last_position(ledger: Ledger) -> tuple[int, dict[str, Json] | None]:
 
 
 def first_ready(topology: Topology, position: dict[str, Json]) -> str | None:
-    """The first stream that has data behind the position.
+    """The first stream with data after the position.
 
-    :raises TridentError: a source cannot be asked.
+    :raises TridentError: a source does not answer.
     """
     for stream, spout in topology.spouts.items():
         with closing(spout.coordinator()) as coordinator:

@@ -1,5 +1,5 @@
-"""Spans of transactions, through Airflow's OpenTelemetry tracing: children of the span of the task, or command, whose
-write ended the phase.
+"""Spans of transactions, through Airflow's OpenTelemetry tracing. A span is a child of the span of the task or command
+whose write ended the phase.
 
 | span | from | until |
 |---|---|---|
@@ -7,7 +7,7 @@ write ended the phase.
 | ``trident.waiting`` | the batch is staged | the commit begins |
 | ``trident.commit`` | the commit begins | the transaction is committed |
 
-Their times are those of the ledger's records, so that a phase which one task began and another one ended is whole.
+The times come from the ledger's records, so a phase may begin in one task and end in another.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PHASES = {
         ("commit", Status.COMMITTING, Status.COMMITTED),
     ),
 }
-"""The status that verbs lead to whose names begin with it -> the phases that they end."""
+"""The prefix of a verb's name, which is also the new status -> the phases that end with it."""
 _FAILS = ("attempt_failed", "fail")
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseSpan:
-    """`begin_ms`, `end_ms`: Unix milliseconds; `error`: how it ended, "" if well."""
+    """`begin_ms`, `end_ms`: Unix milliseconds; `error`: "" if the phase ended well."""
 
     name: str
     begin_ms: int
@@ -42,7 +42,7 @@ class PhaseSpan:
 
 
 def phase_spans(verb: str, record: TxRecord) -> Iterator[PhaseSpan]:
-    """The phases that the verb has ended, by the record that it wrote. Pure."""
+    """The phases that the verb ended, from the record that it wrote. Pure."""
     if verb in _FAILS:
         for past in record.attempts[-1:]:
             if past.attempt == record.attempt and past.begun_ms and past.ended_ms:
@@ -58,7 +58,7 @@ def phase_spans(verb: str, record: TxRecord) -> Iterator[PhaseSpan]:
 
 
 def trace(topology: str, spans: Iterator[PhaseSpan]) -> None:
-    """To wherever ``[traces]`` sends those of Airflow; nowhere if that is off."""
+    """Send the spans to Airflow's tracing backend (``[traces]``), if that is on."""
     from opentelemetry.trace import StatusCode, get_tracer
 
     tracer = get_tracer("airflow_trident")

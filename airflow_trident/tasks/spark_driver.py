@@ -1,5 +1,5 @@
-"""Drivers in clusters: standalone ones by their masters' REST interface (``spark.master.rest.enabled=true``). No Spark
-is needed to ask: a triggerer can."""
+"""Drivers in clusters. Standalone masters are asked by REST (``spark.master.rest.enabled=true``), which needs no Spark,
+so that a triggerer can do it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from airflow_trident.errors import SparkJobError
 from airflow_trident.tasks.yarn_application import YarnApplication, find_application
 
 _ACTIVE = frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"})
-"""UNKNOWN: the master recovers from a failure. Spark's DriverState."""
+"""Of Spark's DriverState. UNKNOWN: the master is recovering from a failure."""
 _TIMEOUT_S = 10.0
 _MISSED = 10
-"""So many times in a row a master may not answer: it may be starting again."""
+"""How many times in a row the masters may not answer, since one may be restarting."""
 
 
 class Driver(Protocol):
-    """A driver somewhere else, which may be looked at and ended."""
+    """A driver in another process, which can be watched and killed."""
 
     @property
     def driver_id(self) -> str:
-        """For people, too."""
+        """Also shown to people."""
 
     def state(self) -> str:
-        """One of those that are active, or how it ended; empty if nobody knows."""
+        """An active state, or the last one; empty if it is not known."""
 
     def active(self) -> bool: ...
 
@@ -36,15 +36,15 @@ class Driver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SparkDriver:
-    """:param masters: ``http://host:6066`` of each.
-    :param driver_id: as spark-submit told it.
+    """:param masters: the ``http://host:6066`` of each master.
+    :param driver_id: as spark-submit printed it.
     """
 
     masters: tuple[str, ...]
     driver_id: str
 
     def state(self) -> str:
-        """Spark's word for it; empty if no master knows the driver.
+        """Spark's name of the state; empty if no master knows the driver.
 
         :raises SparkJobError: no master answers.
         """
@@ -59,7 +59,7 @@ class SparkDriver:
         self._ask(f"kill/{self.driver_id}", "POST")
 
     def _ask(self, what: str, method: str = "GET") -> dict[str, Any]:
-        """From the first master that answers; a refusal is an answer, too."""
+        """The answer of the first master that gives one, even a refusal."""
         import httpx
 
         reason = ""
@@ -87,7 +87,7 @@ class ClusterKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class DriverCluster:
-    """Where drivers run by themselves, and who may be asked about them.
+    """A cluster that runs drivers and can be asked about them.
 
     :param addresses: REST addresses of a standalone cluster's masters, or of YARN's resource manager.
     """
@@ -101,17 +101,17 @@ class DriverCluster:
         return SparkDriver(masters=self.addresses, driver_id=driver_id)
 
     def find(self, tag: str) -> str:
-        """The id of the driver with this tag that waits or runs; "" if there is none, or the cluster lists none.
+        """The id of the waiting or running driver with this tag; "" if there is none, or the cluster has no tags.
 
-        :raises SparkJobError: it does not answer.
+        :raises SparkJobError: the cluster does not answer.
         """
         return find_application(self.addresses[0], tag) if self.kind is ClusterKind.YARN else ""
 
 
 def wait_for_end(driver: Driver, poll_s: float = 1.0, look: Callable[[], None] = lambda: None) -> str:
-    """Its last state, empty if the cluster has forgotten it.
+    """Wait for the driver's end. Returns its last state; empty if the cluster has forgotten the driver.
 
-    :param look: called between two looks.
+    :param look: called between two requests.
     :raises SparkJobError: the masters have not answered for some time.
     """
     missed = 0

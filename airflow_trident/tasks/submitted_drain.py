@@ -1,4 +1,4 @@
-"""A drain submitted as one Spark application. Its driver runs below the task's process, or in the cluster."""
+"""A drain as one submitted Spark application. Its driver is a child of the task's process, or runs in the cluster."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from airflow_trident.topology.topology import Topology
 
 APPLICATION = os.path.abspath(drain_app.__file__)
-"""The application's main file; it needs airflow_trident installed where the driver runs."""
+"""The application's main file. The driver's machine needs airflow_trident installed."""
 
 
 def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
-    """Does this connection run a drain as an application of its own?"""
+    """Does this connection run a drain as its own application?"""
     from airflow.providers.common.compat.sdk import BaseHook
 
     if EngineKind(engine) is not EngineKind.SPARK or not conn_id:
@@ -56,11 +56,11 @@ def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """What is known of a drain that was submitted, or is about to be, for whoever takes it up.
+    """What is known of a submitted drain, or one about to be submitted, so that a later try can take it up.
 
-    `masters`: the addresses of the `cluster` that may be asked about its driver, `driver_id`; empty where the
-    submission itself lasts as long as the drain. `tag`: by which a cluster may find it. `host` and `pid`: of a driver
-    that was found by what it said when it took the order.
+    `masters`: addresses of the `cluster` that can be asked about the driver `driver_id`; empty if spark-submit lasts as
+    long as the drain. `tag`: lets a cluster find the driver. `host` and `pid`: of the driver, as it wrote them when it
+    took the order.
     """
 
     order: str
@@ -82,7 +82,7 @@ class Submission:
 
     @property
     def driver(self) -> Driver | None:
-        """One that the cluster is asked about."""
+        """The driver, if the cluster can be asked about it."""
         return self.place.driver(self.driver_id) if self.place is not None and self.driver_id else None
 
     @property
@@ -101,8 +101,8 @@ class Submission:
 @dataclass(kw_only=True)
 class SubmittedDrain:
     """:param conn_id: connection of type ``spark``.
-    :param conf: settings that win over those for the topology's loads.
-    :param workers: the live workers of the topology, as its ledger has them.
+    :param conf: settings; they replace those for the topology's loads.
+    :param workers: gives the live workers of the topology, from its ledger.
     """
 
     topology: Topology
@@ -120,7 +120,7 @@ class SubmittedDrain:
         )
         self._submission: Submission | None = None
         self.ended = False
-        """Is it known that the application runs no more?"""
+        """Is it known that the application has ended?"""
         self._cancelled = False
 
     @property
@@ -128,17 +128,17 @@ class SubmittedDrain:
         return f"the drain of topology {self.topology.name!r}"
 
     def looked_up(self, submission: Submission) -> Submission | None:
-        """One of a former try as it is now; None: nothing runs, nothing will, and nothing came of it.
+        """The submission of an earlier try, updated. None: nothing runs or will run, and there is no result.
 
-        Who submitted it may have been killed before it knew the driver. That says who it is when it takes the order;
-        one that has not done so gets no order any more.
+        The earlier try may have been killed before it knew the driver. The driver writes its identity when it takes the
+        order. If no driver has taken the order yet, the order is taken back here, so that none can.
 
         :raises SparkJobError: no master answers.
-        :raises TridentError: the staging folder does not answer, or the ledger.
+        :raises TridentError: the staging folder or the ledger does not answer.
         """
         found = submission
         if not found.driver_id and found.place is not None and found.tag:
-            found = replace(found, driver_id=found.place.find(found.tag))  # it may wait for its turn there
+            found = replace(found, driver_id=found.place.find(found.tag))  # it may still wait there
         if not found.driver_id:
             holder = take_back(found.files)
             if holder is None:
@@ -149,7 +149,7 @@ class SubmittedDrain:
         return found if runs or orders.collect(found.result) is not None else None
 
     def _driver(self, submission: Submission) -> Driver | None:
-        """None: there is nothing to wait for."""
+        """The driver to wait for; None: there is none."""
         if submission.driver is not None or not submission.pid:
             return submission.driver
         return DriverProcess(host=submission.host, pid=submission.pid, order=submission.order, workers=self.workers)
@@ -162,14 +162,13 @@ class SubmittedDrain:
         retention: int,
         note: Callable[[Submission], None] = lambda _: None,
     ) -> Submission:
-        """Submit it; where the cluster does not tell its driver's id, wait for its end.
+        """Submit the drain. If the cluster does not tell the driver's id, wait for its end.
 
-        :param note: remembers for later tries what is known: before there is an application, and when its driver is
-            known.
-        :raises TridentError: it could not be submitted, or what it ended with.
+        :param note: stores the submission for later tries: once before submitting, and again when the driver is known.
+        :raises TridentError: the drain could not be submitted, or failed.
         """
         cluster = self._submit.cluster()
-        if cluster is not None:  # else nobody would see its end
+        if cluster is not None:  # raises if the cluster does not answer: the driver's end would not be seen
             cluster.driver("none").state()
         files = place(
             DrainOrder(
@@ -207,8 +206,8 @@ class SubmittedDrain:
         return self._submission
 
     def _left_behind(self, submission: Submission) -> Submission | None:
-        """What a failed spark-submit left. The driver's own result counts, however its application ended; a driver that
-        goes on without it is waited for."""
+        """The submission that survives a failed spark-submit: its driver still runs, or has written a result. None:
+        there is none."""
         if self._cancelled:
             return None
         with suppress(TridentError):
@@ -216,9 +215,9 @@ class SubmittedDrain:
         return None
 
     def finish(self, submission: Submission) -> DrainResult:
-        """Wait for its end here, and take the result.
+        """Wait here for the end of the drain, and return its result.
 
-        :raises TridentError: what it ended with.
+        :raises TridentError: the drain failed.
         """
         self._submission = submission
         driver = self._driver(submission)

@@ -1,4 +1,4 @@
-"""What Airflow's metadata database says of the tasks of transactions: for commands and the page, which may read it.
+"""The states of transactions' tasks from Airflow's metadata database, which commands and the page may read.
 
 Tasks ask the Execution API instead (:mod:`airflow_trident.tasks.liveness`).
 """
@@ -21,15 +21,15 @@ _AT_WORK = (Status.PROCESSING, Status.PROCESSED, Status.COMMITTING)
 
 
 def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, str]:
-    """txid -> why nobody will take it further by itself; of those that somebody should.
+    """Txid -> why no task will continue it by itself, for unfinished transactions.
 
-    :param workers: who works on the topology now.
+    :param workers: the live workers of the topology.
     """
     return abandoned_of({"": (records, workers)})[""]
 
 
 def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Worker]]]) -> dict[str, dict[int, str]]:
-    """:func:`abandoned` of several topologies, by name: Airflow is asked once."""
+    """:func:`abandoned` for several topologies, by name, with one database query."""
     unfinished = {
         name: [record for record in records if record.status in _AT_WORK and not is_alive(workers, record.owner)]
         for name, (records, workers) in topologies.items()
@@ -49,8 +49,8 @@ def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Wor
 
 
 def without_event(ledger: Ledger, view: LedgerView) -> Txids:
-    """Committed transactions without an event of the topology's asset: nobody brings it, or a task that has not
-    succeeded. Empty if no events are asked for."""
+    """Committed transactions that lack an event of the topology's asset: no task has announced it, or the task has not
+    succeeded. Empty if the topology has no asset."""
     events = announced_events(ledger)
     if events is None:
         return NO_TXIDS
@@ -68,7 +68,7 @@ def eventless_text(txids: Txids) -> str:
 
 
 def _states(asked: dict[tuple[str, str], set[str]]) -> Answers:
-    """As the Execution API answers: ``task_id``, with ``_index`` where a task is mapped, -> state."""
+    """In the form of the Execution API: ``task_id``, with ``_index`` for a mapped task, -> state."""
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
     from sqlalchemy import select

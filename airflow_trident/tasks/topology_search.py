@@ -1,6 +1,6 @@
-"""From a DAG id, a DAG file, or ``module:attribute`` to Topology objects: who runs one needs its code.
+"""Finds Topology objects by DAG id, DAG file, or ``module:attribute``, for commands that need the code.
 
-DAG files are read as the DAG processor reads them, and nothing is written to the database.
+Reads DAG files as the DAG processor does, but writes nothing to the database.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Topologies and their places, ``name -> (topology, place)``. `rivals`: the place of another one of the same name;
-    `broken`: unreadable DAG files, and why; `dags`: ids of the others; `tasks`: the tasks that have the topology."""
+    """Topologies and their places, ``name -> (topology, place)``. `rivals`: the place of a different topology with the
+    same name; `broken`: unreadable DAG files and the reasons; `dags`: ids of the DAGs; `tasks`: of the topology."""
 
     topologies: dict[str, tuple[Topology, str]] = field(default_factory=dict)
     tasks: dict[str, list[Any]] = field(default_factory=dict)
@@ -38,13 +38,13 @@ class Found:
 def topology_named(name: str, *, dag_id: str | None = None, dag_file: str | None = None) -> Topology:
     """The topology of this name in the tasks of a DAG, in a DAG file or module, or else in any DAG.
 
-    :raises ConfigurationError: there is none, which lists what was found; or there are two different ones.
+    :raises ConfigurationError: there is none (the text lists what was found), or there are two different ones.
     """
     return _one(name, _search(dag_id, dag_file), dag_id, dag_file)[0]
 
 
 def topology_in_dag(name: str, dag_id: str) -> tuple[Topology, list[Any]]:
-    """The topology of this name in a DAG, and the tasks that have it.
+    """The topology of this name in a DAG, and its tasks.
 
     :raises ConfigurationError: as :func:`topology_named`.
     """
@@ -70,7 +70,7 @@ def _one(name: str, found: Found, dag_id: str | None, dag_file: str | None) -> t
 def topologies_of(dag_or_module: str) -> list[Topology]:
     """All topologies of a DAG (by id), a DAG file, or ``module:attribute``.
 
-    :raises ConfigurationError: no such thing, or no topology in it.
+    :raises ConfigurationError: it does not exist, or has no topology.
     """
     is_place = ":" in dag_or_module or dag_or_module.endswith(".py") or os.path.exists(dag_or_module)
     found = _search(None, dag_or_module) if is_place else _search(dag_or_module, None)
@@ -139,7 +139,7 @@ def _from_file(path: Path) -> Found:
     if not path.is_file():
         raise ConfigurationError(f"there is no DAG file {path}", "Name a Python file that defines a DAG.")
     folder = str(path.absolute().parent)
-    if folder not in sys.path:  # as the DAG processor has it: DAG files import what lies beside them
+    if folder not in sys.path:  # as in the DAG processor: DAG files import modules beside them
         sys.path.append(folder)
     bag = file_bag(str(path.absolute()))
     broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
@@ -159,10 +159,8 @@ def _from_dag(dag_id: str) -> Found:
 
 
 def _from_bundles(dag_id: str | None) -> Found:
-    """Every DAG file of every bundle is read as the DAG processor does, but nothing is written to the database.
-
-    With `dag_id`: only that DAG's topologies, and no further than to the bundle that has it.
-    """
+    """Read the DAG files of all bundles. With `dag_id`: stop at the bundle that has this DAG, and return only its
+    topologies."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     dags: list[DAG] = []
@@ -191,7 +189,7 @@ def _from_dags(dags: Sequence[DAG], broken: dict[str, str]) -> Found:
 
 
 def _topologies_of_task(task: object) -> list[Topology]:
-    kept = getattr(task, "partial_kwargs", {})  # a mapped task keeps its arguments apart
+    kept = getattr(task, "partial_kwargs", {})  # a mapped task keeps its arguments here
     one = kept.get("topology") or getattr(task, "topology", None)
     several: Sequence[object] = kept.get("topologies") or getattr(task, "topologies", None) or [one]
     return [topology for topology in several if isinstance(topology, Topology)]

@@ -1,6 +1,6 @@
-"""Waiting for other transactions: what is waited for, as pure decisions, and the wait inside a worker.
+"""Waiting for other transactions: pure decisions about the wait, and the wait in a worker.
 
-The same decisions are used by the trigger, which waits without a worker.
+The trigger, which waits without a worker, uses the same decisions.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from airflow_trident.runtime.waiting import Look, wait_while_undecided
 
 
 class Until(StrEnum):
-    """What a wait on a transaction is for."""
+    """The event that a wait is for."""
 
     TURN = "turn"
     """Every lower transaction is COMMITTED or SKIPPED."""
     READY = "ready"
-    """Its turn has come and its own staged batch is there."""
+    """Its turn has come and its own batch is staged."""
     PASSED = "passed"
-    """It is COMMITTED or SKIPPED itself: one transaction less is pending."""
+    """The transaction itself is COMMITTED or SKIPPED, so one transaction less is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The wait has come to its end. `committed`: the transaction is committed already."""
+    """The wait is over. `committed`: the transaction is already committed."""
 
     committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """Transaction `by` is staged, or lost its batch, and nobody is left to commit it: the next commit sweep must.
-    Or who began its attempt begins again only when this wait has ended."""
+    """Transaction `by` is staged, or lost its batch, and nobody is left to commit it, so the next commit sweep must. Or
+    the task that began its attempt only starts again when this wait has ended."""
 
     by: int
     why: str
@@ -57,19 +57,19 @@ WaitDecision: TypeAlias = Over | Wait | Blocked | Unknown
 
 
 def decide_wait(view: LedgerView, txid: int, until: Until) -> WaitDecision:
-    """Is the wait over, is it in vain (:class:`Blocked` by a FAILED transaction), or what must change first?"""
+    """Is the wait over, or useless (:class:`Blocked` by a FAILED transaction), or what must change first?"""
     if until is Until.PASSED and view.tx is not None and view.tx.status.lets_others_pass:
         return Over(committed=view.tx.status is Status.COMMITTED)
     decision = decide_commit(view, txid)
     if isinstance(decision, AlreadyCommitted):
         return Over(committed=True)
     if isinstance(decision, Closed):
-        return Over()  # its committer says so
+        return Over()  # its committer reports it
     if isinstance(decision, Blocked | Unknown):
         return decision
     if until is Until.PASSED:
         return Wait(on=txid, why=f"transaction {txid} is not committed yet")
-    # EmitAgain: the committer emits it again by itself.
+    # EmitAgain: the committer emits the batch again.
     if isinstance(decision, Commit | EmitAgain) or (until is Until.TURN and decision.on == txid):
         return Over()
     return decision
@@ -85,9 +85,9 @@ def wait_in_worker(
     look: Look[Abandoned],
     say: Callable[[str], None],
 ) -> WaitDecision | Abandoned:
-    """Block on the ledger's watch until the wait is over or in vain, at most `wait_s` seconds.
+    """Block on the ledger's watch until the wait is over or useless, at most `wait_s` seconds.
 
-    :param say: gets the :func:`waiting_story`, again whenever it changes.
+    :param say: gets the :func:`waiting_story` whenever it changes.
     """
 
     def decide() -> tuple[WaitDecision, LedgerView]:

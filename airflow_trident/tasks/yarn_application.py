@@ -1,4 +1,4 @@
-"""A driver in YARN's cluster mode, by the REST interface of the resource manager. No Hadoop is needed to ask."""
+"""A driver in YARN's cluster mode, watched by the resource manager's REST interface, without Hadoop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class YarnApplication:
     driver_id: str
 
     def state(self) -> str:
-        """In the words of a standalone cluster; empty if YARN does not know it.
+        """The state in a standalone cluster's words; empty if YARN does not know the application.
 
         :raises SparkJobError: the resource manager does not answer.
         """
@@ -30,7 +30,7 @@ class YarnApplication:
         state = str(app.get("state") or "")
         if state in _WAITING:
             return "SUBMITTED"
-        if state == "FINISHED":  # it has ended by itself, which says nothing about how
+        if state == "FINISHED":  # it ended by itself, with or without success
             return "FINISHED" if app.get("finalStatus") == "SUCCEEDED" else "FAILED"
         return state
 
@@ -44,7 +44,7 @@ class YarnApplication:
 
 
 def find_application(resource_manager: str, tag: str) -> str:
-    """The application with this tag that waits or runs, "" if there is none.
+    """The waiting or running application with this tag; "" if there is none.
 
     :raises SparkJobError: the resource manager does not answer.
     """
@@ -54,7 +54,7 @@ def find_application(resource_manager: str, tag: str) -> str:
 
 
 def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] | None = None) -> dict[str, Any]:
-    """A refusal is an answer, too."""
+    """The resource manager's answer, even a refusal."""
     import httpx
 
     try:
