@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from airflow_trident.operators.named_worker import TridentWorkerOperator as TridentWorkerOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
     from airflow_trident.operators.spark_submit import TridentSparkSubmitOperator as TridentSparkSubmitOperator
+    from airflow_trident.operators.upkeep import TridentUpkeepOperator as TridentUpkeepOperator
     from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
     from airflow_trident.runtime.query import QueryResult as QueryResult
     from airflow_trident.runtime.query import query as query

@@ -46,6 +46,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.drain",
             "operators.mending",
             "operators.query",
+            "operators.upkeep",
             "operators.spark_submit",
             "operators.named_worker",
             "task_group",

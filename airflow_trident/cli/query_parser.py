@@ -1,8 +1,8 @@
-"""The commands that read: ``airflow trident query``, ``state get`` and ``plan``."""
+"""The commands that read (``query``, ``state get``, ``plan``), and those that keep states up (``state compact``, ...)."""
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, Arg, GroupCommand
+from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, GroupCommand
 
 from airflow_trident.cli.parser_parts import ARG_DAG, ARG_DAG_FILE, ARG_TOPOLOGY, command
 
@@ -19,9 +19,16 @@ QUERY = command(
     "query word_count count_of storm",
     "query word_count count_of storm -o json",
 )
+
+
+def _upkeep(name: str, help: str) -> ActionCommand:
+    args = (ARG_TOPOLOGY, ARG_STATE, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE)
+    return command(name, f"upkeep.{name}", help, args, f"state {name} customers latest")
+
+
 STATE = GroupCommand(
     name="state",
-    help="What is in a state",
+    help="What is in a state, and its upkeep",
     subcommands=(
         command(
             "get",
@@ -29,6 +36,18 @@ STATE = GroupCommand(
             "Print the committed value of a key. Exit code 1 if there is none.",
             (ARG_TOPOLOGY, ARG_STATE, ARG_KEY, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
             "state get word_count count storm",
+        ),
+        _upkeep(
+            "compact",
+            "Leave out what counts no more of a table of upserts. The latest row of each key is written anew, and "
+            "small files become larger ones, in one commit that changes no answer. Needs memory for the keys of all "
+            "rows.",
+        ),
+        _upkeep("fold", "Make one file of all that batches have left of a DeltaState. No value changes."),
+        _upkeep(
+            "publish",
+            "Write the values of a DeltaState to a table with one row for each key. Others read it as it is. All of "
+            "the state is read and written, unless nothing was committed since the last time.",
         ),
     ),
 )

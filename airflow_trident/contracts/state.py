@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_trident.closing import Closing
 from airflow_trident.contracts.staged_batch import StagedBatch
+from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.operations.api import CombinerAggregator, MergeKind, Operation, ReducerAggregator
@@ -244,8 +245,7 @@ class StateSpec:
 
     @property
     def takes_groups(self) -> bool:
-        """May several transactions go into it in one step (T12)? If a retry may bring another batch, only the highest
-        could be taken back."""
+        """May several transactions go into it in one step (T12)? Not if a retry may bring another batch."""
         return self.factory.capabilities.groups and not self.opaque
 
     @property
@@ -310,6 +310,10 @@ class StateFactory(ABC):
     def takes_pieces(self, spec: StateSpec) -> bool:
         """May a batch be larger than the memory of who commits it? By default what appends rows says so."""
         return self.capabilities.appends
+
+    def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
+        """What a person or a schedule may do to an open state."""
+        return [Upkeep.COMPACT] if spec.upserts else []
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset | None:
         """What a state writes, by the name that lineage knows it by; None where it has no such name. Asked in a task,

@@ -316,7 +316,7 @@ def test_the_upserts_of_the_guide_are_written_read_and_compacted(spark_engine: A
     blocks = fenced_blocks(DOCS / "how-to" / "write-to-a-table.md")
     (query,) = [text for language, text in blocks if language == "sql"]
     python = [here(text) for language, text in blocks if language == "python"]
-    words = ('mode="upsert"', "latest()", "@task")
+    words = ('mode="upsert"', "latest()", "TridentUpkeepOperator")
     upserts, reads, compacts = (next(one for one in python if word in one) for word in words)
     source = tmp_path / "data" / "changes"
     source.mkdir(parents=True)
@@ -337,7 +337,7 @@ def test_the_upserts_of_the_guide_are_written_read_and_compacted(spark_engine: A
     spark.createDataFrame(table.to_pyarrow_table()).createOrReplaceTempView("customers")
     assert [(row.id, row.name) for row in spark.sql(query).collect()] == [(1, "c")]
     exec(compacts, names)
-    names["compact_customers"].function()
+    names["dag"].task_dict["compact"].execute({})
     table.update_incremental()
     assert table.to_pyarrow_table()["name"].to_pylist() == ["c"]
 

@@ -255,6 +255,7 @@ def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> Non
         "TridentDrainOperator",
         "TridentSparkSubmitOperator",
         "TridentQueryOperator",
+        "TridentUpkeepOperator",
         "TridentReadySensor",
         "TridentTurnSensor",
         "trident_transaction",

@@ -49,6 +49,7 @@ SAME_FILE = {
     "stream.py": "Trident's Stream; in spouts/redis, Redis's own streams",
     "topology.py": "a topology: what a user builds, and its record in the ledger",
     "turn.py": "the turn of a transaction: the sensor, and its trigger",
+    "upkeep.py": "what is done to a state beside its transactions: the word, the verb, the operator, the commands",
     "workers.py": "the list of live workers: its record, and the command",
     "zookeeper.py": "ZooKeeper: the connection, and the commands",
 }

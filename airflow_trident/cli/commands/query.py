@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from airflow_trident.cli.console import OK, PROBLEM, UsageError, print_rows, trident_command
-from airflow_trident.cli.topologies import topology_of
+from airflow_trident.cli.topologies import state_of, topology_of
 
 
 @trident_command
@@ -23,11 +23,7 @@ def query(args: Namespace) -> int | None:
 def state_get(args: Namespace) -> int | None:
     from airflow_trident.runtime.query import json_value, parse_text
 
-    topology = topology_of(args)
-    if args.state not in topology.states:
-        known = ", ".join(topology.states) or "none"
-        raise UsageError(f"topology {args.topology} has no state {args.state!r}. It has {known}.")
-    spec = topology.states[args.state]
+    spec = state_of(args)
     if len(args.key) != len(spec.keys) or spec.stateful is not None:
         raise UsageError(f"the key of state {args.state} is ({', '.join(map(str, spec.keys))})")
     key = tuple(parse_text(field, text) for field, text in zip(spec.keys, args.key, strict=True))

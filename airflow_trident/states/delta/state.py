@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -85,6 +86,9 @@ class DeltaState(StateFactory):
         self.validate(spec)
         place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {}).resolved()
         return OpenDeltaState(place.below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
+
+    def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
+        return [Upkeep.FOLD, Upkeep.PUBLISH]
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(DeltaPlace(uri=self.path).below(self.table or f"{spec.topology}_{spec.name}").uri)
@@ -271,15 +275,15 @@ class OpenDeltaState(AdmittingState):
 
     # ---- folding -----------------------------------------------------------------------------------------------
 
-    def fold(self, *, at: int = 2) -> bool:
+    def fold(self, *, at: int = 2, progress: Callable[[str], object] = log.info) -> bool:
         """Fold at least `at` runs into one, in a transaction of its own that changes no value.
 
         With `at` above 2, folds the newest runs and older ones that are not much larger. So each row is rewritten only
         a few times (the logarithm of the state's size). Returns whether anything was folded.
         """
-        return bool(self._again(lambda: self._fold(at)))
+        return bool(self._again(lambda: self._fold(at, progress)))
 
-    def _fold(self, at: int) -> bool:
+    def _fold(self, at: int, progress: Callable[[str], object]) -> bool:
         runs, footer = self._snapshot()
         # A run that may be taken back stays separate.
         marker = footer.marker
@@ -293,6 +297,7 @@ class OpenDeltaState(AdmittingState):
                 break
             chosen.append(run)
             rows += run.rows
+        progress(f"making one file of {len(chosen):,} with {rows:,} rows")
         with self.place.errors():
             table = self._runs.fold(self._runs.read(self._files, chosen))
         whole = len(chosen) == len(parts)
@@ -322,23 +327,25 @@ class OpenDeltaState(AdmittingState):
             # All files: those that killed committers wrote but never committed are in no log.
             self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
 
-    def publish(self) -> bool:
+    def publish(self, *, progress: Callable[[str], object] = log.info) -> bool:
         """Write the value of each key to the Delta table ``<table>_latest``, one row per key, for any reader. Writes
         the whole table as one version, and reads the whole state.
 
         :return: False if nothing was committed since the last time.
         :raises ConfigurationError: that table belongs to something else.
         """
-        return bool(self._again(self._publish))
+        return bool(self._again(lambda: self._publish(progress)))
 
-    def _publish(self) -> bool:
+    def _publish(self, progress: Callable[[str], object]) -> bool:
         runs, _ = self._snapshot()
         last = runs[-1].commit if runs else 0
-        return publish(self.place, self._spec, last, partial(self._latest, runs), self._factory.keep_removed_h)
+        latest = partial(self._latest, runs, progress)
+        return publish(self.place, self._spec, last, latest, self._factory.keep_removed_h)
 
-    def _latest(self, runs: Sequence[Run]) -> pa.Table:
+    def _latest(self, runs: Sequence[Run], progress: Callable[[str], object]) -> pa.Table:
         import pyarrow.compute as pc
 
+        progress(f"reading all files ({len(runs):,}) with {sum(run.rows for run in runs):,} rows")
         with self.place.errors():
             table = self._runs.fold(self._runs.read(self._files, runs))
         if not self._runs.adds:

@@ -8,6 +8,7 @@ same way; it changes neither the marker nor the rows that count.
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 Tried: TypeAlias = dict[int, Callable[[], object]]
 """Commits by their id. The value removes everything written for the commit besides the batch's files."""
 
@@ -168,13 +170,14 @@ class AppendingState(AdmittingState):
 
         return self._decided(once, new, tried)
 
-    def compact(self) -> bool:
+    def compact(self, *, progress: Callable[[str], object] = log.info) -> bool:
         """Rewrites the rows of an upsert table in a commit of its own: the latest row of each key without those it
         replaced, and small files as larger ones. Rows that others append meanwhile stay unchanged. Needs memory for the
         keys of all rows.
 
         A row that marks its key as deleted stays while a skipped transaction may still bring an older row.
 
+        :param progress: gets lines for people.
         :return: was there anything to do?
         :raises ConfigurationError: it is no table of upserts.
         """
@@ -208,7 +211,9 @@ class AppendingState(AdmittingState):
                     self._delete(one.path)
                 new.clear()
                 made = Compaction(self._spec, self._require_partitions(files), partial(self._read, known))
+                progress(f"reading the keys of all files ({len(files):,})")
                 gone[:] = made.chosen(known.marker)
+                progress(f"{made.counts} count; files that are written anew: {len(gone):,}")
                 for values, table in made.tables(gone):
                     new.append(self._write(file_name(None), table, values))
             if not gone:

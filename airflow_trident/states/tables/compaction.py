@@ -33,6 +33,8 @@ class Compaction:
         self._files = files
         self._read = read
         self._kept: dict[str, pa.Array] = {}
+        self.counts = ""
+        """How many rows count, once the files are chosen, for people."""
 
     def chosen(self, marker: Marker) -> list[OldFile]:
         """The files to rewrite: those with rows that no longer count, and small ones.
@@ -58,6 +60,7 @@ class Compaction:
             if marker.holes:  # a late row is older than the deletion of its key
                 gone = pc.and_(gone, pc.less(latest.column(TXID).fill_null(0), marker.holes[0][0]))
             places = places.filter(pc.invert(gone))
+        self.counts = f"{len(places):,} of {sum(rows):,} rows"
         first = 0
         for one, count in zip(self._files, rows, strict=True):
             within = pc.and_(pc.greater_equal(places, first), pc.less(places, first + count))

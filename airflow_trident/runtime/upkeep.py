@@ -1,0 +1,39 @@
+"""Upkeep of one state, as a person or a schedule wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.contracts.upkeep import Upkeep
+from airflow_trident.errors import ConfigurationError
+
+_IS_FOR = {
+    Upkeep.COMPACT: 'tables that persist_table(..., mode="upsert", keys=...) writes',
+    Upkeep.FOLD: "a DeltaState",
+    Upkeep.PUBLISH: "a DeltaState",
+}
+
+
+def require_upkeep(spec: StateSpec, act: Upkeep) -> None:
+    """Opens nothing. :raises ConfigurationError: the state has no such upkeep."""
+    if act in spec.factory.upkeep(spec):
+        return
+    others = " and ".join(spec.factory.upkeep(spec))
+    raise ConfigurationError(
+        f"there is no `{act}` of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
+        f"`{act}` is for {_IS_FOR[act]}{f'; this state has {others}' if others else ''}.",
+    )
+
+
+def keep_up(spec: StateSpec, act: Upkeep, progress: Callable[[str], object]) -> bool:
+    """
+    :return: was there anything to do?
+    :raises ConfigurationError: the state has no such upkeep, or its store cannot be used.
+    :raises StoreUnavailableError: it does not answer, or others are always faster; nothing was changed.
+    :raises OutcomeUnknownError: it did not answer the commit; doing it again finds out.
+    """
+    require_upkeep(spec, act)
+    with spec.factory.make_state(spec) as state:
+        done: bool = getattr(state, act)(progress=progress)
+    return done
