@@ -1,4 +1,4 @@
-"""The commands that read (``query``, ``state get``, ``plan``), and those that keep states up (``state compact``, ...)."""
+"""The commands that read (``query``, ``state get``, ``plan``), and those that keep states up (``compact``, ...)."""
 
 from __future__ import annotations
 
