@@ -23,13 +23,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
 from itertools import accumulate, takewhile
+from operator import attrgetter
 from typing import Any
 
 from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles, cut, is_old_enough
 from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
-from airflow_trident.spouts.files.listing import FoundFile, Listing
+from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place
 from airflow_trident.spouts.files.marks import (
     FOLDER_LENGTH,
     MARK_LENGTH,
@@ -157,7 +158,8 @@ ContentOf = Callable[[FoundFile], str]
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFiles:
-    """The next batches. `files`: oldest first. `read`: those that were read before; `left`: new ones without room."""
+    """The next batches. `read`: those that were read before; `left`: new ones without room. `files` and `left`: oldest
+    first."""
 
     batches: Sequence[Sequence[FoundFile]]
     read: Sequence[FoundFile]
@@ -176,8 +178,15 @@ class ChosenFiles:
         :param digests: of the batches' files, by path.
         """
         after = self._marked(digests or {})
-        left = {file.path for file in self.left}
-        old = [file for file in self.listing.files if _kind(file, after) is _Kind.OLD and file.path not in left]
+        left, window_ns = {file.path for file in self.left}, after.window_ns
+        old = [
+            file
+            for file in self.listing.files
+            if file.mtime_ns < window_ns
+            and name_mark(file.path) not in after.seen
+            and _kind(file, after) is _Kind.OLD
+            and file.path not in left
+        ]
         return replace(after, old=_tally(old))
 
     def _marked(self, digests: Mapping[str, str]) -> Consumed:
@@ -185,29 +194,27 @@ class ChosenFiles:
         contents = {name_mark(path): content_mark(digest) for path, digest in digests.items() if digest}
         files = self.files
         cursor = max(before.cursor, files[-1].place)
-        if any(file.place < cursor for file in self.left):
+        if self.left and self.left[0].place < cursor:
             # Old files are still to be read: what told them from read ones must stay as it is.
             marks = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in files}
             return replace(
                 before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
             )
-        newest = max((file.ctime_ns for file in found), default=0)
+        newest = max(map(attrgetter("ctime_ns"), found), default=0)
         settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
         window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
         read = [*self.read, *files]
-        times = sorted((file.mtime_ns for file in read if file.mtime_ns >= window), reverse=True)
+        times = [file.mtime_ns for file in read if file.mtime_ns >= window]
         if len(times) > MAX_SEEN:
-            window = times[MAX_SEEN] + 1
-        marked = sorted(
-            (file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled), key=lambda file: file.place
-        )
+            window = sorted(times, reverse=True)[MAX_SEEN] + 1
+        marked = sorted((file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled), key=by_place)
         seen = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in marked}
         contents = {**before.contents, **contents}
         return Consumed(
             cursor=cursor,
             window_ns=window,
             settled_ns=settled,
-            folders=frozenset(folder_mark(name) for name in {file.folder for file in found}),
+            folders=frozenset(folder_mark(name) for name in {file.path.rpartition("/")[0] for file in found}),
             seen=seen,
             contents={name: contents[name] for name in seen if name in contents},
         )
@@ -231,29 +238,23 @@ def next_batch(
     :raises SourceChangedError: a file that was read has changed, or new files cannot be told from read ones.
     :raises ConfigurationError: a late file, and `late_files` says error.
     """
-    kinds: dict[_Kind, list[FoundFile]] = {kind: [] for kind in _Kind}
-    for file in listing.files:
-        kind = _kind(file, before)
-        if kind is _Kind.SEEN:
-            _require_unchanged(file, before, base, content_of)
-        kinds[kind].append(file)
+    seen, kinds = _sorted_out(listing, before, base, content_of)
     hidden = {file.path for file in _hidden(kinds[_Kind.OLD], before, limits, base=base, now_ns=now_ns)}
     late = kinds[_Kind.LATE]
     if late and limits.late_files is LateFiles.ERROR:
         raise _late(late, base)
     taken_late = late if limits.late_files is LateFiles.TAKE else []
     new = [*kinds[_Kind.NEW], *taken_late, *(file for file in kinds[_Kind.OLD] if file.path in hidden)]
-    offered = sorted(new, key=lambda file: file.place)
+    offered = sorted(new, key=by_place)
     # None is passed over: the cursor must not move beyond a file that is left for later.
     ready = takewhile(lambda file: is_old_enough(file, limits, now_ns), offered)
     batches = cut(list(ready), limits, most)
     if not batches:
         return None
-    taken = {file.path for batch in batches for file in batch}
     return ChosenFiles(
         batches=batches,
-        read=[*kinds[_Kind.SEEN], *(file for file in kinds[_Kind.OLD] if file.path not in hidden)],
-        left=[file for file in offered if file.path not in taken],
+        read=[*seen, *(file for file in kinds[_Kind.OLD] if file.path not in hidden)],
+        left=offered[sum(map(len, batches)) :],
         listing=listing,
         before=before,
         limits=limits,
@@ -305,8 +306,8 @@ def _tally(files: Iterable[FoundFile]) -> Tally:
 
 
 class _Kind(Enum):
-    SEEN = auto()
-    """Read, by its name."""
+    """Of a file that is not known by its name."""
+
     NEW = auto()
     OLD = auto()
     """Read, by its times."""
@@ -314,9 +315,30 @@ class _Kind(Enum):
     """Nobody can tell."""
 
 
+def _sorted_out(
+    listing: Listing, before: Consumed, base: str, content_of: ContentOf
+) -> tuple[list[FoundFile], dict[_Kind, list[FoundFile]]]:
+    """Those that were read, by their names, and the others. Most are seen, and each transaction looks at all.
+
+    :raises SourceChangedError: a file that was read has changed.
+    """
+    seen, unseen = list[FoundFile](), list[FoundFile]()
+    stamps = before.seen
+    for file in listing.files:
+        stamp = stamps.get(name_mark(file.path))
+        if stamp is None:
+            unseen.append(file)
+            continue
+        if stamp != stamp_of(file.size, file.mtime_ns, file.etag):
+            _require_same_content(file, before, base, content_of)
+        seen.append(file)
+    kinds: dict[_Kind, list[FoundFile]] = {kind: [] for kind in _Kind}
+    for file in unseen:
+        kinds[_kind(file, before)].append(file)
+    return seen, kinds
+
+
 def _kind(file: FoundFile, before: Consumed) -> _Kind:
-    if name_mark(file.path) in before.seen:
-        return _Kind.SEEN
     if before.cursor[0] < 0 or file.place > before.cursor or file.mtime_ns >= before.window_ns:
         return _Kind.NEW
     if file.ctime_ns < before.settled_ns and folder_mark(file.folder) in before.folders:
@@ -324,11 +346,8 @@ def _kind(file: FoundFile, before: Consumed) -> _Kind:
     return _Kind.LATE
 
 
-def _require_unchanged(file: FoundFile, before: Consumed, base: str, content_of: ContentOf) -> None:
-    name = name_mark(file.path)
-    if before.seen[name] == stamp_of(file.size, file.mtime_ns, file.etag):
-        return
-    content = before.contents.get(name)
+def _require_same_content(file: FoundFile, before: Consumed, base: str, content_of: ContentOf) -> None:
+    content = before.contents.get(name_mark(file.path))
     if content is None or content != content_mark(content_of(file)):
         raise read_and_changed(file.path, base)
 

@@ -29,6 +29,8 @@ MENDED = (
 )
 """The cure of a damaged file."""
 _THREADS = 4
+_SMALL_BYTES = 1 << 20
+"""Files that are no larger together are hashed in less time than threads take to start."""
 _SIZE = 16
 
 
@@ -94,7 +96,7 @@ def digests_of(base: str, files: Sequence[FoundFile], limit_bytes: int) -> dict[
     def one(file: FoundFile) -> str:
         return "" if file.size > limit_bytes else _as_found(os.path.join(base, file.path), file)
 
-    if len(files) < 2:
+    if len(files) < 2 or sum(file.size for file in files) <= _SMALL_BYTES:
         return {file.path: one(file) for file in files}
     with ThreadPoolExecutor(max_workers=min(_THREADS, len(files))) as pool:  # hashing lets other threads work
         return dict(zip((file.path for file in files), pool.map(one, files), strict=True))

@@ -6,9 +6,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from operator import attrgetter
+from typing import Any
 
 from airflow_trident.errors import SourceUnavailableError
 
@@ -36,6 +38,10 @@ class FoundFile:
     @property
     def folder(self) -> str:
         return self.path.rpartition("/")[0]
+
+
+by_place: Callable[[FoundFile], Any] = attrgetter("mtime_ns", "path")
+"""`place`, without a call of Python for each file: the key by which thousands are put in order in each transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class FilePattern:
         if not os.path.isdir(base):
             raise _missing(base)
         found = {file.path: file for file in _walk(base, "", parts)}
-        files = tuple(sorted(found.values(), key=lambda file: file.place))
+        files = tuple(sorted(found.values(), key=by_place))
         return Listing(files, time.monotonic_ns() - begun)
 
 
@@ -164,7 +170,7 @@ def plain_text_of(part: str) -> str:
 
 
 def _is_meant(name: str, part: str) -> bool:
-    if part == _escaped(name):
+    if part == (_escaped(name) if "[" in part or _MAGIC.search(name) else name):
         return True
     hidden = name.startswith(_HIDDEN) and part[:1] != name[:1]
     return fnmatchcase(name, part) and not hidden and not name.endswith(_TEMPORARY)

@@ -20,7 +20,7 @@ from airflow_trident.io.extras import require_extra
 from airflow_trident.io.object_stores import EXTRA, ObjectPlace
 from airflow_trident.spouts.files.contents import RecordedFile, changed, gone, still_written
 from airflow_trident.spouts.files.file_source import FileSource
-from airflow_trident.spouts.files.listing import FoundFile, Listing, is_meant, plain_parts, plain_text_of
+from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place, is_meant, plain_parts, plain_text_of
 
 AHEAD_BYTES = 4 << 20
 """Read at a time, at least: a smaller object is one request."""
@@ -64,7 +64,7 @@ class ObjectFiles(FileSource):
         :raises ConfigurationError: there is no such bucket, or this user may not list it; or the path is an object.
         """
         begun = time.monotonic_ns()
-        files = sorted(self.behind(""), key=lambda file: file.place)
+        files = sorted(self.behind(""), key=by_place)
         if not files:
             self._require_folder()
         return Listing(tuple(files), time.monotonic_ns() - begun)
