@@ -108,6 +108,15 @@ def test_a_large_folder_is_listed_once_for_many_transactions(tmp_path: Path, mon
     assert 1 < len(listed) < 6
 
 
+@pytest.mark.parametrize(
+    ("took_ms", "kept_ms"), [(0, 0), (10, 1_000), (50, 5_000), (100, 5_000), (250, 5_000), (1_000, 20_000)]
+)
+def test_a_listing_is_kept_for_a_hundred_times_what_it_took_but_a_long_one_for_twenty(
+    took_ms: int, kept_ms: int
+) -> None:
+    assert file_module.kept_ns(took_ms * 10**6) == kept_ms * 10**6
+
+
 def test_files_that_come_after_the_clock_was_set_back_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch was written and read while the clock was two hours ahead."""
     ahead_s, listed = 7200, FilePattern.list

@@ -51,6 +51,9 @@ DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_SPLIT_BYTES = 32 << 20
 LARGE_FOLDER_FILES = 100
 LISTING_AGE = 20
+SHORT_LISTING_AGE, SHORT_LISTING_S = 100, 5.0
+"""A listing that took milliseconds is kept longer, up to so many seconds: a twentieth of the time would be half of what
+a drain adds to a small transaction. A long one is not: what comes late meanwhile would be known too late."""
 
 
 class FileSpout(Spout):
@@ -158,8 +161,8 @@ class FileSpout(Spout):
 
 
 class _Listings:
-    """The last listing of a large folder, for a drain. It is used again while it still gives a batch and is younger
-    than LISTING_AGE times its own duration: so listing takes a small part of the time."""
+    """The last listing of a large folder, for a drain. It is used again while it still gives a batch and is not too
+    old: so listing takes a small part of the time."""
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
@@ -173,12 +176,17 @@ class _Listings:
             return None
         listing, taken_ns = self._last
         age_ns = time.monotonic_ns() - taken_ns
-        return listing.taken_ago(age_ns) if age_ns <= LISTING_AGE * listing.took_ns else None
+        return listing.taken_ago(age_ns) if age_ns <= kept_ns(listing.took_ns) else None
 
     def new(self) -> Listing:
         listing = self._source.list()
         self._last = (listing, time.monotonic_ns()) if len(listing.files) >= LARGE_FOLDER_FILES else None
         return listing
+
+
+def kept_ns(took_ns: int) -> int:
+    """How old a listing may become that took so long."""
+    return max(LISTING_AGE * took_ns, min(SHORT_LISTING_AGE * took_ns, int(SHORT_LISTING_S * 1e9)))
 
 
 @dataclass(frozen=True)
