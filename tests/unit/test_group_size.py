@@ -85,14 +85,14 @@ def test_a_slow_start_does_not_keep_groups_small_for_ever() -> None:
 
 def test_a_pass_reads_no_more_than_its_bytes() -> None:
     size = GroupSize(DrainLimits(), together=True)
-    assert cut(size, [10, 10, 10, 10, 40, 1, 1]) == [3, 1, 1, 2]
+    assert cut(size, [20, 20, 20, 20, 80, 1, 1]) == [3, 1, 1, 2]
     assert cut(size, [100, 100]) == [1, 1]
     assert size.now == 1
     assert cut(size, [1] * 20) == [8, 8, 4]
     for _ in range(3):
         size.passed(size.now, 0.1)
-    assert cut(size, [1] * 40) == [32, 8]
-    assert size.now == GROUP_BYTES // MB
+    assert cut(size, [2] * 40) == [32, 8]
+    assert size.now == GROUP_BYTES // (2 * MB)
 
 
 def staged(rows_read: list[int], staged_bytes: int = 0) -> Manifest:
@@ -110,16 +110,16 @@ def test_where_spouts_do_not_say_it_there_are_few_until_passes_have_read_some() 
     size.passed(8, 0.1)
     assert cut(size, [None] * 20) == [8, 8, 4]
     assert size.now == 8
-    size.staged(staged([10, 20_000, 10]))
-    assert cut(size, [None] * 20) == [16, 4]  # 16 times 2 MB, as the largest
+    size.staged(staged([10, 40_000, 10]))
+    assert cut(size, [None] * 20) == [16, 4]  # 16 times 4 MB, as the largest
     assert size.now == 16
-    size.staged(staged([10, 10], staged_bytes=32 * MB))
+    size.staged(staged([10, 10], staged_bytes=64 * MB))
     assert cut(size, [None] * 3) == [2, 1]  # what they stage is more than what was thought of their rows
     for _ in range(REMEMBERED):
         size.staged(staged([10]))
         size.passed(size.now, 0.1)
     assert cut(size, [None] * 40)[0] > 16  # the large ones are long ago
-    assert cut(size, [None, 40, None]) == [1, 1, 1]  # what is known counts
+    assert cut(size, [None, 80, None]) == [1, 1, 1]  # what is known counts
 
 
 def test_a_pass_whose_rows_nobody_counted_teaches_nothing() -> None:
