@@ -1,4 +1,4 @@
-"""What a verb looks at: the ledger's records as they were last seen, and what of them was looked at."""
+"""What a verb looks at: the ledger's records as they were last seen, and a note of what the verb looked at."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from airflow_trident.protocol.records import (
 T = TypeVar("T")
 Write: TypeAlias = Create | Set | Delete
 _CACHED_NODES = 2_000
-"""Beyond this the cache is dropped: a long-lived process would else keep every transaction it ever saw."""
+"""A larger cache is dropped: otherwise a long-lived process would keep every transaction that it ever saw."""
 
 _CACHED_NODE_BYTES = 32 * 2**20
 _CACHED_BLOB_BYTES = 16 * 2**20
 
 
 class Snapshot:
-    """What a verb may look at; it remembers what was looked at. Missing nodes are read on demand."""
+    """The records that a verb may look at; the snapshot remembers which it looked at. Missing nodes are read on
+    demand."""
 
     def __init__(
         self, paths: LedgerPaths, cache: Cache, now_ms: int, *, op: str = "", drafted: Mapping[str, Write] | None = None
@@ -54,7 +55,7 @@ class Snapshot:
         self._drafted = drafted or {}
 
     def after(self, drafted: Mapping[str, Write]) -> Snapshot:
-        """The same as it will be when these writes, by their paths, are done in the same step."""
+        """The snapshot as it will be after these writes, by their paths, which belong to the same step."""
         return Snapshot(self.paths, self._cache, self.now_ms, op=self.op, drafted=drafted)
 
     def topology(self) -> TopologyRecord:
@@ -91,7 +92,8 @@ class Snapshot:
         try:
             return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
         except _ChunkMissing:
-            # Record and chunks go in one step, or come anew; the record was read before, the chunks after it.
+            # One step deletes or rewrites a record with its chunks. Here the record was read before such a step, the
+            # chunks after it.
             now = self._cache.node_now(path)
             if now is None:
                 return None
@@ -103,7 +105,8 @@ class Snapshot:
             ) from None
 
     def view(self, txid: int) -> LedgerView:
-        """In an order that cannot mislead: the transaction after the head, so that a missing one is a pruned one."""
+        """Reads in an order that cannot mislead: the transaction after the head, so a missing transaction was
+        pruned."""
         topology, next_txid = self.topology(), self.next_txid()
         pointer, exceptions = self.pointer(), self.exceptions()
         tx = self.tx(txid) if txid >= 1 else None
@@ -113,11 +116,11 @@ class Snapshot:
         return self._cache.folder(folder).after(_below(self._drafted.values()).get(folder, {}))
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Read these together, as they are looked at next."""
+        """Reads these together, because they are needed next."""
         self._cache.fetch(paths)
 
     def prefetch_transactions(self, txids: Iterable[int]) -> None:
-        """Read these records together, and then what metadata they keep apart."""
+        """Reads these records together, and then the metadata that they keep apart."""
         paths = {txid: self.paths.tx(txid) for txid in txids if txid >= 1}
         self._cache.fetch(paths.values())
         seen = ((txid, path, self._seen(path)) for txid, path in paths.items())
@@ -125,31 +128,31 @@ class Snapshot:
         self._fetch_chunks(path for txid, ref in apart if ref for path in self._unread_chunks(txid, ref))
 
     def set(self, path: str, data: bytes) -> Set:
-        """A write of a record that was looked at, on the condition that it is still the same."""
+        """Writes a record that was looked at, on the condition that it has not changed."""
         return Set(path, data, self._require(path).version)
 
     def put(self, path: str, data: bytes) -> Create | Set:
-        """A write of a record that need not be there yet, on the condition that it is as it was looked at."""
+        """Writes a record that may not exist yet, on the condition that it has not changed since it was looked at."""
         node = self._node(path)
         return Create(path, data) if node is None else Set(path, data, node.version)
 
     def data(self, path: str) -> bytes | None:
-        """A record as it is, None if there is none."""
+        """The bytes of a record; None if it does not exist."""
         node = self._node(path)
         return None if node is None else node.data
 
     def set_tx(self, record: TxRecord) -> Set:
-        """A write of a transaction whose metadata stays what it is."""
+        """Writes a transaction whose metadata stays the same."""
         return self.set(self.paths.tx(record.txid), codec.encode_tx(record, self.blob_ref(record.txid)))
 
     def blob_ref(self, txid: int) -> BlobRef | None:
-        """Where a transaction's metadata is, if not in its record."""
+        """Where a transaction's metadata is, if it is not in its record."""
         path = self.paths.tx(txid)
         return codec.blob_of(self._require(path).data, path)
 
     def keep_apart(self, record: TxRecord, earlier: Earlier | None = None) -> tuple[BlobRef | None, list[Create]]:
-        """Where metadata too large for its record goes, and what creates the chunks. The writer need not read it
-        again."""
+        """Where metadata goes that is too large for its record, and what creates the chunks. The writer need not read
+        it again."""
         ref, chunks = kept_apart(self.paths, record, earlier)
         if ref is not None:
             self._cache.remember(ref, (record.metadata, record.carried))
@@ -158,12 +161,13 @@ class Snapshot:
         return ref, chunks
 
     def staged_chunk(self, staged: StagedRef) -> list[Create]:
-        """What creates the chunk of a staged batch that is to be kept here; nothing if a step before has."""
+        """Creates the chunk of a staged batch, if the ledger is to keep it; nothing if an earlier step has created
+        it."""
         path = self.paths.chunk(staged.chunk)
         return [Create(path, staged.content)] if staged.content and self._node(path) is None else []
 
     def shareable(self, record: TxRecord) -> Earlier | None:
-        """What the next transaction's metadata may share with this one's, if that is kept apart."""
+        """What the next transaction's metadata may share with this one's, if this one's is kept apart."""
         ref = self.blob_ref(record.txid)
         return None if ref is None else self.shared_by(record, ref)
 
@@ -207,7 +211,7 @@ class Snapshot:
         return self._cache.remember(ref, unpack_metadata(ref, packed, self.paths.tx(txid), base))
 
     def _base(self, txid: int, ref: BaseRef) -> bytes:
-        """The plain JSON that the metadata of `txid` and others share."""
+        """The plain JSON that the metadata of `txid` shares with others."""
         known = self._cache.base(ref)
         if known is not None:
             return known
@@ -232,7 +236,7 @@ class Snapshot:
 
 
 def _below(writes: Iterable[Write]) -> dict[str, dict[str, bool]]:
-    """Folder -> the names in it that are written -> are they there afterwards?"""
+    """Folder -> the names in it that are written -> does the node exist afterwards?"""
     found: dict[str, dict[str, bool]] = {}
     for write in writes:
         folder, _, name = write.path.rpartition("/")
@@ -241,17 +245,17 @@ def _below(writes: Iterable[Write]) -> dict[str, dict[str, bool]]:
 
 
 class _ChunkMissing(Exception):
-    """Metadata that is kept apart was not found."""
+    """A chunk of metadata that is kept apart was not found."""
 
 
 class Cache:
-    """Nodes as they were last seen. Outdated ones do no harm: every write is conditional on them."""
+    """Nodes as they were last seen. Outdated ones do no harm: every write is conditional on their versions."""
 
     def __init__(self, znodes: ZNodes) -> None:
         self._znodes = znodes
         self._nodes: dict[str, ZNode | None] = {}
         self._node_bytes = 0
-        """At most: what was written over counts until all is forgotten."""
+        """An upper bound: overwritten data count until everything is forgotten."""
         self._folders: dict[str, FolderNames] = {}
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._blobs: dict[BlobRef, Positions] = {}
@@ -259,7 +263,8 @@ class Cache:
         self._base: tuple[BaseRef, bytes] | None = None
 
     def decoded(self, path: str, data: bytes, decode: Callable[[bytes, str], T]) -> T:
-        """What all look at in each step, once for as long as it stays the same. Only for what nobody can change."""
+        """Decodes records that every step looks at only once, as long as they stay the same. Only for immutable
+        results."""
         known = self._decoded.get(path)
         if known is None or known[0] != data:
             known = self._decoded[path] = (data, decode(data, path))
@@ -270,7 +275,8 @@ class Cache:
         return self._blobs.get(ref)
 
     def remember(self, ref: BlobRef, positions: Positions) -> Positions:
-        """Large metadata by its digest: it never changes, and costs a round trip and much decoding each time."""
+        """Keeps large metadata by its digest: it never changes, and reading it again costs a round trip and much
+        decoding."""
         if ref not in self._blobs:
             self._blobs[ref] = positions
             self._blob_bytes += ref.bytes
@@ -284,7 +290,7 @@ class Cache:
         return self._base[1] if self._base is not None and self._base[0] == ref else None
 
     def remember_base(self, ref: BaseRef, plain: bytes) -> bytes:
-        """The last one: the transactions of a time share it."""
+        """Keeps the last base only: transactions that are processed at the same time share it."""
         self._base = (ref, plain)
         return plain
 
@@ -296,7 +302,7 @@ class Cache:
         return self._nodes[path]
 
     def node_now(self, path: str) -> ZNode | None:
-        """As it is now, whatever is remembered."""
+        """The node as it is now, whatever is remembered."""
         self._nodes.pop(path, None)
         return self.node(path)
 
@@ -306,7 +312,7 @@ class Cache:
         return self._folders[path]
 
     def fetch(self, paths: Iterable[str], folders: Iterable[str] = ()) -> None:
-        """Read what is not known yet, in one round trip."""
+        """Reads what is not known yet, in one round trip."""
         missing = [path for path in dict.fromkeys(paths) if path not in self._nodes]
         unread = [path for path in dict.fromkeys(folders) if path not in self._folders]
         if not missing and not unread:
@@ -321,7 +327,7 @@ class Cache:
             self._folders[path] = FolderNames(names or ())
 
     def assume_missing(self, path: str) -> None:
-        """Save a read of what is most likely not there; a `Create` of it finds out."""
+        """Saves a read of a node that most likely does not exist; a `Create` of it finds out."""
         self._nodes.setdefault(path, None)
 
     def applied(self, writes: Iterable[Write]) -> None:

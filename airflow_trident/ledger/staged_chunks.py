@@ -1,4 +1,4 @@
-"""Small staged batches, which the ledger keeps beside its records: no other place is needed for them."""
+"""Small staged batches, which the ledger keeps beside its records. Such a batch needs no other place."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.transact import Transactor
 
 CHUNK_BYTES = 256 * 1024
-"""A staged batch of more bytes goes to the staging area: a request of ZooKeeper takes 1 MB, a step of groups 450 KB."""
+"""A staged batch of more bytes goes to the staging area: ZooKeeper takes 1 MB in a request, and a step of groups 450
+KB."""
 _NAME = re.compile(r"[0-9]{19}-staged-[0-9]+\Z")
 
 
 class KeepsStaged:
-    """The part of a ledger that gives staged batches back; they come in with the step that says PROCESSED."""
+    """The part of a ledger that returns staged batches. The step that says PROCESSED writes them."""
 
     transactor: Transactor
     chunk_bytes: int = 0
-    """Staged batches of up to so many bytes are kept here; 0: none."""
+    """The ledger keeps staged batches of at most this many bytes; 0: none."""
 
     def paths(self) -> LedgerPaths:
         raise NotImplementedError
 
     def staged_content(self, staged: StagedRef) -> bytes | None:
-        """What an attempt staged; None: it is not here any more. A chunk never changes, so a remembered one is right.
+        """What an attempt staged; None: the ledger has it no longer. A chunk never changes, so a remembered one is
+        right.
 
         :raises LedgerUnavailableError: ZooKeeper does not answer.
         """

@@ -1,8 +1,8 @@
-"""Reading, deciding and writing as one step: how the ledger's verbs get atomic over any :class:`ZNodes`.
+"""Reads, decides and writes as one step: this makes the ledger's verbs atomic over any :class:`ZNodes`.
 
 A verb is a pure function from a :class:`Snapshot` to a :class:`Change` (what to write) or :class:`Unchanged` (nothing
-to write). The transactor sends the change as one `multi` together with a check of **everything the verb looked at**, so
-that a decision made on an outdated view is refused by ZooKeeper and made again on a new one.
+to write). The transactor sends the change as one `multi` together with a check of **everything the verb looked at**. So
+ZooKeeper refuses a decision that was made on an outdated view, and the verb decides again on a new one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Generic[T]):
-    """What a verb wants written.
+    """What a verb wants to write.
 
-    `witness` is a record of it that is marked with its op id, until another operation writes over that: it tells
-    whether a write whose answer was lost was applied. `unchecked`: paths that the decision looked at, but does not
-    depend on.
+    `witness` is the path of a record in it that carries the op id until another operation overwrites it: it tells
+    whether a write without an answer was applied. `unchecked`: paths that the decision looked at, but does not depend
+    on.
     """
 
     writes: tuple[Write, ...]
@@ -45,7 +45,7 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Unchanged(Generic[T]):
-    """Nothing needs to be written."""
+    """Nothing has to be written."""
 
     result: T
 
@@ -56,7 +56,7 @@ Decide: TypeAlias = Callable[[Snapshot], "Change[T] | Unchanged[T]"]
 class Transactor:
     """Runs verbs. One per ledger.
 
-    :param deadline_s: how long one verb may take in all, lost answers and competition included.
+    :param deadline_s: the longest time of one verb, with lost answers and competition included.
     """
 
     def __init__(self, znodes: ZNodes, clock_ms: Callable[[], int], deadline_s: float) -> None:
@@ -84,7 +84,7 @@ class Transactor:
         return Snapshot(where, self.cache, self._clock_ms())
 
     def remembered(self, where: LedgerPaths, paths: Sequence[str]) -> Snapshot:
-        """A snapshot of what is remembered; what is not, is read."""
+        """A snapshot of remembered records; it reads the others."""
         if not self.cache.has([where.topology], ()):
             return self.fresh(where, paths)
         self.cache.fetch(paths)
@@ -93,9 +93,9 @@ class Transactor:
     def run(
         self, where: LedgerPaths, decide: Decide[T], *, paths: Iterable[str] = (), folders: Iterable[str] = ()
     ) -> T:
-        """Decide, write, and decide again while others get in between.
+        """Decides and writes, and decides again as long as others write in between.
 
-        A refusal or an answer without a write is never given on a remembered view: it is looked at anew first.
+        A refusal, or an answer without a write, never rests on a remembered view: the records are read again first.
 
         :raises OutcomeUnknownError: the answer of the write was lost, and nothing answered before the deadline.
         :raises LedgerUnavailableError: others were faster until the deadline.
@@ -125,17 +125,17 @@ class Transactor:
                 )
 
     def _moved(self, snapshot: Snapshot) -> bool:
-        """Did others write meanwhile? Then two moments were read as one: a record pruned between two reads is not
-        missing."""
+        """Did others write meanwhile? Then the snapshot mixes two moments, and a record that looks missing was pruned
+        between two reads."""
         now = self._znodes.read(list(snapshot.used)).nodes
         return any(node is None or node.version != snapshot.used[path] for path, node in now.items())
 
     def apply(self, ops: Sequence[Op], *, witness: str, op: str) -> bool:
-        """Apply conditional writes that no verb decided on. True: applied; False: certainly not."""
+        """Applies conditional writes that no verb decided on. True: applied; False: certainly not."""
         return self._applied(ops, witness, op, time.monotonic() + self._deadline_s)
 
     def _submit(self, change: Change[T], snapshot: Snapshot, deadline: float) -> bool:
-        """True: applied, by this call. False: certainly not applied, decide again."""
+        """True: applied, by this call. False: certainly not applied; decide again."""
         ops = conditional(change, snapshot.used)
         try:
             applied = self._applied(ops, change.witness, snapshot.op, deadline)
@@ -153,7 +153,7 @@ class Transactor:
                 self._znodes.multi(ops)
                 return True
             except WriteRefusedError:
-                # After a lost answer the refusal may be due to this operation's own first write.
+                # After a lost answer, this operation's own first write may be the reason of the refusal.
                 return in_doubt and self._is_marked(witness, op, deadline)
             except LedgerUnavailableError as error:  # nothing was sent this time
                 if not in_doubt:
@@ -165,7 +165,7 @@ class Transactor:
                 if self._is_marked(witness, op, deadline):
                     return True
                 # Not applied yet. The same conditional write may be sent again: however many of them arrive, and
-                # however late, only one can find its conditions fulfilled.
+                # however late, only one can find its conditions met.
                 if time.monotonic() > deadline:
                     raise
 
@@ -195,7 +195,7 @@ def _unresolved(witness: str, error: LedgerUnavailableError) -> OutcomeUnknownEr
 
 
 def conditional(change: Change[T], used: Mapping[str, int]) -> list[Op]:
-    """The writes of the change and a check of everything else that was looked at."""
+    """The writes of the change, and a check of everything else that the verb looked at."""
     written = {write.path for write in change.writes}
     checks = [
         Check(path, version) for path, version in used.items() if path not in written and path not in change.unchecked

@@ -1,7 +1,7 @@
-"""How a verb, which is a pure function, becomes a method of :class:`~airflow_trident.ledger.base.Ledger`.
+"""Makes a method of :class:`~airflow_trident.ledger.base.Ledger` from a verb, which is a pure function.
 
-One place a verb: its function in `ledger/verbs` has the signature, the promises and the decision; the ledger's class
-has one line for it.
+Each verb has one place: its function in `ledger/verbs` has the signature, the promises and the decision. The ledger's
+class has one line for it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from airflow_trident.ledger.transact import Change, Decide, Transactor, Unchange
 P = ParamSpec("P")
 R = TypeVar("R")
 LedgerListener = Callable[[Any, str, object], None]
-"""Told after each verb of a ledger that changed something (the answer) or was refused (the error): the ledger, the
-verb's name, and that."""
+"""Called after each verb that changed something or was refused, with the ledger, the verb's name, and the answer or the
+error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """What a verb will look at, as far as that is known before: it is read in one round trip."""
+    """What a verb will read, as far as that is known beforehand: it is read in one round trip."""
 
     paths: Sequence[str] = ()
     folders: Sequence[str] = ()
 
 
 class RunsVerbs(Protocol):
-    """What a verb needs of its ledger."""
+    """What a verb needs from its ledger."""
 
     transactor: Transactor
     listener: LedgerListener | None
@@ -44,11 +44,11 @@ class RunsVerbs(Protocol):
 
 
 class Verb(Generic[P, R]):
-    """``decide(snapshot, ...)`` as a method with the same arguments behind the snapshot, and the same docstring.
+    """``decide(snapshot, ...)`` as a method: with the same arguments after the snapshot, and the same docstring.
 
-    :param decide: the verb; asked again when somebody else wrote meanwhile, so free of effects.
+    :param decide: the verb. It is called again if somebody else wrote meanwhile, so it has no side effects.
     :param reads: called with the ledger and the arguments.
-    :param then: called with the ledger and the answer, when it is written.
+    :param then: called with the ledger and the answer, after the write.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Verb(Generic[P, R]):
 
 
 def _tell(ledger: RunsVerbs, verb: str, answer: object) -> None:
-    """Nothing that goes wrong with a listener is the ledger's business."""
+    """An error of a listener does not concern the ledger."""
     if ledger.listener is not None:
         with suppress(Exception):
             ledger.listener(ledger, verb, answer)

@@ -1,5 +1,5 @@
-"""Who works on a topology now: ephemeral znodes, which go when their process's session ends. For people, and for
-takeovers: no decision of the protocol reads them."""
+"""Who works on a topology now: ephemeral znodes, which vanish when the session of their process ends. For people, and
+for takeovers: no decision of the protocol reads them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from airflow_trident.protocol.records import Owner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """`task`: what runs, as in the owner of an attempt; `txid`: what it works on, None for several; `since_ms`: Unix
-    milliseconds; `name`: of its node, as the owners of its attempts name it; "" for one that is not listed yet."""
+    """`task`: what runs, as in the owner of an attempt; `txid`: the transaction it works on, None for several;
+    `since_ms`: Unix milliseconds; `name`: of its node, also recorded in the owners of its attempts; "" for a worker
+    that is not listed yet."""
 
     host: str
     pid: int
@@ -34,10 +35,10 @@ _FORMAT = Format(noun="the worker", version=1, cure="It is not listed.")
 
 
 def enlist(znodes: ZNodes, paths: LedgerPaths, worker: Worker, *, wait: bool = True) -> str:
-    """Until the session of `znodes` ends, or until it retires. The answer is its name, which is unique: a forked child,
-    or a second task, has its own.
+    """Lists a worker until the session of `znodes` ends, or until the worker retires. Returns its name, which is
+    unique: a forked child, or a second task, has its own.
 
-    :param wait: for the server's answer; without it this costs no round trip.
+    :param wait: wait for the server's answer; without it this costs no round trip.
     """
     name = f"{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
     body = {key: value for key, value in asdict(worker).items() if key != "name"}
@@ -47,26 +48,26 @@ def enlist(znodes: ZNodes, paths: LedgerPaths, worker: Worker, *, wait: bool = T
 
 
 def retire(znodes: ZNodes, paths: LedgerPaths, name: str) -> None:
-    """Not at work any more, though the session goes on."""
+    """Takes a worker off the list while its session goes on."""
     with suppress(WriteRefusedError):  # its session has ended meanwhile
         znodes.multi([Delete(f"{paths.workers}/{name}")])
 
 
 def live_workers(znodes: ZNodes, paths: LedgerPaths) -> list[Worker]:
-    """Oldest first. What cannot be read is left out: it may be a newer version's."""
+    """All listed workers, oldest first. Unreadable entries are left out: a newer version may have written them."""
     names = sorted(znodes.read([], [paths.workers]).folders[paths.workers] or ())
     return workers_of(znodes.read([f"{paths.workers}/{name}" for name in names]).nodes if names else {})
 
 
 def workers_of(nodes: Mapping[str, ZNode | None]) -> list[Worker]:
-    """Of the nodes of who is listed, by path."""
+    """The workers of these nodes, by path; oldest first."""
     found = [_worker(node.data, path.rpartition("/")[2]) for path, node in nodes.items() if node is not None]
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_ms, one.host, one.pid))
 
 
 def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
-    """Is the owner of an attempt or a commit at work? A killed worker is listed until its session ends, but on this
-    machine its process is looked for."""
+    """Is the owner of an attempt or a commit at work? A killed worker stays listed until its session ends; if it ran on
+    this machine, its process is looked up, too."""
     listed = [
         one
         for one in workers
@@ -76,7 +77,7 @@ def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
 
 
 def is_running(pid: int) -> bool:
-    """Is there a process of this id on this machine?"""
+    """Is there a process with this id on this machine?"""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""The ledger, with what a person does: bring it back from its states or a back-up, and deploy the topology on named
+"""The ledger, with what a person does: restore it from its states or a back-up, and deploy the topology on named
 workers."""
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from airflow_trident.types import Json
 
 
 class ZNodeLedger(Ledger):
-    """What hooks and commands open: see :class:`~airflow_trident.ledger.base.Ledger`."""
+    """The ledger that hooks and commands open: see :class:`~airflow_trident.ledger.base.Ledger`."""
 
     deploy = Verb(deployments.deploy, read_ahead.the_deployment)
     undeploy = Verb(deployments.undeploy, read_ahead.the_deployment)
 
     def seed(self, definition: Definition, seed: Seed) -> TopologyRecord:
-        """Make the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
+        """Makes the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
-        Cleared runs whose claim keys were lost are refused from now on (`floor_ms`).
+        From now on cleared runs whose claim keys were lost are refused (`floor_ms`).
 
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """
@@ -44,7 +44,7 @@ class ZNodeLedger(Ledger):
         return record
 
     def import_from(self, exported: Json) -> TopologyRecord:
-        """Put in what `export` gave: see :mod:`airflow_trident.ledger.backup.importing`.
+        """Imports what `export` wrote: see :mod:`airflow_trident.ledger.backup.importing`.
 
         :raises TransitionError: the topology has a ledger with transactions, or somebody else wrote meanwhile.
         """

@@ -1,4 +1,4 @@
-"""What the ledger needs of ZooKeeper, and no more: a tree of versioned nodes, synced reads, conditional writes.
+"""What the ledger needs from ZooKeeper, and no more: a tree of versioned nodes, synced reads, conditional writes.
 
 Two implementations: :class:`~airflow_trident.ledger.zookeeper.client.ZooKeeperZNodes` (a real ensemble) and
 :class:`~airflow_trident.ledger.memory_znodes.MemoryZNodes` (in memory).
@@ -14,9 +14,10 @@ from typing import Protocol, TypeAlias
 from airflow_trident.errors import ConfigurationError, TransitionError
 
 RECORD_LIMIT_BYTES = 512 * 1024
-"""A record above this is refused before it is sent: above 1 MB ZooKeeper drops the connection of whoever sends it."""
+"""A larger record is refused before it is sent: ZooKeeper drops the connection of a client that sends more than 1
+MB."""
 REQUEST_LIMIT_BYTES = 900 * 1024
-"""The same for all records of one `multi` together."""
+"""The same limit for all records of one `multi` together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Check:
 class Create:
     """Create the node at version 0; refused if it exists or its parent does not.
 
-    `ephemeral`: it goes when the session that created it ends.
+    `ephemeral`: the node vanishes when the session that created it ends.
     """
 
     path: str
@@ -49,7 +50,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Replace the node's bytes if it is at this version; there is no unconditional form on purpose."""
+    """Replace the node's bytes if it is at this version. There is deliberately no unconditional form."""
 
     path: str
     data: bytes
@@ -69,7 +70,7 @@ Op: TypeAlias = Check | Create | Set | Delete
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The answer of :meth:`ZNodes.read`: None stands for a node that does not exist."""
+    """The answer of :meth:`ZNodes.read`; None stands for a node that does not exist."""
 
     nodes: Mapping[str, ZNode | None] = field(default_factory=dict)
     folders: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Refusal(StrEnum):
 
 
 class WriteRefusedError(TransitionError):
-    """A condition of a `multi` did not hold: nothing of it was applied, for certain."""
+    """A condition of a `multi` did not hold. Certainly nothing of the `multi` was applied."""
 
     def __init__(self, message: str, cure: str = "", *, refusal: Refusal, path: str) -> None:
         super().__init__(message, cure)
@@ -94,7 +95,7 @@ class WriteRefusedError(TransitionError):
 
 
 def refused(op: Op, refusal: Refusal) -> WriteRefusedError:
-    """The error for the first operation of a `multi` that did not hold."""
+    """The error for the first operation of a `multi` whose condition did not hold."""
     wanted = f" version {op.version}" if isinstance(op, Check | Set | Delete) else ""
     return WriteRefusedError(
         f"ZooKeeper refused to {type(op).__name__.lower()} {op.path}{wanted}: {refusal}",
@@ -105,7 +106,7 @@ def refused(op: Op, refusal: Refusal) -> WriteRefusedError:
 
 
 def require_sizes(ops: Sequence[Op]) -> None:
-    """:raises ConfigurationError: a record, or all of them together, are too large to be sent."""
+    """:raises ConfigurationError: a record, or all records together, are too large to be sent."""
     sizes = {op.path: len(op.data) for op in ops if isinstance(op, Create | Set)}
     path = max(sizes, key=lambda one: sizes[one], default="")
     too_large = sizes.get(path, 0) > RECORD_LIMIT_BYTES
@@ -119,51 +120,51 @@ def require_sizes(ops: Sequence[Op]) -> None:
 
 
 class ZNodes(Protocol):
-    """A client of one tree. Not for sharing between threads; usable again in a forked child.
+    """A client of one tree. Do not share it between threads; a forked child may go on using it.
 
-    Paths begin with ``/``. Every call has a deadline of its own.
+    Paths begin with ``/``. Every call has its own deadline.
     """
 
     round_trips: int
-    """How many times somebody waited for the server."""
+    """How often a caller waited for the server."""
 
     def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
-        """Read nodes and the names of children, in the order given, in one pipelined round trip.
+        """Reads nodes and the names of children, in the given order, in one pipelined round trip.
 
-        What is read is at least as new as the start of the call, whichever server answers. Nodes read later in the
-        order may be newer than those before.
+        Whichever server answers, the data are at least as new as the start of the call. Nodes later in the order may be
+        newer than those before.
 
         :raises LedgerUnavailableError: no answer before the deadline.
         :raises LedgerAuthError: the access list forbids it.
         """
 
     def multi(self, ops: Sequence[Op]) -> None:
-        """Apply all or nothing.
+        """Applies all operations or none.
 
         :raises WriteRefusedError: a condition did not hold; nothing was applied.
-        :raises OutcomeUnknownError: the answer was lost; it may have been applied, or may yet be.
+        :raises OutcomeUnknownError: the answer was lost; the operations may have been applied, or may yet be.
         :raises LedgerAuthError: the credentials or the access list forbid it.
         :raises ConfigurationError: too large to be sent.
         """
 
     def post(self, ops: Sequence[Op]) -> None:
-        """Send a `multi` with the next request, and do not wait for what becomes of it: for what is only for people.
+        """Sends a `multi` with the next request and does not wait for its result. Only for data that people read.
 
         :raises LedgerUnavailableError: there is no connection to send it by.
         """
 
     def ensure(self, path: str) -> None:
-        """Create the node and its parents, empty, where they do not exist. Safe to repeat."""
+        """Creates the node and its parents, empty, where they do not exist. Safe to repeat."""
 
     def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
-        """Block until a node is not at the version seen (None: does not exist), at most `timeout_s` seconds.
+        """Blocks until a node is not at the version seen (None: does not exist), at most `timeout_s` seconds.
 
-        Looks after arming, so that a change since `seen` returns at once. True: something may have changed, read
+        Reads after arming the watch, so a change since `seen` returns at once. True: something may have changed; read
         again. May return early.
         """
 
     def describe(self) -> str:
-        """Which tree this is, for error texts; no secrets."""
+        """Names the tree in error texts; contains no secrets."""
 
     def close(self) -> None:
-        """End the session, and with it the ephemeral nodes."""
+        """Ends the session, and with it the ephemeral nodes."""

@@ -1,4 +1,5 @@
-"""The list of asset events: beside `head` and `commit`, never in them, and no decision about a transaction reads it."""
+"""The list of asset events. It stands beside `head` and `commit`, never in them, and no decision about a transaction
+reads it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _FORMAT = Format(
 
 
 def begin_events(snap: Snapshot) -> Change[None] | Unchanged[None]:
-    """From here on each commit needs an event; what is committed by now needs none."""
+    """From now on each commit needs an event; earlier commits need none."""
     if events_at(snap) is not None:
         return Unchanged(None)
     return _written(snap, AnnouncedEvents(settled=committed_txids(snap.view(0))), None)
@@ -37,10 +38,10 @@ def begin_events(snap: Snapshot) -> Change[None] | Unchanged[None]:
 def announce(
     snap: Snapshot, *, by: Owner, told: Txids, given_up: Collection[Announcement], most: int = MOST_AT_ONCE
 ) -> Change[Txids] | Unchanged[Txids]:
-    """Take on the events that are due, lowest first; the answer is which, and nobody else takes these on.
+    """Takes on the events that are due, lowest txid first. Returns which; nobody else takes these on.
 
     :param told: transactions whose events Airflow has.
-    :param given_up: announcements of tasks that have ended: what of them is not told is due again.
+    :param given_up: announcements of tasks that have ended: those of their events that are not in `told` are due again.
     """
     before = events_at(snap) or AnnouncedEvents()
     after = before.after(told, given_up)
@@ -52,7 +53,7 @@ def announce(
 
 
 def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchanged[None]:
-    """These need no event after all; `by` brings them no longer."""
+    """These transactions need no event after all; `by` no longer brings theirs."""
     before = events_at(snap)
     if before is None:
         return Unchanged(None)
@@ -62,23 +63,24 @@ def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchang
 
 
 def events_at(snap: Snapshot) -> AnnouncedEvents | None:
-    """None: nobody has asked for events. :raises CorruptRecordError: it is damaged."""
+    """None: nobody has asked for events. :raises CorruptRecordError: the list is damaged."""
     data = snap.data(snap.paths.events)
     return None if data is None else decode_events(data, snap.paths.events)
 
 
 def decode_events(data: bytes, path: str) -> AnnouncedEvents:
-    """:raises CorruptRecordError: it is damaged."""
+    """:raises CorruptRecordError: the list is damaged."""
     return _FORMAT.build(AnnouncedEvents, _FORMAT.load(data, path)[1], path)
 
 
 def encode_events(events: AnnouncedEvents, *, op: str) -> bytes:
-    """:param op: marks it as written by this operation."""
+    """:param op: the operation that writes the record; it is noted in the record."""
     return _FORMAT.dump({"op": op, **asdict(events)}, "the list of asset events")
 
 
 def _written(snap: Snapshot, events: AnnouncedEvents, result: T) -> Change[T]:
     write: Write = snap.put(snap.paths.events, encode_events(events, op=snap.op))
-    # The pointer and the exceptions are checked: of two moments they would call a skipped transaction committed.
+    # The pointer and the exceptions are checked: if they were read at two moments, a skipped transaction would look
+    # committed.
     unchecked = frozenset({snap.paths.head, snap.paths.topology})
     return Change(writes=(write,), witness=snap.paths.events, result=result, unchecked=unchecked)

@@ -1,6 +1,6 @@
-"""The emitter's verbs: an attempt, and what became of it.
+"""The emitter's verbs: an attempt begins, succeeds or fails.
 
-Those that name an attempt raise StaleAttemptError, and change nothing, where it is not the current one (P4, L5).
+Verbs that name an attempt raise StaleAttemptError and change nothing if it is not the current one (P4, L5).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def start_attempt(
     plan: str = "",
     replays: bool = False,
 ) -> Change[TxRecord]:
-    """A new attempt: PROCESSING with attempt + 1. The record's answer is the proof that it is durable (P3).
+    """A new attempt: PROCESSING with attempt + 1. The returned record proves that the attempt is durable (P3).
 
-    From FAILED and SKIPPED too: that is a replay, and moves the txid to the list of those that are being replayed
+    Also from FAILED and SKIPPED: that is a replay. It moves the txid to a list of replayed transactions
     (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
 
-    Where the topology has opaque streams and the transaction is above the commit pointer, every attempt but the
-    first of a batch that was just recorded decides their part of the batch anew (P2, L10).
+    If the topology has opaque streams and the transaction is above the commit pointer, every attempt decides their part
+    of the batch anew (P2, L10), except the first attempt of a batch that was just recorded.
 
     :param owner: who works on it; a text is the name of a program.
     :param plan: digest of the plan that the attempt runs.
-    :param metadata_of: asked for the opaque streams, with their position after the transaction before; what it says
-        of others is left aside, a stream that it does not name has nothing in the batch.
+    :param metadata_of: asked for the opaque streams, with their position after the previous transaction. Its answer for
+        other streams is ignored; a stream that it does not name has nothing in the batch.
     :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
     :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
-    :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended.
-    :raises InvalidatedError: the transaction before it has no batch.
-    :raises ConfigurationError: it has to decide a batch, and there is no `metadata_of`.
+    :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
+    :raises InvalidatedError: the previous transaction has no batch.
+    :raises ConfigurationError: the attempt has to decide a batch, and there is no `metadata_of`.
     """
     tx = parts.existing(snap, txid)
     if tx.status is Status.COMMITTING:
@@ -62,7 +62,7 @@ def restart_attempt(
 ) -> Change[TxRecord]:
     """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again.
 
-    :param metadata_of: as of :func:`start_attempt`, with the same effects.
+    :param metadata_of: as for :func:`start_attempt`, with the same effects.
     """
     tx = parts.of_ticket(snap, ticket)
     if tx.status is not Status.COMMITTING:
@@ -80,7 +80,7 @@ def restart_many(
     replays: bool = False,
 ) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
     """New attempts of a group in one step: :func:`start_attempt` of each txid, :func:`restart_attempt` of each ticket.
-    As many as fit into a step.
+    Takes as many as fit into a step.
 
     :param members: in the order of their txids.
     :param replays: see :func:`start_attempt`.
@@ -120,13 +120,13 @@ def _new_attempt(
         writes += parts.exceptions_write(snap, tx.txid, to, *(one.txid for one in later))
     elif later:
         writes += parts.exceptions_write(snap, None, "", *(one.txid for one in later))
-    # A lifecycle command makes no difference to an attempt.
+    # An attempt does not depend on lifecycle commands.
     unchecked = frozenset({snap.paths.topology})
     return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record, unchecked=unchecked)
 
 
 def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """PROCESSING -> PROCESSED, and in the same step the chunk with what was staged, where the ledger is to keep it."""
+    """PROCESSING -> PROCESSED. The same step writes the chunk with the staged batch, if the ledger is to keep it."""
     tx = parts.of_attempt(snap, txid, attempt)
     if attempt == NO_ATTEMPT or tx.invalidated:
         raise never_attempted(txid)
@@ -137,7 +137,7 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Cha
     listed = txid in snap.exceptions().replaying
     off = parts.exceptions_write(snap, txid, "") if listed else ()
     writes = (snap.set_tx(record), *off, *snap.staged_chunk(staged))
-    # Only a newer attempt could put it on the list, and that changes its record.
+    # Only a newer attempt could put it on the list, and that would change its record.
     unchecked = frozenset() if listed else frozenset({snap.paths.exceptions})
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record, unchecked=unchecked)
 
@@ -145,7 +145,7 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Cha
 def processed_many(
     snap: Snapshot, done: Sequence[StagedAttempt]
 ) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
-    """PROCESSING -> PROCESSED for a group in one step, as many as fit into it.
+    """PROCESSING -> PROCESSED for a group in one step, for as many as fit into it.
 
     :param done: in the order of their txids.
     """
@@ -158,7 +158,7 @@ def processed_many(
 
 
 def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord]:
-    """Note on the record that the attempt failed; it stays PROCESSING (or COMMITTING), a retry will come."""
+    """Notes on the record that the attempt failed. The status stays PROCESSING (or COMMITTING): a retry will come."""
     tx = parts.of_attempt(snap, txid, attempt)
     if tx.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
         raise TransitionError(
@@ -169,7 +169,7 @@ def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Chang
 
 
 def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """-> FAILED: attempts are used up."""
+    """-> FAILED: no attempts are left."""
     tx = parts.of_attempt(snap, txid, attempt)
     if tx.status is Status.FAILED:
         return Unchanged(tx)

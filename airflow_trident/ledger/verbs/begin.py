@@ -33,7 +33,8 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 
 GROWS_BY_BYTES = 1024
-"""What later steps add to a record. A group leaves room for it, so that one step takes all of it at each phase."""
+"""How many bytes later steps add to a record. A group leaves room for them, so that it fits into one step at each
+phase."""
 
 
 def begin(
@@ -46,15 +47,15 @@ def begin(
     lag_of: LagOf | None = None,
     plan: str = "",
 ) -> Change[BeginResult] | Unchanged[BeginResult]:
-    """Claim a transaction: same claim, same txid; else decide_begin(), and the batch's metadata is recorded.
-    That a transaction was begun is the coordinator's last outcome from then on, by the same step.
+    """Claims a transaction: the same claim gets the same txid. For a new claim decide_begin() decides, and the batch's
+    metadata is recorded. The same step makes "begun" the coordinator's last outcome.
 
-    :param attempt_by: whoever processes a new transaction at once, in the same process: its attempt 0 starts in the
-        same step, which saves `start_attempt`.
-    :param lag_of: None: what was known of the sources' lag stays.
+    The answer is Full also while the last transaction is invalidated: there is no position yet to continue from.
+
+    :param attempt_by: set if the same process processes a new transaction at once: its attempt 0 starts in the same
+        step, which saves `start_attempt`.
+    :param lag_of: None: the known lag of the sources stays as it is.
     :param plan: digest of the plan that it is begun with.
-    Full, too, while the last transaction is invalidated: there is no position yet to go on from.
-
     :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
     """
     decided = begin_many(
@@ -84,12 +85,13 @@ def begin_many(
     plan: str = "",
     step_bytes: int = 0,
 ) -> Change[BeginManyResult] | Unchanged[BeginManyResult]:
-    """What :func:`begin` does for each claim, in order, in one step; as many as there are batches, room among the
-    pending ones, and room in a step. Those that it took, or why it took none.
+    """Does what :func:`begin` does for each claim, in order, in one step: for as many as there are batches, room among
+    the pending transactions, and room in a step. Returns those that it took, or why it took none.
 
-    :param batches_of: asked for as many as there may be; again, for fewer, if they do not fit into one step.
+    :param batches_of: asked for as many batches as there may be; asked again for fewer if they do not fit into one
+        step.
     :param lag_of: asked about the position after the last one.
-    :param step_bytes: of records that the same step writes besides.
+    :param step_bytes: size of the other records that the same step writes.
     """
     known = [_begun(snap, claim) for claim in claims]
     new = [claim for claim, begun in zip(claims, known, strict=True) if begun is None]
@@ -114,7 +116,7 @@ def begin_many(
     taken: list[TxRecord] = []
     creations: list[Write] = []
     while most:
-        # A copy: what a spout does to its argument must not get into what is carried on.
+        # A copy: if a spout changes its argument, the position carried on must not change.
         batches = batches_of(txid, codec.require_json(position, "the position"), most)[:most]
         records = []
         for claim, metadata in zip(new, batches, strict=False):
@@ -123,7 +125,7 @@ def begin_many(
         taken, creations = _that_fit(snap, previous, records, step_bytes)
         if len(taken) == len(records):
             break
-        most = len(taken)  # asked again: only the last one of a group need say where to go on
+        most = len(taken)  # asked again: only the last batch of a group must say where to continue
     if not taken:
         return Unchanged(_in_order(known) or (() if records else NothingNew()))  # (): the step is full already
     last = taken[-1]
@@ -140,7 +142,7 @@ def _room(view: LedgerView, max_pending: int, wanted: int) -> int:
 
 
 def one_by_one(metadata_of: MetadataOf) -> BatchesOf:
-    """The batches of a source that is asked for one after the other."""
+    """The batches of a source that gives one batch at a time."""
 
     def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
         found: list[dict[str, Json]] = []
@@ -161,9 +163,9 @@ def _begun(snap: Snapshot, claim: Claim) -> Begun | None:
 
 
 def _in_order(known: Sequence[Begun | None], records: Sequence[TxRecord] = ()) -> tuple[Begun, ...]:
-    """What each claim has, up to the first that has nothing.
+    """The transactions of the claims, up to the first claim that has none.
 
-    :param records: new ones, for the claims that had nothing.
+    :param records: new ones, for the claims that had none.
     """
     new = (Begun(record=record, txid=record.txid, new=True) for record in records)
     found = (begun if begun is not None else next(new, None) for begun in known)
@@ -178,7 +180,8 @@ def require_different(claims: Sequence[Claim]) -> None:
 
 
 def _known(snap: Snapshot, claim: Claim) -> ClaimKey | None:
-    """Under the key of an older version, too: a run keeps its transaction when this package is upgraded under it."""
+    """Also looks under the keys of older versions: a run keeps its transaction when this package is upgraded
+    meanwhile."""
     return next((known for key in (claim.key, *claim.former) if (known := snap.claim(key)) is not None), None)
 
 
@@ -212,7 +215,8 @@ def _new_record(
 def _that_fit(
     snap: Snapshot, previous: TxRecord | None, records: Sequence[TxRecord], step_bytes: int
 ) -> tuple[list[TxRecord], list[Write]]:
-    """As many as one step takes, and what creates them. A step of their own takes the first one in any case.
+    """As many records as one step takes, and what creates them. A step without anything else takes the first one in any
+    case.
 
     :param previous: the transaction before them, whose metadata theirs may share.
     """
@@ -230,7 +234,8 @@ def _that_fit(
 
 
 def _creation(snap: Snapshot, record: TxRecord, earlier: Earlier | None) -> tuple[list[Write], Earlier | None]:
-    """Of one transaction: its claim key, its record, the chunks of its metadata; and what the next one may share."""
+    """The writes of one transaction: its claim key, its record, the chunks of its metadata; and what the next one may
+    share."""
     paths, txid, claim = snap.paths, record.txid, record.claim
     ref, chunks = snap.keep_apart(record, earlier)
     key = ClaimKey(key=claim.key, txid=txid, run_ms=claim.run_ms, op=snap.op)
@@ -250,13 +255,13 @@ def _new_transactions(
     *,
     enough_room: bool,
 ) -> Change[BeginManyResult]:
-    """The head, and what creates the records.
+    """Writes the head, and creates the records.
 
-    :param enough_room: false: there were to be more, and commits that go on meanwhile make room for them.
+    :param enough_room: False: more were wanted, and commits that go on meanwhile would make room for them.
     """
     paths, first = snap.paths, records[0]
-    # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque:
-    # neither may make the coordinator list its source again.
+    # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque.
+    # Neither may force the coordinator to list its source again.
     fixed = set() if snap.topology().definition.opaque else {paths.tx(first.txid - 1)}
     room = {paths.commit, paths.exceptions} if enough_room else set()
     return Change(

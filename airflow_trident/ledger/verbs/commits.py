@@ -1,4 +1,4 @@
-"""The committer's verbs: tickets, COMMITTED, and taking a commit back."""
+"""The committer's verbs: give out tickets, say COMMITTED, and take a commit back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_trident.protocol.statuses import Status
 def gate(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket] | Unchanged[CommitTicket]:
     """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
 
-    :raises TransitionError: not its turn, or no staged batch; says what was found.
+    :raises TransitionError: it is not its turn, or it has no staged batch; the error says what was found.
     """
     return of_one(gate_many(snap, [txid], owner=owner))
 
@@ -34,10 +34,10 @@ def gate(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicke
 def gate_many(
     snap: Snapshot, txids: Sequence[int], *, owner: Owner | str
 ) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
-    """:func:`gate` for a group, in one step and with one fence: the turn of each has come when those before it in the
-    group are committed. As many as fit into a step.
+    """:func:`gate` for a group, in one step and with one fence. It is a member's turn when those before it in the group
+    are counted as committed. Takes as many as fit into a step.
 
-    :param txids: in their order.
+    :param txids: in ascending order.
     """
     require_order(txids)
     view, fence = snap.view(0), snap.pointer().fence + 1
@@ -62,13 +62,13 @@ def gate_many(
         writes=tuple(writes),
         witness=snap.paths.tx(tickets[0].txid),
         result=tuple(tickets),
-        # Neither a new transaction nor a lifecycle command makes a difference to one whose turn has come.
+        # A transaction whose turn has come does not depend on new transactions or lifecycle commands.
         unchecked=frozenset({snap.paths.head, snap.paths.topology}),
     )
 
 
 def _ticket(view: LedgerView, txid: int) -> CommitTicket:
-    """:raises TransitionError: it cannot commit now."""
+    """:raises TransitionError: the transaction cannot commit now."""
     decision = decide_commit(view, txid)
     if not isinstance(decision, Commit) or view.tx is None or view.tx.staged is None:
         raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
@@ -82,7 +82,7 @@ def committed(
     retention: int = DEFAULT_RETENTION,
     late_rows: Mapping[str, int] | None = None,
 ) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """COMMITTING -> COMMITTED, pointer and pruning in the same step.
+    """COMMITTING -> COMMITTED; the same step moves the pointer and prunes.
 
     :param late_rows: see :class:`TxRecord`.
     :raises FencedError: a newer ticket was given out.
@@ -93,8 +93,9 @@ def committed(
 def committed_many(
     snap: Snapshot, tickets: Sequence[CommitTicket], *, retention: int = DEFAULT_RETENTION
 ) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
-    """:func:`committed` for a group in one step, as many as fit into it. It prunes as many as it commits, but none of
-    these: coordinators are told of each (:meth:`Coordinator.success`).
+    """:func:`committed` for a group in one step, for as many as fit into it. It prunes at most as many transactions as
+    it commits (or `PRUNED_PER_COMMIT`, if that is more), but none of the group: coordinators are told of each
+    (:meth:`Coordinator.success`).
 
     :param tickets: in the order of their txids.
     """
@@ -121,7 +122,7 @@ def _all_committed(
 def _one_committed(
     snap: Snapshot, ticket: CommitTicket, late_rows: dict[str, int]
 ) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """Without the pruning."""
+    """COMMITTED for one ticket, without the pruning."""
     tx = snap.tx(ticket.txid)
     if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
         return Unchanged(tx)
@@ -143,7 +144,7 @@ def _one_committed(
 def _require_turn(pointer: CommitPointer, exceptions: Exceptions, txid: int) -> None:
     """A ticket of a group comes with those before it, or after them.
 
-    :raises TransitionError: the pointer would pass one that is not committed.
+    :raises TransitionError: the pointer would pass a transaction that is not committed.
     """
     before = over_skipped(pointer.committed, exceptions)
     if before < txid - 1:
@@ -160,10 +161,11 @@ def _pruned(snap: Snapshot, retention: int, just_committed: Sequence[int]) -> Ch
 
 
 def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket]:
-    """The next fence for a transaction of which a commit has begun, for who takes that back; its status stays. So does
-    the owner of an attempt, which is still at work; that of an open commit becomes who bars, as its ticket is void.
+    """The next fence for a transaction whose commit has begun; the caller will take that commit back. The status stays.
+    The owner of an attempt stays too, because it is still at work; the owner of an open commit is replaced by the
+    caller, because its ticket is void.
 
-    The ticket `bars`: with it :meth:`State.bar` makes every state refuse the tickets before it.
+    The ticket `bars`: with it :meth:`State.bar` makes every state refuse all earlier tickets.
 
     :raises TransitionError: no commit of it has begun, or it is COMMITTED.
     """
@@ -178,7 +180,7 @@ def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket
         writes=(snap.set_tx(record), snap.set(snap.paths.commit, codec.encode_pointer(pointer))),
         witness=snap.paths.tx(txid),
         result=ticket,
-        # What the ticket says of states depends on the exceptions.
+        # The part of the ticket about states depends on the exceptions.
         unchecked=frozenset({snap.paths.head, snap.paths.topology}),
     )
 
@@ -187,7 +189,7 @@ def take_back(snap: Snapshot, ticket: CommitTicket, reason: str) -> Change[TxRec
     """-> FAILED, and no longer `touched`: no state holds the batch, and none will take it by an older ticket.
 
     :param ticket: of :func:`bar`; every state has been barred with it and holds nothing of the transaction.
-    :raises FencedError: a newer ticket was given out, or another attempt begun.
+    :raises FencedError: a newer ticket was given out, or another attempt began.
     """
     tx = parts.of_ticket(snap, ticket)
     if not ticket.bars or not tx.touched:

@@ -1,4 +1,4 @@
-"""What a person does about the workers of a topology. What workers do themselves is in
+"""What a person does about the workers of a topology. The workers' own steps are in
 :mod:`airflow_trident.ledger.deployments`."""
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from airflow_trident.topology.names import require_name
 def deploy(
     snap: Snapshot, workers: Sequence[str], *, weight: int = 1, affinity: Collection[str] = (), by: str = ""
 ) -> Change[Deployment]:
-    """Name the workers of the topology; they register and are initialised anew. Then a topology that was shut down runs
-    again; one that is paused stays paused.
+    """Names the workers of the topology; they register and are initialised anew. If the topology was shut down, it runs
+    again; if it was paused, it stays paused.
 
-    The folder of deployments must be there.
+    The folder of deployments must exist.
 
-    :param weight: of its load, beside other topologies on the same workers.
-    :param affinity: those of the workers that it should be on.
-    :param by: who, for people.
-    :raises ConfigurationError: no worker, one twice, an affinity to another one, or a weight below 1.
+    :param weight: of its load, compared with other topologies on the same workers.
+    :param affinity: the workers that it should preferably run on.
+    :param by: who deploys it; for people.
+    :raises ConfigurationError: no worker is named, a worker is named twice, the affinity names another one, or the
+        weight is below 1.
     :raises PlanError: a worker cannot have such a name.
     """
     for name in workers:
@@ -45,8 +46,8 @@ def deploy(
         changed_ms=snap.now_ms,
         changed_by=by,
     )
-    with suppress(CorruptRecordError):  # a damaged one is mended by this
-        if (before := _deployment(snap)) is not None:  # whoever serves it still has acknowledged lower epochs
+    with suppress(CorruptRecordError):  # this step replaces a damaged one
+        if (before := _deployment(snap)) is not None:  # its workers have acknowledged lower epochs
             anew = replace(anew, epoch=told(before, DeploymentCommand.INTRODUCE).epoch)
     writes = [snap.put(path, encode(anew)), *_without_answers(snap)]
     if topology.command is Command.SHUTDOWN:
@@ -55,8 +56,8 @@ def deploy(
 
 
 def undeploy(snap: Snapshot) -> Change[Deployment]:
-    """Take the topology from its workers, which finish what they began and serve it no longer. Its lifecycle stays what
-    it is.
+    """Takes the topology from its workers: they finish what they began and no longer serve it. Its lifecycle command
+    stays.
 
     :raises ConfigurationError: it is not deployed.
     """
@@ -70,7 +71,7 @@ def undeploy(snap: Snapshot) -> Change[Deployment]:
 
 
 def obeyed(snap: Snapshot, topology: TopologyRecord, command: Command, by: str) -> tuple[Write, ...]:
-    """What tells the workers of a lifecycle command; nothing where they need not be told, or there are none.
+    """Tells the workers of a lifecycle command; no writes if there are no workers, or they need not be told.
 
     :raises TransitionError: they cannot obey it yet.
     """
@@ -87,7 +88,7 @@ def _deployment(snap: Snapshot) -> Deployment | None:
 
 
 def _without_answers(snap: Snapshot) -> list[Delete]:
-    """Also those that have an epoch which comes again."""
+    """Deletes all workers' answers, also those for an epoch that will come again."""
     path = snap.paths.deployment
     return [Delete(f"{path}/{name}") for name in sorted(snap.names(path))]
 
@@ -95,7 +96,7 @@ def _without_answers(snap: Snapshot) -> list[Delete]:
 def _with_topology(
     snap: Snapshot, topology: TopologyRecord, writes: Sequence[Write], result: Deployment
 ) -> Change[Deployment]:
-    """With the topology's record, which tells by its op id whether the step was done."""
+    """Also writes the topology's record: its op id tells whether the step was done."""
     path = snap.paths.topology
     record = snap.set(path, codec.encode_topology(topology, op=snap.op))
     return Change(writes=(record, *writes), witness=path, result=result)

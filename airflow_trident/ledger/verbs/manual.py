@@ -1,4 +1,4 @@
-"""The verbs that only a person asks for, about one transaction."""
+"""The verbs for one transaction that only a person asks for."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from airflow_trident.protocol.statuses import Status
 def skip(
     snap: Snapshot, txid: int, reason: str, *, seen: SeenTransaction | None = None
 ) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """-> SKIPPED: let the others pass; the pointer moves over it when it can.
+    """-> SKIPPED: other transactions may pass it; the pointer moves over it when it can.
 
-    :param seen: what it was when the person decided; else whatever it is.
-    :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it; or it is not as it was seen.
+    :param seen: the transaction as it was when the person decided; without it any is accepted.
+    :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it; or it has changed since
+        `seen`.
     :raises InvalidatedError: it has no batch to leave out.
     """
     tx = _as_seen(snap, txid, seen)
@@ -47,13 +48,14 @@ def skip(
 def accept_source(
     snap: Snapshot, txid: int, sources: MendedSources, reason: str, *, seen: SeenTransaction | None = None
 ) -> Change[TxRecord]:
-    """A transaction that is committed nowhere takes its source as it is now: new metadata, attempt + 1, nothing
+    """A transaction that is not committed anywhere takes its source as it is now: new metadata, attempt + 1, nothing
     staged, FAILED (or SKIPPED, as it was), `reason` in the record. Later transactions keep their batch (P2).
 
-    :param sources: asked for every stream of its batch; may be asked again, so without effects.
-    :param seen: as of :func:`skip`.
-    :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`; or it is not as it was seen.
-    :raises PassedOverError: it is SKIPPED, and a commit that went over it, whose metadata may follow, has not ended.
+    :param sources: asked for every stream of its batch; may be asked again, so it has no side effects.
+    :param seen: as for :func:`skip`.
+    :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`; or it has changed since `seen`.
+    :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended. The metadata of that later
+        transaction may follow from it.
     """
     tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
     parts.require_not_passed_over(snap, tx)
@@ -73,10 +75,10 @@ def accept_source(
 def close_transaction(
     snap: Snapshot, txid: int, reason: str, *, seen: SeenTransaction | None = None
 ) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """SKIPPED -> CLOSED: it will never be replayed, so that nobody has to remember it (P10, L14).
+    """SKIPPED -> CLOSED: it will never be replayed, so nobody has to remember it (P10, L14).
 
-    :param seen: as of :func:`skip`.
-    :raises TransitionError: it is not SKIPPED, or the pointer has not passed it; or it is not as it was seen.
+    :param seen: as for :func:`skip`.
+    :raises TransitionError: it is not SKIPPED, or the pointer has not passed it; or it has changed since `seen`.
     """
     tx = _as_seen(snap, txid, seen)
     if tx.status is Status.CLOSED:

@@ -1,4 +1,4 @@
-"""Opaque streams over znodes: `protocol.opaque`, from a snapshot to what has to be written."""
+"""Opaque streams over znodes: applies `protocol.opaque` to a snapshot and gives the writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def before(snap: Snapshot, txid: int) -> TxRecord | None:
 def of_next_attempt(snap: Snapshot, tx: TxRecord, metadata_of: MetadataOf | None) -> TxRecord:
     """The record with the batch of its next attempt.
 
-    :raises InvalidatedError: the transaction before it has no batch.
+    :raises InvalidatedError: the previous transaction has no batch.
     """
     definition = snap.topology().definition
     if not definition.opaque or not is_decided_anew(definition, tx, snap.pointer().committed):
@@ -41,7 +41,7 @@ def of_next_attempt(snap: Snapshot, tx: TxRecord, metadata_of: MetadataOf | None
 
 
 def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
-    """The records of the transactions above `txid`, which lose their batch."""
+    """The records of the transactions above `txid`; they lose their batch."""
     definition, later = snap.topology().definition, range(txid + 1, snap.next_txid())
     snap.prefetch_transactions(later)
     found = [tx for tx in map(snap.tx, later) if tx is not None and not tx.invalidated]
@@ -52,8 +52,8 @@ def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
 
 
 def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
-    """Write a record whose metadata may be another one than before; its chunks, if it has any, go and come with it.
-    It shares them with no other any more."""
+    """Writes a record whose metadata may have changed, and replaces its chunks, if it has any. Its metadata is no
+    longer shared with other transactions."""
     old = snap.blob_ref(record.txid)
     ref, chunks = snap.keep_apart(record)
     if old is not None and ref is not None and ref.sha256 == old.sha256:

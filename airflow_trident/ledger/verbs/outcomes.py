@@ -1,6 +1,7 @@
-"""The coordinator's last outcome as a record beside `head` and `commit`.
+"""The coordinator's last outcome, as a record beside `head` and `commit`.
 
-Read with tolerance: it is for people, and what a newer version wrote must not keep an older one from its work.
+A reader ignores records that it cannot read: they are for people, and what a newer version wrote must not stop an older
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _FORMAT = Format(noun="the coordinator's outcome", version=1, cure="The next run
 
 
 def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchanged[None]:
-    """Say it, in a step of its own."""
+    """Writes the outcome, in a step of its own."""
     said = outcome.after(outcome_at(snap), next_txid=snap.next_txid(), now_ms=snap.now_ms)
     if said is None:
         return Unchanged(None)
@@ -27,7 +28,7 @@ def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchange
 
 
 def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write:
-    """That a transaction was begun, as a part of the step that begins it."""
+    """Writes that a transaction was begun, as a part of the step that begins it."""
     outcome = CoordinatorOutcome(kind=OutcomeKind.BEGUN, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag)
     said = outcome.after(outcome_at(snap), next_txid=txid + 1, now_ms=snap.now_ms)
     assert said is not None
@@ -35,7 +36,7 @@ def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write
 
 
 def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
-    """None: nothing was said, or nobody here can read it."""
+    """None: there is no outcome, or this version cannot read it."""
     path = snap.paths.coordinator
     data = snap.data(path)
     if data is None:

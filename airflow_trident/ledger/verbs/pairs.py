@@ -1,4 +1,4 @@
-"""Two steps of a group in one: what a process does that goes from group to group."""
+"""Two steps of a group in one, for a process that goes from group to group."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from airflow_trident.protocol.records import Claim, CommitTicket, Owner
 def processed_and_gate(
     snap: Snapshot, done: Sequence[StagedAttempt], *, owner: Owner | str
 ) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
-    """`processed_many` and `gate_many` of the same group. What is PROCESSED and has no ticket, as it did not fit, is
-    left to a step of its own.
+    """`processed_many` and `gate_many` of the same group. If a PROCESSED transaction gets no ticket because the step is
+    full, a later step gives it one.
 
     :raises StaleAttemptError: one of the attempts is not the current one.
     :raises TransitionError: the turn of the first one has not come.
@@ -42,9 +42,9 @@ def committed_and_begin(
     lag_of: LagOf | None = None,
     plan: str = "",
 ) -> Change[CommittedAndBegun] | Unchanged[CommittedAndBegun]:
-    """`committed_many`, and `begin_many` of what comes next, for which there is room as soon as those are committed.
+    """`committed_many`, and `begin_many` for the next ones: the committed ones make room for them.
 
-    Nothing is changed by what raises: if a source cannot be asked, the tickets are given back by `committed_many`.
+    If it raises, nothing is changed: if a source cannot be asked, the caller uses the tickets with `committed_many`.
 
     :raises FencedError: a newer ticket was given out.
     """
@@ -65,6 +65,6 @@ def committed_and_begin(
 
 
 def _claim_of(snap: Snapshot, begun: Sequence[Begun]) -> str:
-    """The key of the first claim that is new: nobody writes over it, as somebody may over a record."""
+    """The key of the first new claim: nobody overwrites it, while somebody may overwrite a record."""
     new = (one.record for one in begun if one.new and one.record is not None)
     return next((snap.paths.claim(record.claim.key) for record in new), "")

@@ -1,4 +1,4 @@
-"""What the verbs have in common: which record a call is about, and how it moves."""
+"""What the verbs have in common: they find the record of a call, and move it."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def of_ticket(snap: Snapshot, ticket: CommitTicket) -> TxRecord:
 
 
 def require_not_passed_over(snap: Snapshot, tx: TxRecord) -> None:
-    """A group goes over what is SKIPPED while the commit pointer is still below it. Until that commit has ended, the
-    SKIPPED one can come neither before it nor late: a state may hold what is above it, or get it at any moment.
+    """A group goes over SKIPPED transactions while the commit pointer is still below them. Until that commit has ended,
+    a SKIPPED one can be neither replayed before it nor late: a state may hold a higher transaction, or get one at any
+    moment.
 
     :raises PassedOverError: a commit of a transaction above it has begun.
     """
@@ -81,7 +82,7 @@ def moved(snap: Snapshot, tx: TxRecord, status: Status, **changes: Any) -> TxRec
 
 
 def exceptions_write(snap: Snapshot, txid: int | None, to: str, *off: int) -> list[Write]:
-    """:param txid: goes to the list `to`, see :func:`shifted`; None for none. :param off: go from every list."""
+    """:param txid: moved to the list `to`, see :func:`shifted`; None for none. :param off: removed from every list."""
     old = snap.exceptions()
     after = old if txid is None else shifted(old, txid, to)
     for one in off:

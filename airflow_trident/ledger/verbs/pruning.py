@@ -1,8 +1,8 @@
-"""What the ledger forgets, and when (P10). Bounded work per commit.
+"""What the ledger forgets, and when (P10). The work per commit is bounded.
 
-Records of transactions go in the very step that commits another one. Claim keys outlive them: without its key, a run
-that is cleared years later would begin a new transaction and count its data twice. When keys go after all, the topology
-remembers how old the runs were (`floor_ms`), so that such a run is refused instead.
+The step that commits a transaction deletes records of old ones. Claim keys are kept longer: without its key, a run that
+is cleared years later would begin a new transaction and count its data twice. When keys are deleted after all, the
+topology remembers how old the runs were (`floor_ms`), so that such a run is refused.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from airflow_trident.protocol.records import Exceptions
 PRUNED_PER_COMMIT = 50
 KEPT_CLAIMS = 10_000
 CLAIM_SWEEP_COMMITS = 32
-"""Every so many commits one of the 256 buckets of claim keys is swept: ``256 * 32`` commits for all of them."""
+"""Every 32 commits one of the 256 buckets of claim keys is swept: ``256 * 32`` commits for all of them."""
 
 
 def prune(
     snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, just_committed: Collection[int]
 ) -> list[Write]:
-    """Deletes of the oldest committed transactions beyond `retention`, with their chunks.
+    """Deletes the oldest committed transactions beyond `retention`, with their chunks.
 
-    What stands at or below the commit pointer `upto` and is not among the exceptions is committed: no record has to be
-    read. Those that are being committed stay, however old: their committer wants to see them.
+    Every transaction at or below the commit pointer `upto` that is not among the exceptions is committed: no record has
+    to be read. Those that are just being committed stay, however old: their committer wants to see them.
     """
     just = {tx_name(txid): True for txid in just_committed}
     names = snap.names(snap.paths.transactions).after(just)
@@ -45,7 +45,7 @@ def prune(
         return []
     kept_apart = snap.names(snap.paths.chunks)
     chunks = {chunk: True for name in gone for chunk in kept_apart.starting_with(f"{name}-")}
-    # An emitter's chunk may have come after this process looked, and outlived its transaction.
+    # An emitter may have written a chunk after this process looked; such a chunk can outlive its transaction.
     lowest = next(iter(names))
     chunks |= dict.fromkeys(islice(takewhile(lambda chunk: chunk < lowest, kept_apart), PRUNED_PER_COMMIT), True)
     writes: list[Write] = [Delete(snap.paths.tx(int(name))) for name in gone]
@@ -55,8 +55,8 @@ def prune(
 
 
 def _unshared(kept_apart: FolderNames, transactions: FolderNames) -> Iterator[str]:
-    """The chunks of metadata that nobody shares any more. Only a transaction that is begun shares, and with the last
-    base that there is then: so those that share one are between it and the next. The last one stays."""
+    """The chunks of bases that no transaction shares any more. Only a transaction that begins shares, and only with the
+    last base at that time: so all that share a base are between it and the next one. The last base stays."""
     bases = [list(names) for _, names in groupby(kept_apart.starting_with(BASE), key=_written_with)]
     for base, following in pairwise(bases):
         first, end = _written_with(base[0]), _written_with(following[0])
@@ -65,7 +65,7 @@ def _unshared(kept_apart: FolderNames, transactions: FolderNames) -> Iterator[st
 
 
 def _written_with(name: str) -> int:
-    """The transaction that a base was written with."""
+    """The txid of the transaction that a base was written with."""
     return int(name.removeprefix(BASE).split("-")[0])
 
 
@@ -79,10 +79,8 @@ def bucket_of_sweep(txid: int) -> str:
 
 
 def sweep_claims(snap: Snapshot, bucket: str, kept: int) -> Change[int] | Unchanged[int]:
-    """Delete the bucket's claim keys whose transaction is more than `kept` behind the commit pointer and is pruned.
-
-    The result is how many went. The topology record is the witness: it is written in the same step.
-    """
+    """Deletes the bucket's claim keys whose transaction is more than `kept` behind the commit pointer and is pruned.
+    Returns how many were deleted. The topology record is the witness: the same step writes it."""
     folder = snap.paths.bucket(bucket)
     names = sorted(snap.names(folder))
     alive = snap.names(snap.paths.transactions)
@@ -96,6 +94,6 @@ def sweep_claims(snap: Snapshot, bucket: str, kept: int) -> Change[int] | Unchan
     record = replace(topology, floor_ms=floor_ms)
     writes: list[Write] = [snap.set(snap.paths.topology, codec.encode_topology(record, op=snap.op))]
     writes.extend(Delete(f"{folder}/{name}") for name in old)
-    # The pointer only rises, and a pruned transaction stays pruned: what was old stays old.
+    # The pointer only rises, and a pruned transaction stays pruned: an old key stays old.
     unchecked = frozenset({snap.paths.commit, *(f"{folder}/{name}" for name in names)})
     return Change(writes=tuple(writes), witness=snap.paths.topology, result=len(old), unchecked=unchecked)

@@ -1,4 +1,4 @@
-"""Tickets as every ledger gives them out."""
+"""Tickets, the same for every ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_trident.protocol.state_gaps import for_states
 def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> CommitTicket:
     """The ticket with the next fence.
 
-    :param staged: what it brings into the states; None: nothing, it only bars the tickets before it.
+    :param staged: the batch that it brings into the states; None: nothing, the ticket only bars earlier ones.
     """
     return CommitTicket(
         topology=view.topology.name,

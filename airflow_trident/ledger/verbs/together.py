@@ -1,6 +1,6 @@
-"""Several decisions in one step: what the verbs of groups are made of.
+"""Several decisions in one step: the verbs of groups are made of these.
 
-A group is a run of transactions that one owner begins, processes and commits together. It is nothing durable: every
+A group is a run of transactions that one owner begins, processes and commits together. A group is not durable: every
 transaction keeps its own record, claim, attempt and status. Only the writes go together. A step of a group does what
 the steps of its members would do one after the other, or nothing at all.
 """
@@ -19,13 +19,13 @@ from airflow_trident.ledger.znodes import Create, Delete, Set
 T = TypeVar("T")
 
 GROUP_BYTES = 450 * 1024
-"""A step takes no more members when its records have so many bytes: half of what ZooKeeper takes in one request."""
+"""A step takes no more members when its records have this many bytes: half of what ZooKeeper takes in one request."""
 
 
 class Together:
-    """Decisions that see what those before them write, and become one :class:`Change`.
+    """Decisions that see the writes of earlier ones and become one :class:`Change`.
 
-    What any of them depends on is checked in the step.
+    The step checks everything that any of them depends on.
     """
 
     def __init__(self, snap: Snapshot) -> None:
@@ -37,13 +37,14 @@ class Together:
         self.bytes = 0
 
     def then(self, decide: Decide[T]) -> T:
-        """One more decision; its answer."""
+        """Takes one more decision and returns its answer."""
         part, decided = self._decided(decide)
         self._take(part, decided)
         return decided.result
 
     def while_they_fit(self, decisions: Iterable[Decide[T]]) -> tuple[T, ...]:
-        """One after the other, the first one in any case, until the step is full: the answers of those that it took."""
+        """Takes one decision after the other until the step is full, the first one in any case. Returns the answers of
+        those that it took."""
         found: list[T] = []
         for decide in decisions:
             part, decided = self._decided(decide)
@@ -54,9 +55,9 @@ class Together:
         return tuple(found)
 
     def change(self, result: T, *, witness: str = "") -> Change[T] | Unchanged[T]:
-        """All of them as one step.
+        """All decisions as one step.
 
-        :param witness: another one than that of the first decision.
+        :param witness: used instead of the witness of the first decision.
         """
         if not self._writes:
             return Unchanged(result)
@@ -86,7 +87,7 @@ class Together:
         self._checked |= part.used.keys() - unchecked
 
     def _put(self, write: Write) -> None:
-        """As one write of the path, on the condition of the first."""
+        """Merges writes to the same path into one, with the condition of the first."""
         before = self._writes.get(write.path)
         if before is None or (isinstance(before, Set) and isinstance(write, Set)):
             self._writes[write.path] = write
@@ -105,7 +106,7 @@ def size(write: Write | None) -> int:
 
 
 def of_one(decided: Change[tuple[T, ...]] | Unchanged[tuple[T, ...]]) -> Change[T] | Unchanged[T]:
-    """The answer about the only member of a group of one."""
+    """The answer for the only member of a group."""
     (result,) = decided.result
     if isinstance(decided, Unchanged):
         return Unchanged(result)
@@ -113,7 +114,7 @@ def of_one(decided: Change[tuple[T, ...]] | Unchanged[tuple[T, ...]]) -> Change[
 
 
 def require_order(txids: Sequence[int]) -> None:
-    """:raises ConfigurationError: they do not rise."""
+    """:raises ConfigurationError: the txids do not rise."""
     if any(later <= one for one, later in pairwise(txids)):
         raise ConfigurationError(
             f"a group is given in the order of its txids, each once, and not as {list(txids)}", "Sort them."

@@ -1,4 +1,4 @@
-"""The verbs about a whole topology: its definition, its lifecycle, what belongs to its states and what they lack."""
+"""The verbs for a whole topology: its definition, its lifecycle command, and what its states hold and lack."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from airflow_trident.protocol.topology_definition import Definition
 def redefine(
     snap: Snapshot, definition: Definition, *, accept_change: bool = False, empty: Collection[str] = ()
 ) -> Change[TopologyRecord] | Unchanged[TopologyRecord]:
-    """Another definition for the topology; see :meth:`Ledger.register`."""
+    """Gives the topology another definition; see :meth:`Ledger.register`."""
     topology = snap.topology()
     differences = topology.definition.differences(definition)
     if topology.definition == definition:
         return Unchanged(topology)
     if differences and not accept_change:
         raise definition_changed(topology.name, differences)
-    # Without differences it says more than an older version recorded, which is known from now on.
+    # There are no differences, but this definition records more than an older version did: keep that.
     return _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty))
 
 
 def set_command(
     snap: Snapshot, command: Command, *, seen: SeenTopology | None = None, by: str = ""
 ) -> Change[TopologyRecord]:
-    """Change the lifecycle command, raising its epoch by one. The workers on which the topology is deployed are told in
-    the same step.
+    """Changes the lifecycle command and raises its epoch by one. If the topology is deployed on workers, the same step
+    tells them.
 
-    :param seen: what it was when the person decided; else whatever it is.
+    :param seen: the topology as it was when the person decided; without it any is accepted.
     :param by: who, for people.
-    :raises TransitionError: it was given another command since it was seen; or RUN for workers that have not all
-        confirmed that they are initialised.
+    :raises TransitionError: it was given another command since `seen`; or RUN, but not all workers have confirmed that
+        they are initialised.
     """
     topology = snap.topology()
     if seen is not None:
@@ -55,8 +55,8 @@ def _new_topology(snap: Snapshot, record: TopologyRecord) -> Change[TopologyReco
 
 
 def redefined(record: TopologyRecord, definition: Definition, committed: int, empty: Collection[str]) -> TopologyRecord:
-    """The topology with another definition. A state that is new, or was changed and holds nothing, belongs to it from
-    the next commit on.
+    """The topology with another definition. A new state, or a changed one that holds nothing, belongs to the topology
+    from the next commit on.
 
     :param committed: the commit pointer.
     :param empty: the names of the states that hold nothing.
@@ -78,7 +78,7 @@ def redefined(record: TopologyRecord, definition: Definition, committed: int, em
 
 
 def noted(record: TopologyRecord, since: Mapping[str, int], lost: Sequence[Loss], *, at_ms: int) -> TopologyRecord:
-    """The topology with what a look at its states, or a person, said."""
+    """The topology with what its states, or a person, said."""
     return replace(
         record,
         since={**record.since, **since},
@@ -89,14 +89,14 @@ def noted(record: TopologyRecord, since: Mapping[str, int], lost: Sequence[Loss]
 def note_states(
     snap: Snapshot, *, since: Mapping[str, int] | None = None, lost: Sequence[Loss] = ()
 ) -> Change[TopologyRecord]:
-    """Note since when states belong to the topology, and what they were given up for (L13)."""
+    """Notes since when states belong to the topology, and which transactions a person gave up for them (L13)."""
     return _new_topology(snap, noted(snap.topology(), since or {}, lost, at_ms=snap.now_ms))
 
 
 def take_fence(snap: Snapshot) -> Change[int]:
-    """A fence above all that were given out, for who brings a state up to its ledger, outside of a commit.
+    """A fence above all earlier ones, for a caller that brings a state up to its ledger outside of a commit.
 
-    The topology's record is written with it as it is: the commit pointer has no place for an op id.
+    The topology's record is written unchanged with it, because the commit pointer has no place for an op id.
     """
     pointer, path = snap.pointer(), snap.paths.topology
     writes: list[Write] = [

@@ -1,10 +1,10 @@
 """ZooKeeper through kazoo, wrapped once.
 
-What kazoo does not do by itself, and this file does: a deadline on every call (its own wait for ever); refusals of
-a `multi` raised (it returns them in a list); a lost answer told apart from a refusal; a fresh client in a forked child
-(an inherited one hangs); host names checked; the reason of a failed connection (it is only logged); a client that
-hangs after a restored server replaced; a connection that a server never answers given up. Nothing is ever sent twice
-here.
+This file does what kazoo does not: every call has a deadline (kazoo's own calls wait for ever); refusals of a `multi`
+are raised (kazoo returns them in a list); a lost answer is told apart from a refusal; a forked child gets a fresh
+client (an inherited one hangs); host names are checked; errors give the reason of a failed connection (kazoo only logs
+it); a client that hangs because the server was restored is replaced; a connection that a server never answers is given
+up. This file never sends anything twice.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 _PAUSE_S = 0.05
-"""Between two tries of a read while there is no session."""
+"""The pause between two tries of a read while there is no session."""
 _CLOSE_S = 5.0
-"""How long a client may take to say good-bye; after that it ends in the background."""
+"""How long closing a client may take; after that it ends in the background."""
 
 _instances: weakref.WeakSet[ZooKeeperZNodes] = weakref.WeakSet()
 _inherited: list[KazooClient] = []
-"""Clients of the parent process: kept, so that nothing of them is ever run or finalised here."""
+"""Clients of the parent process. They are kept, so that this process never runs or finalises any of them."""
 
 
 class ZooKeeperZNodes:
     """A :class:`~airflow_trident.ledger.znodes.ZNodes` on a real ensemble. Connects when first used.
 
-    Not for sharing between threads; a forked child may go on using it and gets a session of its own.
+    Do not share it between threads. A forked child may go on using it and gets its own session.
 
-    :param on_change: told the path of a watched node that changed, or None when the connection was lost and every armed
-        watch with it; called in kazoo's thread, so it must return at once.
+    :param on_change: called with the path of a watched node that changed, or with None when the connection, and with it
+        every armed watch, was lost. It runs in kazoo's thread, so it must return at once.
     """
 
     def __init__(self, settings: ZooKeeperSettings, on_change: Callable[[str | None], None] | None = None) -> None:
@@ -77,7 +77,7 @@ class ZooKeeperZNodes:
         )
 
     def ensure(self, path: str) -> None:
-        # The chroot too: kazoo never creates its own kind of chroot, which is why paths are prefixed here instead.
+        # This creates the chroot, too: kazoo never creates its own chroot, so paths are prefixed here instead.
         steps = self._full(path).strip("/").split("/")
         every = ["/" + "/".join(steps[:depth]) for depth in range(1, len(steps) + 1)]
         deadline = time.monotonic() + self.settings.op_deadline_s
@@ -91,12 +91,12 @@ class ZooKeeperZNodes:
         return self.arm(seen) or self._event.wait(max(0.0, deadline - time.monotonic()))
 
     def arm(self, seen: Mapping[str, int | None]) -> bool:
-        """Watch the nodes without waiting; True: a node is not at the version seen, or that cannot be told."""
+        """Watches the nodes without waiting. True: a node is not at the version seen, or that is unknown."""
         client = self._ready(time.monotonic() + self.settings.op_deadline_s)
         self.round_trips += 1
         try:
             with self._translated(f"watch {', '.join(seen)}"):
-                # Always the same function: kazoo keeps a set per path, so that waiting again adds no second watch.
+                # Always the same function: kazoo keeps a set per path, so waiting again adds no second watch.
                 armed = [client.exists_async(self._full(path), watch=self._on_event) for path in seen]
                 stats = [one.get(timeout=self.settings.op_deadline_s) for one in armed]
         except OutcomeUnknownError:
@@ -116,7 +116,7 @@ class ZooKeeperZNodes:
     # ---- the session -------------------------------------------------------------------------------------------
 
     def forget_inherited(self) -> None:
-        """In a forked child: the parent's client is neither used nor closed."""
+        """In a forked child: never use or close the parent's client."""
         if self._client is not None:
             _inherited.append(self._client)
         self._client = None
@@ -162,7 +162,7 @@ class ZooKeeperZNodes:
             timeout=settings.session_timeout_s,
             auth_data=[("digest", f"{auth.user}:{auth.password}")] if auth else None,
             default_acl=acl or None,
-            # kazoo's default waits up to an hour between two tries: a minute's outage would last two.
+            # By default kazoo waits up to an hour between two tries: an outage of a minute would last two.
             connection_retry=KazooRetry(max_tries=-1, delay=0.1, backoff=1.5, max_delay=2.0),
             logger=self._connection_log.logger,
             handler=self._connect_watchdog.seen_by(SequentialThreadingHandler()),
@@ -185,8 +185,8 @@ class ZooKeeperZNodes:
         return client
 
     def _replace(self, client: KazooClient) -> None:
-        """Drop a client that never connected: if it saw newer data than a restored server has, it is refused for ever.
-        What it had queued is not sent."""
+        """Drops a client that never connected: if it saw newer data than a restored server has, that server refuses it
+        for ever. Its queued requests are not sent."""
         if self._client is client:
             self._client = None
             self._connected = threading.Event()
@@ -255,7 +255,7 @@ class ZooKeeperZNodes:
         return answer
 
     def _create(self, path: str, deadline: float) -> None:
-        """An empty node, where none is. Repeating this has no effect, so a lost answer needs no resolving."""
+        """Creates an empty node where none is. Repeating this has no effect, so a lost answer needs no resolving."""
         while True:
             try:
                 return self._multi([Create(path)])
@@ -274,7 +274,7 @@ class ZooKeeperZNodes:
 
     @contextlib.contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
-        """kazoo's errors as ours. A lost answer is an OutcomeUnknownError, also that of a read."""
+        """Raises kazoo's errors as this package's. A lost answer is an OutcomeUnknownError, also for a read."""
         from kazoo import exceptions as kz
         from kazoo.handlers.threading import KazooTimeoutError
 
@@ -325,14 +325,14 @@ def _left_s(deadline: float) -> float:
 
 
 def _stop(client: KazooClient) -> None:
-    """Say good-bye and free what it holds; in the background if the server does not listen.
+    """Closes the session and frees what the client holds; in the background if the server does not answer.
 
-    An Airflow task leaves without running exit handlers, so a client that was not stopped keeps its session, and with
-    it the ephemeral nodes, until the timeout.
+    An Airflow task ends without running exit handlers. So a client that was not stopped keeps its session, and with it
+    the ephemeral nodes, until the timeout.
     """
 
     def end() -> None:
-        with contextlib.suppress(Exception):  # whatever goes wrong: nobody needs this client any more
+        with contextlib.suppress(Exception):  # errors do not matter: nobody needs this client any more
             client.stop()
             client.close()
 

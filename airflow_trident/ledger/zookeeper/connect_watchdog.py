@@ -1,4 +1,4 @@
-"""When to give up a connection on which a server does not say a word."""
+"""Gives up a connection if the server never answers on it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 class ConnectWatchdog:
     """A client's latest try to connect.
 
-    A server that is just starting may take a connection and neither answer nor close it (3.9: closing fails while it
+    A server that is just starting may accept a connection and neither answer nor close it (3.9: closing fails while it
     has no database yet). kazoo waits for the answer as long as a session may last, which is longer than a call may
-    take. Given up here, it tries again, with the same session.
+    take. If the connection is given up here, kazoo tries again with the same session.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class ConnectWatchdog:
         self._since = 0.0
 
     def seen_by(self, handler: Any) -> Any:
-        """kazoo's handler for one client, whose connections are noticed from now on."""
+        """Returns kazoo's handler for one client; from now on this watchdog notices its connections."""
         connect = handler.create_connection
 
         def create_connection(*args: Any, **kwargs: Any) -> socket.socket:
@@ -33,7 +33,7 @@ class ConnectWatchdog:
         return handler
 
     def give_up_after(self, answer_s: float) -> None:
-        """End the connection if it is older than that. To be called only while there is no session."""
+        """Ends the connection if it is older than `answer_s` seconds. Call this only while there is no session."""
         waiting = self._socket
         if waiting is not None and time.monotonic() - self._since >= answer_s:
             self._socket = None

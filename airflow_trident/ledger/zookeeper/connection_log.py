@@ -1,4 +1,4 @@
-"""Why there is no connection: kazoo only logs it, and once for each of its many tries."""
+"""Why there is no connection: kazoo only logs the reason, once for each of its many tries."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MEANINGLESS = "Transition to CONNECTING"
 
 
 class ConnectionLog:
-    """A logger for one client of kazoo, which remembers its warnings, and makes of those of an outage one line at its
-    beginning, one each minute that it lasts, and one at its end.
+    """A logger for one client of kazoo, which remembers its warnings. For an outage it logs one line at the beginning,
+    one each minute, and one at the end.
 
-    :param where: which ensemble, for the log.
+    :param where: names the ensemble in the log.
     """
 
     def __init__(self, where: str, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -25,7 +25,7 @@ class ConnectionLog:
         self.logger = logging.Logger("airflow_trident.zookeeper", logging.DEBUG if in_detail else logging.WARNING)
         if in_detail:
             self.logger.parent = self._log
-        # It would show the password: it logs each request, and the credentials are one.
+        # kazoo logs each request, and the credentials are one: without this the log would show the password.
         self.logger.addFilter(lambda record: not any(type(part).__name__ == "Auth" for part in record.args or ()))
         self._lines: dict[str, None] = {}
         self._since_s: float | None = None
@@ -54,7 +54,7 @@ class ConnectionLog:
             self._log.warning("%s: no connection for %.0f s, %d tries: %s", self._where, lasts_s, self._dropped, line)
 
     def connected(self) -> None:
-        """To be called when there is a session: the end of an outage, if there was one."""
+        """Call this when there is a session: it logs the end of an outage, if there was one."""
         if self._since_s is not None:
             lasted_s = self._clock_s() - self._since_s
             self._log.warning("%s: connected again after %.1f s", self._where, lasted_s)
@@ -64,6 +64,6 @@ class ConnectionLog:
         self._lines.clear()
 
     def text(self) -> str:
-        """The last few different ones, as the end of a sentence."""
+        """The last few different warnings, as the end of a sentence."""
         lines = [line.replace("\n", " ") for line in self._lines if line != _MEANINGLESS]
         return f" ({'; '.join(lines[-3:])})" if lines else ""

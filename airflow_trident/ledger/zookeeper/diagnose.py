@@ -1,6 +1,6 @@
-"""What can be found out about an ensemble for people: sizes, limits, access lists, speed. Nothing here decides.
+"""Facts about an ensemble for people: sizes, limits, access lists, speed. Nothing here decides.
 
-Facts that a server does not tell are None: its administrator may have switched off ZooKeeper's four letter words.
+A fact is None if the server does not tell it: its administrator may have switched off ZooKeeper's four letter words.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PROBE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """A server. `mode`: leader, follower, standalone. `session_timeout_s`: granted. `max_connections`: per address; 0:
-    any."""
+    """One server. `mode`: leader, follower, standalone. `session_timeout_s`: granted by it. `max_connections`: per
+    address; 0: no limit."""
 
     address: str
     version: str | None = None
@@ -37,7 +37,7 @@ class ServerFacts:
 
 
 def server_facts(settings: ZooKeeperSettings) -> list[ServerFacts]:
-    """Each server by itself, without TLS: one that only speaks TLS tells nothing."""
+    """The facts of each server, asked without TLS: a server that only speaks TLS tells nothing."""
     return [_ask(address, settings.session_timeout_s) for address in settings.hosts.split(",")]
 
 
@@ -73,7 +73,7 @@ def _number(pattern: str, text: str) -> int | None:
 
 
 def _granted_s(host: str, port: int, wanted_s: float) -> float | None:
-    """Open a session by hand and close it again: kazoo keeps what was granted to itself.
+    """Opens a session by hand and closes it again, because kazoo does not show the granted timeout.
 
     The frames are ZooKeeper's ConnectRequest and ConnectResponse (zookeeper.jute) and a close request (opcode -11).
     """
@@ -95,7 +95,7 @@ def _granted_s(host: str, port: int, wanted_s: float) -> float | None:
 
 
 def access_list(znodes: ZooKeeperZNodes, path: str) -> list[tuple[str, str]] | None:
-    """Who may do what to a node, as ``("world:anyone", "ALL")``; None where it does not exist.
+    """Who may do what to a node, as ``("world:anyone", "ALL")``; None if it does not exist.
 
     :raises LedgerUnavailableError: no answer. :raises LedgerAuthError: not allowed to ask.
     """
@@ -109,7 +109,8 @@ def access_list(znodes: ZooKeeperZNodes, path: str) -> list[tuple[str, str]] | N
 
 
 def write_latency_ms(znodes: ZooKeeperZNodes, folder: str, *, writes: int = 15) -> float:
-    """The median of small durable writes below `folder`, which is created. Leaves nothing behind.
+    """The median time of small durable writes below `folder`, in milliseconds. Creates `folder` and leaves nothing else
+    behind.
 
     :raises LedgerAuthError: this user may not write there.
     """

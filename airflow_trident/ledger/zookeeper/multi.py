@@ -1,4 +1,4 @@
-"""A `multi` as kazoo has it: its operations, and which of them was refused."""
+"""Adds operations to a `multi` of kazoo, and finds which of them was refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Refusal, re
 
 
 def raise_first(ops: Sequence[Op], results: Sequence[object]) -> None:
-    """:raises WriteRefusedError: for the operation whose condition did not hold; or what else it answered."""
+    """:raises WriteRefusedError: the condition of an operation did not hold. Other failures are raised as they are."""
     from kazoo import exceptions as kz
 
     refusals = {

@@ -1,4 +1,4 @@
-"""How to reach ZooKeeper. Plain data; no secret is ever shown."""
+"""How to reach ZooKeeper. Plain data; secrets are never shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+)(:(\d{1,5}))?\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigestAuth:
-    """ZooKeeper's user and password. Use the same for all workers: what one creates only this user may change."""
+    """ZooKeeper's user and password. Use the same for all workers: only the user who created a node may change it."""
 
     user: str
     password: str = field(repr=False)
@@ -25,8 +25,8 @@ class Tls:
     """Encrypted connections. Paths are PEM files.
 
     `ca`: who must have signed the server's certificate ("" for the system's list). `certificate` and `key`: what the
-    client shows, where the server asks. `acl_identity`: the distinguished name in that certificate
-    (``CN=airflow``); if given, nodes are created for it alone.
+    client shows if the server asks. `acl_identity`: the distinguished name in that certificate (``CN=airflow``); if
+    given, nodes are created for this identity alone.
     """
 
     ca: str = ""
@@ -52,9 +52,9 @@ class ZooKeeperSettings:
     """An ensemble and how to talk to it.
 
     `hosts`: ``host:port,host:port``, optionally followed by ``/folder`` as ZooKeeper writes it, which is the same as
-    `chroot`: everything lives below it (it is created where it does not exist). `session_timeout_s` is negotiated by
-    the server (4 to 40 s by default). `op_deadline_s`: how long one call may take; a leader that hangs is replaced
-    after 13 to 16 s, so less than 20 s gives up too early.
+    `chroot`: everything lives below it (it is created if it does not exist). `session_timeout_s` is negotiated by the
+    server (4 to 40 s by default). `op_deadline_s`: the longest time of one call. A leader that hangs is replaced after
+    13 to 16 s, so less than 20 s gives up too early.
     """
 
     hosts: str
