@@ -1,4 +1,4 @@
-"""The hook of connection type ``zookeeper``: from an Airflow connection to a ledger."""
+"""The hook for connections of type ``zookeeper``: opens ledgers from an Airflow connection."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _EXTRAS = frozenset(
 
 
 class ZooKeeperHook(BaseHook):
-    """Opens ledgers, and plain clients, on the ensemble that a connection names.
+    """Opens ledgers, and plain clients, on the ensemble of a connection.
 
-    The connection's host is ``zk1:2181,zk2:2181``; login and password are ZooKeeper's digest user; the extras are
-    those of the connection form. Nothing is opened before it is asked for.
+    The connection's host is ``zk1:2181,zk2:2181``. Its login and password are ZooKeeper's digest user. Its extras are
+    those of the connection form. The hook opens nothing before it is asked to.
 
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
     """
@@ -57,9 +57,9 @@ class ZooKeeperHook(BaseHook):
         self.zookeeper_conn_id = zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
 
     def get_conn(self) -> ZooKeeperZNodes:
-        """A client, connecting when first used; the caller closes it.
+        """A client, which connects on first use; the caller closes it.
 
-        :raises ConfigurationError: the connection cannot be meant as it is written.
+        :raises ConfigurationError: the connection is invalid.
         """
         from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 
@@ -68,8 +68,8 @@ class ZooKeeperHook(BaseHook):
     def get_ledger(self, topology_name: str, *, incarnation: str = "", staging_dir: str | None = None) -> ZNodeLedger:
         """The ledger of a topology below ``[trident] root``; the caller closes it.
 
-        :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
-        :param staging_dir: of who stages batches, if it is not the configured one.
+        :param incarnation: the expected incarnation of the topology, if known: any other is refused.
+        :param staging_dir: where the caller stages batches, if not in the configured folder.
         """
         from airflow_trident.ledger.open import open_ledger
 
@@ -84,7 +84,7 @@ class ZooKeeperHook(BaseHook):
     def get_ledgers(self, *, deadline_s: float | None = None) -> Ledgers:
         """All ledgers below ``[trident] root`` through one client; the caller closes it.
 
-        :param deadline_s: of each call, where the connection's own deadlines are longer.
+        :param deadline_s: limit for each call, if the connection's own deadlines are longer.
         """
         from airflow_trident.ledger.open import Ledgers
 
@@ -104,11 +104,11 @@ class ZooKeeperHook(BaseHook):
         return list_topologies(self.zookeeper_settings(), root=settings.text(settings.ROOT))
 
     def zookeeper_settings(self) -> ZooKeeperSettings:
-        """:raises ConfigurationError: the connection cannot be meant as it is written."""
+        """:raises ConfigurationError: the connection is invalid."""
         return settings_of(self.get_connection(self.zookeeper_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the connection form's button: whether the ensemble answers, and if not, the real reason."""
+        """For the button of the connection form: whether the ensemble answers, and if not, the real reason."""
         try:
             where, names = self.zookeeper_settings(), self.topology_names()
         except TridentError as error:
@@ -118,7 +118,7 @@ class ZooKeeperHook(BaseHook):
 
 
 def settings_of(connection: Connection) -> ZooKeeperSettings:
-    """What a connection of type ``zookeeper`` means.
+    """The settings in a connection of type ``zookeeper``.
 
     :raises ConfigurationError: another type, no host, a contradiction, or an unknown extra.
     """
@@ -173,7 +173,7 @@ def _tls(name: str, extra: dict[str, Any]) -> Tls | None:
 
 
 def _flag(name: str, extra: dict[str, Any], key: str, *, default: bool) -> bool:
-    """A switch; from a URI it comes as text."""
+    """A switch; a connection URI gives it as text."""
     value = extra.get(key)
     if value is None or value == "":
         return default

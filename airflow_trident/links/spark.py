@@ -1,4 +1,4 @@
-"""The link from an emitter to the Spark job's own page."""
+"""The link from an emitter to the Spark UI of its job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SparkUiLink(BaseOperatorLink):
-    """ "Spark UI": where the running job can be looked at. Pushed as soon as Spark tells it, gone when the job is."""
+    """ "Spark UI": the web page of the running job. Pushed as soon as Spark gives its address; ends with the job."""
 
     name = "Spark UI"
 

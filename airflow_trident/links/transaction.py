@@ -1,4 +1,4 @@
-"""The link from a task to its transaction's page."""
+"""The link from a task to the page of its transaction."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 VIEW_ROUTE = "transactions"
 """`url_route` of the plugin's page in Airflow's navigation."""
 APP_PREFIX = "/trident"
-"""Where the plugin's application is mounted in the API server."""
+"""Path of the plugin's application in the API server."""
 
 
 def base_path() -> str:
-    """The path of ``[api] base_url``, without a slash at its end: Airflow may be served below one."""
+    """The path of ``[api] base_url``, without a slash at the end. Airflow may be served below such a path."""
     from airflow.providers.common.compat.sdk import conf
 
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
@@ -34,7 +34,7 @@ def transaction_url(topology: str, *txids: int) -> str:
 
 
 class TransactionLink(BaseOperatorLink):
-    """ "Transaction": the ledger's entry. Made in the worker when the task ends, kept as an XCom."""
+    """ "Transaction": the entry in the ledger. Made in the worker when the task ends, and kept as an XCom."""
 
     name = "Transaction"
 

@@ -1,4 +1,4 @@
-"""The backfill task: replays FAILED and SKIPPED transactions."""
+"""The backfill task: replays transactions that are not committed."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ if TYPE_CHECKING:
 class TridentBackfillOperator(EngineOperator):
     """Replays transactions that are not committed, lowest first, each exactly once; one failure does not stop the rest.
 
-    Without `txid`, `first` and `last` all FAILED transactions, those whose replay was begun and not ended (by a killed
-    try of this task, too), and what is processed and nobody commits. Returns the txids that it committed, with those
-    that the commit sweep took along; skips when there is nothing to do; fails when a transaction failed again.
+    Without `txid`, `first` and `last` it takes all FAILED transactions, all whose replay began and did not end (also
+    in a killed try of this task), and the processed ones that nobody commits. Returns the txids that it committed,
+    with those that its commit sweep also committed. Skips when there is nothing to do. Fails when a transaction failed
+    again.
 
     :param topology: the Topology.
     :param txid: one transaction (templated).
     :param first: lowest txid of a range (templated); open when only `last` is given.
     :param last: highest txid of a range (templated); open when only `first` is given.
-    :param group: how many are processed and committed together, if they are several and above the commit pointer: so
-        many at most; ``auto``: by how much there is to read, and how long it takes; 1: each by itself (templated).
-    :raises ConfigurationError: `group` is a number, and the topology or a state of it goes one by one.
+    :param group: how many transactions are processed and committed together, if there are several above the commit
+        pointer: at most this number; ``auto``: chosen by how much there is to read and how long it takes; 1: each
+        alone (templated).
+    :raises ConfigurationError: `group` is a number, but the topology or one of its states takes one at a time.
     """
 
     template_fields: Sequence[str] = ("txid", "first", "last", "group", *EngineOperator.template_fields)
@@ -71,7 +73,7 @@ class TridentBackfillOperator(EngineOperator):
             return committed
 
     def replay(self, ledger: Ledger, context: Context) -> list[int]:
-        """The txids that were committed; see the class for when it skips and fails."""
+        """The txids that were committed; the docstring of the class says when the task skips or fails."""
         asset_events.begin(self.topology, ledger)
         results = Backfill(
             ledger=ledger,
@@ -112,5 +114,5 @@ class TridentBackfillOperator(EngineOperator):
 
 
 def _optional(value: Any) -> int | None:
-    """None for what a template left empty."""
+    """None if a template gave no value."""
     return None if value is None or str(value).strip() in ("", "None") else parse_txid(value)

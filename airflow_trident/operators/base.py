@@ -1,4 +1,4 @@
-"""What all Trident tasks share: their topology, their ledger, their engine, and how an error becomes an outcome."""
+"""What all Trident tasks share: their topology, their ledger, and what Airflow does after an error."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 INCARNATION = "incarnation"
-"""XCom key of a coordinator: the life of the topology that its txids are of."""
+"""XCom key of a coordinator: the incarnation of the topology that its txids belong to."""
 COORDINATE = "coordinate"
 WAIT_TIMEOUT = timedelta(days=7)
-"""How long a task waits for others in all, over any number of workers: the default of Airflow's sensors."""
+"""The longest total wait of a task for others, over all its starts in workers: the default of Airflow's sensors."""
 
 
 def require_topology(topology: Topology | str) -> Topology:
-    """A topology that tasks can run, checked while the DAG is built.
+    """Check, while the DAG is built, that tasks can run the topology.
 
     :raises PlanError: a mistake in the plan, or a state that does not outlive one task.
-    :raises ConfigurationError: only its name was given.
+    :raises ConfigurationError: only the topology's name was given.
     """
     if not isinstance(topology, Topology):
         raise ConfigurationError(
@@ -76,20 +76,21 @@ def require_durable(topology: Topology) -> None:
 
 
 def topology_name(topology: Topology | str) -> str:
-    """The name, for tasks that need no more. :raises PlanError: it cannot be a name."""
+    """The name, for tasks that need no Topology. :raises PlanError: it is not a valid name."""
     return require_topology(topology).name if isinstance(topology, Topology) else require_name("topology", topology)
 
 
 class airflow_outcome:  # noqa: N801 - used as contextlib's own are
-    """The one table from errors to what Airflow does: RETRY goes on as it is, FAIL ends the task without a retry; its
-    text then begins with the error's class, by which the reference of errors is sorted. Inside, states and spouts find
-    Airflow's connections.
+    """The one table from errors to what Airflow does. RETRY: the error is raised as it is, so Airflow may retry. FAIL:
+    the task fails without a retry, and the text begins with the error's class, by which the reference of errors is
+    sorted. Inside the block, states and spouts find Airflow's connections.
 
-    Airflow prints an error above its stack, then its causes with theirs: the log would end in frames of a driver or of
-    Java. So what led to the error is logged before, and what Airflow prints last is its text, its cure and few frames.
+    Airflow prints an error above its stack trace, and then its causes with theirs, so the log would end in frames of a
+    driver or of Java. So the causes are logged before. The last text that Airflow prints is the error, its cure and
+    a few frames.
 
-    Of a FailedException Airflow logs the text alone: it takes a SystemExit for a failure like any other, but prints no
-    stack trace, which would be ours. Callbacks find what ended the task as the ``__cause__``.
+    For a FailedException Airflow logs only the text: a SystemExit is a failure like any other for Airflow, but without
+    a stack trace, which would show only our code. Callbacks find the original error in ``__cause__``.
     """
 
     def __enter__(self) -> None:
@@ -109,19 +110,19 @@ class airflow_outcome:  # noqa: N801 - used as contextlib's own are
 
 
 class LedgerTask:
-    """What tasks that work on a topology's ledger share; mixed into operators and sensors. Opens nothing by itself."""
+    """A mixin for operators and sensors that work on a topology's ledger. It opens nothing by itself."""
 
     topology_name: str
     zookeeper_conn_id: str | None
     current_txids: Sequence[int] = ()
-    """What the task works on, lowest first, once it is known: for the extra link, and lineage."""
+    """The transactions that the task works on, lowest first, once known: for the extra link and for lineage."""
     current_incarnation: str = ""
-    """The life of the topology that it is of, if the run's coordinator told it."""
+    """The incarnation of the topology that `current_txids` belong to, if the run's coordinator gave it."""
 
     def open_ledger(self, incarnation: str = "") -> Ledger:
-        """The topology's ledger through the connection; the caller closes it.
+        """The topology's ledger, opened through the connection; the caller closes it.
 
-        :param incarnation: the life of the topology that is meant, if that is known: another one is refused.
+        :param incarnation: the expected incarnation of the topology, if known: any other is refused.
         """
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
 
@@ -132,16 +133,16 @@ class LedgerTask:
         return ledger
 
     def ledger_of_run(self, context: Context) -> Ledger:
-        """As :meth:`open_ledger`, of the life of the topology in which this run's coordinator claimed its transaction.
+        """:meth:`open_ledger`, for the incarnation of the topology in which this run's coordinator claimed its txids.
 
-        A txid means nothing in another life: there it is somebody else's batch. Whose txid was written by a person, or
-        by a task that is no coordinator, gets the ledger that is there.
+        In another incarnation the same txid is another batch. If a person or a task that is no coordinator gave the
+        txid, the ledger of the present incarnation is opened.
         """
         self.current_incarnation = incarnation_of_run(self, context)
         return self.open_ledger(self.current_incarnation) if self.current_incarnation else self.open_ledger()
 
     def enlist(self, ledger: Ledger, context: Context, txid: int | None = None) -> None:
-        """Be listed among the live workers, for people: whatever goes wrong with that fails no task."""
+        """Add the task to the list of live workers that people see. An error here never fails the task."""
         from airflow_trident.ledger.workers import Worker
 
         with suppress(Exception):
@@ -149,7 +150,7 @@ class LedgerTask:
             ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms), wait=False)
 
     def comes_after(self, context: Context) -> ComesAfter:
-        """Which task instances of this run begin only when this one has ended."""
+        """Tells which task instances of this run only start after this one has ended."""
         ti = context["ti"]
         index = -1 if ti.map_index is None else ti.map_index
         task: Any = self
@@ -162,7 +163,7 @@ class LedgerTask:
         return is_below
 
     def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
-        """The wait of this task in the triggerer."""
+        """The trigger with which this task waits in the triggerer."""
         from airflow_trident.triggers.turn import TridentTurnTrigger
 
         kwargs.setdefault("incarnation", self.current_incarnation or None)
@@ -171,7 +172,7 @@ class LedgerTask:
         )
 
     def look_again_later(self, context: Context, txid: int, timeout: timedelta) -> NoReturn:
-        """Give the worker slot back without a triggerer and look again after a while.
+        """Give the worker slot back without using a triggerer, and check again later.
 
         :raises AirflowSensorTimeout: the task has waited for `timeout` in all.
         """
@@ -186,7 +187,7 @@ class LedgerTask:
 
 
 def incarnation_of_run(task: Any, context: Context) -> str:
-    """What the nearest coordinator above the task said in this run; "" if there is none, or one of an older version."""
+    """The incarnation from the nearest coordinator above, in this run; "" without one, or if its version gives none."""
     coordinator = coordinator_above(task)
     if coordinator is None:
         return ""
@@ -198,7 +199,7 @@ def incarnation_of_run(task: Any, context: Context) -> str:
 
 
 def coordinator_above(task: Any) -> str | None:
-    """The id of the nearest task above that coordinates the same topology."""
+    """The task id of the nearest upstream coordinator of the same topology."""
     seen: set[str] = set()
     level = list(task.upstream_list) if task.has_dag() else []
     while level:
@@ -211,7 +212,7 @@ def coordinator_above(task: Any) -> str | None:
 
 
 class TridentOperator(LedgerTask, BaseOperator):
-    """Base of the operators. Nothing is opened before ``execute``.
+    """Base of the operators. Opens nothing before ``execute``.
 
     :param topology: the Topology, checked here; not templated.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
@@ -222,11 +223,11 @@ class TridentOperator(LedgerTask, BaseOperator):
     operator_extra_links: Collection[BaseOperatorLink] = (TransactionLink(),)
     ui_color = "#dbe7f5"
     phase = ""
-    """What a task does for its transaction: COORDINATE, EMIT or COMMIT; "" for all of it."""
+    """The part of a transaction's work that the task does: COORDINATE, EMIT or COMMIT; "" for all of it."""
     takes_several = False
-    """Does one instance of it work on all transactions of a run?"""
+    """Does one instance of the task work on all transactions of a run?"""
     brings_events = False
-    """Does it commit, and bring the events of the topology's asset?"""
+    """Does the task commit, and bring the events of the topology's asset?"""
 
     def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -240,7 +241,7 @@ class TridentOperator(LedgerTask, BaseOperator):
     def give_back_slot(
         self, context: Context, txid: int, until: Until, *, deferrable: bool, skip_gone: bool
     ) -> NoReturn:
-        """Go on waiting without a worker slot: in the triggerer, or by looking again after a while."""
+        """Continue the wait without a worker slot: in the triggerer, or by a reschedule."""
         if deferrable:
             trigger = self.turn_trigger(
                 txid, until, skip_gone=skip_gone, deferred_ms=int(timezone.utcnow().timestamp() * 1000)
@@ -249,13 +250,13 @@ class TridentOperator(LedgerTask, BaseOperator):
         self.look_again_later(context, txid, WAIT_TIMEOUT)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """After a wait in the triggerer: read again what holds and go on. The event is a hint, never the truth."""
+        """Called after a wait in the triggerer: read the ledger again and continue. The event is only a hint."""
         return self.execute(context)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Any:
-        """What Airflow's provider for OpenLineage asks for when the task has ended, however it has.
+        """Airflow's OpenLineage provider calls this when the task has ended, with success or not.
 
-        :return: `OperatorLineage`; None if the task did not come to know its transactions.
+        :return: `OperatorLineage`; None if the task did not learn its transactions.
         """
         from airflow_trident.tasks.lineage import lineage_of
 
@@ -269,13 +270,13 @@ class TridentOperator(LedgerTask, BaseOperator):
             return lineage_of(self.topology, ledger, records, reads=reads, writes=reads and self.phase != EMIT)
 
     def resume(self, context: Context, event: Any = None) -> Any:
-        """:meth:`execute_complete`, as tasks call it that an older version deferred."""
+        """:meth:`execute_complete`, under the name that an older version gave to the tasks that it deferred."""
         return self.execute_complete(context, event)
 
 
 def deferrable_default(given: bool | None) -> bool:
     """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``. False if this
-    Airflow cannot defer: tasks then give their slot back."""
+    Airflow cannot defer tasks: they give their slot back instead."""
     if not DEFERS:
         return False
     if given is not None:
@@ -286,7 +287,7 @@ def deferrable_default(given: bool | None) -> bool:
 
 
 def owner(context: Context) -> Owner:
-    """Who writes to the ledger: the task's try and the process."""
+    """The writer of records in the ledger: the task, its try and its process."""
     ti = context["ti"]
     return Owner(
         dag_id=ti.dag_id,
@@ -300,7 +301,7 @@ def owner(context: Context) -> Owner:
 
 
 def claim_of(context: Context, kind: str) -> Claim:
-    """Of a task that processes and commits by itself."""
+    """The claim of a task that processes and commits by itself."""
     me = owner(context)
     return Claim(
         key=f"{me.dag_id}/{me.run_id}/{me.task_id}/{me.map_index}/{kind}",
@@ -312,21 +313,21 @@ def claim_of(context: Context, kind: str) -> Claim:
 
 
 def note_assets(task: TridentOperator, context: Context, extra: dict[str, Any]) -> None:
-    """The `extra` of the outlets' events. An alias without an asset has no event; the topology's own asset says more
-    (:mod:`airflow_trident.tasks.asset_events`)."""
+    """Add `extra` to the events of the task's outlets, but not for an alias, which has no event without an asset, nor
+    for the topology's own asset, whose events say more (:mod:`airflow_trident.tasks.asset_events`)."""
     for outlet in task.outlets:
         if isinstance(outlet, Asset) and outlet != asset_of(task.topology):
             context["outlet_events"][outlet].extra.update(extra)
 
 
 def is_backfill_run(context: Context) -> bool:
-    """Is the run part of an Airflow backfill (``airflow backfill create``)? The Execution API tells its type."""
+    """Is the run part of an Airflow backfill (``airflow backfill create``)? The Execution API gives its type."""
     kind = getattr(context["dag_run"], "run_type", "")
     return str(getattr(kind, "value", kind)) == "backfill"
 
 
 def backfill_run_refused(topology: str, context: Context) -> AirflowSkipException:
-    """Skips a task of an Airflow backfill run: the source has no batch of the run's date, only what is new now."""
+    """Skips a task of an Airflow backfill run: a source has no batch for the run's date, only data that is new now."""
     return AirflowSkipException(
         f"run {context['dag_run'].run_id!r} is part of an Airflow backfill, and topology {topology} takes what its "
         "source has now, whatever the date of the run: no transaction is begun. "
@@ -336,13 +337,13 @@ def backfill_run_refused(topology: str, context: Context) -> AirflowSkipExceptio
 
 
 def is_last_try(context: Context) -> bool:
-    """Will Airflow not run the task again by itself after a failure now? Its own rule, from the Execution API."""
+    """Will Airflow not retry the task by itself if it fails now? Airflow's own rule, with data of the Execution API."""
     ti = context["ti"]
     return ti.max_tries == 0 or ti.try_number > ti.max_tries
 
 
 def first_try(context: Context, retries: int) -> int:
-    """The number of the task's first try since it was last cleared: clearing moves `max_tries` up, by Airflow's rule.
+    """The number of the task's first try since it was last cleared. By Airflow's rule a clear increases `max_tries`.
 
     :param retries: of the task.
     """
@@ -350,9 +351,9 @@ def first_try(context: Context, retries: int) -> int:
 
 
 def parse_txids(value: Any) -> list[int]:
-    """One txid or several, as they come out of a template or an XCom, in their order.
+    """One txid or several from a template or an XCom: lowest first, each once.
 
-    :raises ConfigurationError: one of them is no number from 1 upwards, or there is none.
+    :raises ConfigurationError: one of them is not a number from 1 upwards, or there is none.
     """
     if isinstance(value, str) and value.strip().startswith("["):
         value = value.strip().removeprefix("[").removesuffix("]").split(",")
@@ -361,9 +362,9 @@ def parse_txids(value: Any) -> list[int]:
 
 
 def parse_txid(value: Any) -> int:
-    """A txid as it comes out of a template or an XCom.
+    """A txid from a template or an XCom.
 
-    :raises ConfigurationError: no number from 1 upwards.
+    :raises ConfigurationError: it is not a number from 1 upwards.
     """
     try:
         txid = int(str(value).strip())
@@ -377,7 +378,7 @@ def parse_txid(value: Any) -> int:
 
 
 def is_known(value: Any) -> bool:
-    """While the DAG is built: it is not a template, nor what another task gives."""
+    """Is the value known while the DAG is built, so neither a template nor the output of another task?"""
     return value is None or isinstance(value, int | float) or (isinstance(value, str) and "{" not in value)
 
 

@@ -1,4 +1,4 @@
-"""The committer task: the commit phase. Its success means that the transaction is committed."""
+"""The committer task: the commit phase. If it succeeds, its transaction is committed."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ if TYPE_CHECKING:
 class TridentCommitterOperator(EngineOperator):
     """Commits, in order, every transaction whose turn has come, until its own is committed.
 
-    A transaction that another task's sweep has committed already is a success. Where a lower transaction is FAILED the
-    task ends at once and says what to do; where one is still under way it waits: first here, then without a worker.
+    If the commit sweep of another task has already committed its transaction, the task succeeds. If a lower transaction
+    is FAILED, the task fails at once and says what to do. If a lower one is still under way, the task waits: first in
+    the worker, then without a worker slot.
 
     :param topology: the Topology.
-    :param txid: the transaction that must be committed when the task succeeds, or several (templated). Of several those
-        that are SKIPPED are left out, unless all are.
+    :param txid: the transaction that must be committed when the task succeeds, or several (templated). Of several,
+        SKIPPED ones are left out, unless all are SKIPPED.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
     :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
     :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
-    :param on_failure: as the emitter's; it also says what becomes of transactions whose tasks were killed.
+    :param on_failure: as for the emitter; also what happens to transactions whose tasks were killed.
     """
 
     template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
@@ -96,7 +97,7 @@ class TridentCommitterOperator(EngineOperator):
         return txids[0] if alone else txids
 
     def _commit_all(self, context: Context, ledger: Ledger, txids: Sequence[int]) -> list[int]:
-        """Those of them that are committed: all that are not SKIPPED. :raises BlockedError: one cannot be now."""
+        """The committed txids: all that are not SKIPPED. :raises BlockedError: one cannot be committed now."""
         while left := [one for one in known_records(ledger, txids) if not one.status.lets_others_pass]:
             self._commit(context, ledger, left[0].txid)
         passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
@@ -107,7 +108,7 @@ class TridentCommitterOperator(EngineOperator):
         return [txid for txid in txids if txid not in passed]
 
     def _tell_assets(self, context: Context, ledger: Ledger, txid: int) -> None:
-        """What was committed, for those who are scheduled by it."""
+        """Tell the assets of the outlets what was committed, for the DAGs that they schedule."""
         record = ledger.view(txid, remembered=True).tx
         staged = record.staged if record is not None else None
         extra: dict[str, Any] = {"topology": self.topology_name, "txid": txid}
@@ -116,7 +117,10 @@ class TridentCommitterOperator(EngineOperator):
         note_assets(self, context, extra)
 
     def _commit(self, context: Context, ledger: Ledger, txid: int) -> tuple[int, ...]:
-        """What this task committed itself, when `txid` is committed. :raises BlockedError: it cannot be now."""
+        """Wait and commit until `txid` is committed. Returns the txids that this task committed.
+
+        :raises BlockedError: `txid` cannot be committed now.
+        """
         committer = self._committer(context, ledger)
         ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)
         committed: list[int] = []
@@ -150,7 +154,7 @@ class TridentCommitterOperator(EngineOperator):
         return tuple(committed)
 
     def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> bool:
-        """Process the task's own transaction where its emitter has left it unprocessed; False: it has not."""
+        """Process the task's own transaction if its emitter has left it unprocessed. Returns whether it has."""
         txid, answers = record.txid, ask(record)
         left = answers is not None and left_to_committer(record, answers)
         if left:

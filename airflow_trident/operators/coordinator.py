@@ -1,4 +1,4 @@
-"""The coordinator task: decides what the next batch is and records it, before anybody works on it."""
+"""The coordinator task: decides what the next batch is, and records it before any task works on it."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 
 class TridentCoordinatorOperator(TridentOperator):
-    """Claims transactions for this DAG run: the same run always gets the same ones, however often it is run again.
+    """Claims transactions for this DAG run. The same run always gets the same ones, no matter how often it runs again.
 
-    Returns the txid; with `max_transactions` above 1 the list of txids. Where nothing is new, or no room, and a
-    transaction of another run is processed and has nobody left who would commit it, it returns that one: the tasks
-    behind commit it. Skips when nothing is new or the topology is paused; waits while `max_pending` transactions are
-    uncommitted; fails at once when they wait for a FAILED one.
+    Returns the txid; if `max_transactions` is above 1, the list of txids. When nothing is new, or there is no room, and
+    a processed transaction of another run has nobody left to commit it, returns that transaction: the tasks of this run
+    commit it. Skips when nothing is new or the topology is paused. Waits while `max_pending` transactions are
+    uncommitted. Fails at once when they wait for a FAILED one.
 
     :param topology: the Topology.
-    :param max_transactions: how many batches one run takes at most, if the source has that many.
+    :param max_transactions: at most this number of batches in one run, if the source has them.
     :param max_pending: how many transactions may be uncommitted at once; None: ``[trident] max_pending``, but at least
-        `max_transactions`, and ``max_active_runs`` of a DAG that says how many.
+        `max_transactions`, and at least ``max_active_runs`` of a DAG that sets it.
     :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
     :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
-    :param on_failure: what becomes of transactions whose tasks were killed: ``block`` or ``skip``.
-    :param allow_backfill_runs: let runs of an Airflow backfill (``airflow backfill create``) take new data. Else they
-        are skipped, because a source has no batch of their date: they would take what is new today.
+    :param on_failure: what happens to transactions whose tasks were killed: ``block`` or ``skip``.
+    :param allow_backfill_runs: let runs of an Airflow backfill (``airflow backfill create``) take new data. Otherwise
+        they are skipped: a source has no batch for their date, so they would take the data that is new today.
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending")
@@ -120,11 +120,11 @@ class TridentCoordinatorOperator(TridentOperator):
                 raise self._why_nothing(ledger, result)
 
     def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginManyResult]:
-        """What this run has, together with what was begun for it now; and why it has no more."""
+        """The transactions of this run, with those that began now, and the reason why there are no more."""
         claims, txids = list(self._claims(context)), list[int]()
         result: BeginManyResult = ()
         with OpenCoordinators(self.topology) as coordinators:
-            while claims:  # a step takes as many as fit into it
+            while claims:  # one step may take only some of the claims
                 result = coordinate_many(
                     ledger,
                     self.topology,
@@ -146,15 +146,18 @@ class TridentCoordinatorOperator(TridentOperator):
         return txids, result
 
     def _left_behind(self, ledger: Ledger) -> Abandoned | None:
-        """The transaction that holds up all others, if it is staged and nobody is left who would commit it: a run
-        without new data must not pass it by. What was being processed by a task that is gone becomes FAILED."""
+        """The transaction that all others wait for, if it is staged and nobody is left to commit it: a run without new
+        data must not pass it by. If a task that is gone was processing it, it becomes FAILED."""
         record = lowest_left_alone(ledger)
         if record is None:
             return None
         return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)(record)
 
     def _claimed_before(self, context: Context, ledger: Ledger) -> list[int]:
-        """What a backfill run keeps: it may have claimed it before it was forbidden to."""
+        """The transactions that a backfill run claimed earlier, when it was still allowed to.
+
+        :raises AirflowSkipException: there are none.
+        """
         with suppress(UnknownTopologyError):
             txids = self._known(context, ledger)
             if txids:
@@ -162,7 +165,7 @@ class TridentCoordinatorOperator(TridentOperator):
         raise backfill_run_refused(self.topology_name, context)
 
     def _known(self, context: Context, ledger: Ledger) -> list[int]:
-        """The transactions that a cleared run has claimed before: it replays these and takes no new ones."""
+        """The transactions that a cleared run claimed before. It replays these and takes no new ones."""
         claims = list(self._claims(context))
         result = ledger.begin_many(claims, lambda _txid, _position, _most: (), max_pending=self._max_pending())
         return [begun.txid for begun in result] if isinstance(result, tuple) else []
@@ -181,9 +184,9 @@ class TridentCoordinatorOperator(TridentOperator):
         return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
 
     def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> Abandoned | None:
-        """Return when the oldest uncommitted transaction has passed, or with it when nobody is left to commit it.
+        """Return when the oldest uncommitted transaction has passed; if nobody is left to commit it, return it.
 
-        :raises BlockedError: it never will.
+        :raises BlockedError: it will never pass.
         """
         self.log.info(
             "%d transactions of topology %s are uncommitted, as many as may be", full.pending, self.topology_name
@@ -215,8 +218,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return given or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
 
     def _runs_at_once(self) -> int:
-        """How many active runs the DAG itself allows. 1 if that is only Airflow's default, which says nothing about
-        this DAG."""
+        """How many active runs the DAG itself allows. 1 if that number is only Airflow's default: the default says
+        nothing about this DAG."""
         from airflow.providers.common.compat.sdk import conf
 
         if not self.has_dag():  # type: ignore[no-untyped-call]
@@ -225,8 +228,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
 
     def _claims(self, context: Context) -> Iterator[Claim]:
-        """One for each transaction of this run. The key identifies this task's run: it survives retries, clears, and
-        another `max_transactions`."""
+        """One claim for each transaction of this run. The key identifies this task in this run; retries, clears and
+        another `max_transactions` do not change it."""
         ti, dag_run = context["ti"], context["dag_run"]
         own_index = ti.map_index if ti.map_index is not None else -1
         tasks = self._tasks_behind()
@@ -245,7 +248,7 @@ class TridentCoordinatorOperator(TridentOperator):
             )
 
     def _tasks_behind(self) -> list[TridentOperator]:
-        """The tasks that process and commit, for those who wait and want to know who is at work."""
+        """The downstream tasks that process and commit. Others that wait use them to find out who is at work."""
         return [
             task
             for task in self.get_flat_relatives(upstream=False)

@@ -37,30 +37,30 @@ if TYPE_CHECKING:
 
 
 SUBMISSION_KEY = "trident_drain"
-"""Of the task's own state store, which outlives its tries: the drain that runs in the cluster."""
+"""Key in the task's own state store, which outlives its tries, of the drain that runs in the cluster."""
 
 
 class TridentDrainOperator(EngineOperator):
     """Begins, processes and commits transactions until nothing is new: one task, one Spark application.
 
     The processing of later transactions overlaps the commit of earlier ones, and Spark starts once. The promises are
-    those of the task group; what a killed drain leaves is taken up by the next one, or by a backfill. Skips when there
-    is nothing to do.
+    those of the task group. The next drain, or a backfill, continues what a killed drain left. Skips when there is
+    nothing to do.
 
     :param topology: the Topology.
-    :param max_transactions: begin at most so many; None: as long as there is data.
-    :param max_time_s: begin none after so many seconds; those that were begun are finished.
-    :param group: how many transactions are begun, processed and committed together: so many at most; ``auto``: by how
-        much there is to read, and how long it takes; 1: each by itself.
+    :param max_transactions: begin at most this number; None: as long as there is data.
+    :param max_time_s: begin no more after this number of seconds; transactions that have begun are finished.
+    :param group: how many transactions are begun, processed and committed together: at most this number; ``auto``:
+        chosen by how much there is to read and how long it takes; 1: each alone.
     :param max_pending: how many are uncommitted at once; None: twice the group.
-    :param allow_backfill_runs: let runs of an Airflow backfill take new data; else they are skipped.
+    :param allow_backfill_runs: let runs of an Airflow backfill take new data; otherwise they are skipped.
     :param tries: attempts of one transaction within one run of the task.
     :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.
     :param retention: committed transactions to keep; None: ``[trident] retention``.
     :param deferrable: wait in the triggerer while the driver runs in a cluster; None: ``[trident] deferrable``.
 
-    With a connection of type ``spark`` the whole drain is submitted. A retry takes up the driver that still runs, also
-    one that was submitted when the task was killed before it knew, instead of submitting a second one (Airflow 3.3).
+    With a connection of type ``spark`` the whole drain is submitted. A retry takes up the driver that still runs and
+    submits no second one, even if the task was killed between the submission and its answer (Airflow 3.3).
     """
 
     template_fields: Sequence[str] = (
@@ -114,20 +114,20 @@ class TridentDrainOperator(EngineOperator):
         return self._done(context, result)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """The driver has ended, as far as the trigger could see: look, and take its result."""
+        """Called when the trigger saw that the driver has ended: check that, and take its result."""
         with airflow_outcome():
             result = self._drain_submitted(context, resumed=True)
         return self._done(context, result)
 
     def on_kill(self) -> None:
-        """A submitted drain is ended where it runs, as a job is: an economy, never needed for correctness."""
+        """Cancel a submitted drain in the cluster. This saves work; correctness never needs it."""
         if self._submitted is not None:
             with suppress(Exception):
                 self._submitted.cancel()
         super().on_kill()
 
     def _is_submitted(self) -> bool:
-        """Is the whole drain an application? Else this task drains."""
+        """Is the whole drain submitted as an application? Otherwise this task drains."""
         return is_submitted(self.engine, self.spark_conn_id)
 
     def _done(self, context: Context, result: DrainResult) -> list[int]:
@@ -136,7 +136,7 @@ class TridentDrainOperator(EngineOperator):
             nothing = f"nothing new for topology {self.topology_name}: no transaction is begun."
             if not brought:
                 raise AirflowSkipException(nothing)
-            self.log.info("%s", nothing)  # a task that is skipped brings no events
+            self.log.info("%s", nothing)  # no skip: a skipped task brings no events
             return []
         self.current_txids = result.committed
         extra = {"topology": self.topology_name, "txids": list(result.committed), "rows_read": result.rows_read}
@@ -178,7 +178,7 @@ class TridentDrainOperator(EngineOperator):
     # ---- submitted -------------------------------------------------------------------------------------------------
 
     def _drain_submitted(self, context: Context, *, resumed: bool = False) -> DrainResult:
-        """Submit the drain, or take up the one that a former try submitted, and wait for its end.
+        """Submit the drain, or take up the one that an earlier try submitted, and wait for its end.
 
         :param resumed: this very try submitted it.
         """
@@ -218,11 +218,11 @@ class TridentDrainOperator(EngineOperator):
                 raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
             return drain.finish(submission)
         finally:
-            if drain.ended:  # the next try is a drain of its own
+            if drain.ended:  # the next try starts a new drain
                 remember(context, SUBMISSION_KEY, None)
 
     def _defers(self, context: Context) -> bool:
-        """Deferred without having been remembered (before Airflow 3.3) it would be submitted again."""
+        """Only if the submission is remembered: otherwise (before Airflow 3.3) the resumed task would submit again."""
         return deferrable_default(self.deferrable) and recall(context, SUBMISSION_KEY) is not None
 
     def _workers(self) -> Sequence[Worker]:

@@ -1,4 +1,4 @@
-"""The emitter task: the processing phase of one transaction, under a new attempt each time it runs."""
+"""The emitter task: the processing phase of one transaction, with a new attempt each time it runs."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 class TridentEmitterOperator(EngineOperator):
     """Reads the batch of a transaction, runs the topology's processing phase over it and stages the result.
 
-    Each run is a new attempt, recorded before anything is read. `retries` of the task are the attempts; when they are
-    used up, or where trying again is vain, the transaction is FAILED, or SKIPPED with ``on_failure="skip"``.
+    Each run is a new attempt, recorded before anything is read. The task's `retries` are the attempts. When they are
+    used up, or when another try would be in vain, the transaction is FAILED, or SKIPPED with ``on_failure="skip"``.
 
     :param topology: the Topology.
     :param txid: the coordinator's output (templated).
     :param on_failure: ``block``: later transactions wait until this one is replayed; ``skip``: they pass.
-    :param group: process all transactions that the coordinator gives, here, so many in a pass: a number, or ``auto``:
-        by how much there is to read, and how long it takes. None: there is one, or the task is mapped over them.
-    :raises ConfigurationError: `group` is a number, and the topology or a state of it goes one by one.
+    :param group: process all transactions from the coordinator in this task, at most this number in a pass; ``auto``:
+        chosen by how much there is to read and how long it takes. None: there is one, or the task is mapped over them.
+    :raises ConfigurationError: `group` is a number, but the topology or one of its states takes one at a time.
     """
 
     template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
@@ -128,7 +128,7 @@ class TridentEmitterOperator(EngineOperator):
         return txids
 
     def _process_all(self, context: Context, ledger: Ledger, txids: Sequence[int], group: int | str) -> int:
-        """:raises TridentError: what the first of them ended with that holds up others; the others are processed."""
+        """:raises TridentError: of the first transaction that failed and blocks others. The others are processed."""
         attempts = self.attempts(context, last_try=is_last_try(context))
         rows_read, failures, skipped = 0, dict[int, Exception](), dict[int, Exception]()
         try:
@@ -160,12 +160,13 @@ class TridentEmitterOperator(EngineOperator):
         if worst is not None:
             raise worst
         failed = next((one.txid for one in after if one.status is Status.FAILED), None)
-        if failed is not None:  # in an earlier try of this task
+        if failed is not None:  # it failed in an earlier try of this task
             raise blocked(self.topology_name, Blocked(failed))
         return rows_read
 
     def _is_done(self, context: Context, record: TxRecord) -> bool:
-        """Has it ended, or did an earlier try of this very task end it, since a person cleared it last?"""
+        """Is there nothing to process? True if its commit has begun, if it is here only to be committed, or if an
+        earlier try of this task, since a person last cleared the task, brought it to an end."""
         status = record.status
         if status in (Status.COMMITTING, Status.COMMITTED, Status.CLOSED) or self._is_left_behind(context, record):
             return True
@@ -175,7 +176,7 @@ class TridentEmitterOperator(EngineOperator):
         return since and status is not Status.PROCESSING
 
     def _is_left_behind(self, context: Context, record: TxRecord | None) -> bool:
-        """Is it another run's, processed, and given to this one to be committed? Its batch is good as it is staged."""
+        """Did another run process it, and is it here only to be committed? Its staged batch is good as it is."""
         ti = context["ti"]
         if record is None or record.status is not Status.PROCESSED or coordinator_above(self) is None:
             return False
@@ -194,7 +195,7 @@ class TridentEmitterOperator(EngineOperator):
 
 
 def _note_timeout(ledger: Ledger, records: Sequence[TxRecord], error: AirflowTaskTimeout, attempts: Attempts) -> None:
-    """It is no Exception in Airflow 3, so nobody below has written it down."""
+    """Record the timeout. AirflowTaskTimeout is no Exception in Airflow 3, so no code below has recorded it."""
     failure = TimeoutError(f"execution_timeout of the task: {error}")
     for record in records:
         if record.owner == attempts.owner and record.status is Status.PROCESSING:

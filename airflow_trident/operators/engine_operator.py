@@ -1,4 +1,4 @@
-"""What the tasks share that may run a plan: which engine, for how long, and the end of its job when they are killed."""
+"""What tasks that may run a plan share: the engine, the time limit, and how a killed task cancels its job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_trident.topology.topology import Topology
 
 CANCEL_LIMIT_S = 3.0
-"""Airflow kills a task 5 s after it asked it to end; what cannot be cancelled before that is left to the fence."""
+"""Airflow kills a task 5 s after asking it to end. If a job is not cancelled before that, the fence still holds."""
 
 UI_EVERY_S = 0.5
 
@@ -34,20 +34,20 @@ class EngineOperator(TridentOperator):
     :param spark_conn_id: connection of type ``spark`` (submitted) or ``spark_connect`` (a running server); None: a
         session in the task's own process (templated).
     :param engine: ``spark``, or ``local`` for plain Python without Java: small batches and tests.
-    :param spark_conf: settings of the session, on top of the connection's (templated).
+    :param spark_conf: settings of the session; they override those of the connection (templated).
     :param staging_dir: folder of staged batches, or ``s3://[connection@]bucket/prefix``, the same for every task; None:
         ``[trident] staging_dir`` (templated).
     :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
-        attempt is failed. None: no limit.
-    :param openlineage_inject_parent_job_info: give Spark's OpenLineage listener this task as its parent; None:
-        ``[openlineage] spark_inject_parent_job_info``. As of SparkSubmitOperator.
-    :param openlineage_inject_transport_info: and where to send its events; None:
+        attempt fails. None: no limit.
+    :param openlineage_inject_parent_job_info: tell Spark's OpenLineage listener that this task is its parent; None:
+        ``[openlineage] spark_inject_parent_job_info``. As in SparkSubmitOperator.
+    :param openlineage_inject_transport_info: tell that listener where to send its events; None:
         ``[openlineage] spark_inject_transport_info``.
     """
 
     template_fields: Sequence[str] = ("zookeeper_conn_id", "spark_conn_id", "spark_conf", "staging_dir")
     one_batch = True
-    """Does a run of the task process a single batch?"""
+    """Does one run of the task process only one batch?"""
     on_failure = OnFailure.BLOCK
     template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - as Airflow's operators declare it
 
@@ -83,7 +83,7 @@ class EngineOperator(TridentOperator):
         self._running: Engine | None = None
 
     def open_engine(self, context: Context) -> Engine:
-        """The engine, opening nothing yet; `on_kill` cancels what it runs."""
+        """Make the engine, which opens nothing yet; `on_kill` cancels what it runs."""
         self._running = make_engine(
             self.engine,
             conn_id=self.spark_conn_id,
@@ -95,7 +95,7 @@ class EngineOperator(TridentOperator):
         return self._running
 
     def conf_of_run(self, context: Context) -> dict[str, str]:
-        """The settings of the session, with what Spark's OpenLineage listener is to know of this run of the task."""
+        """The settings of the session, with those that tell Spark's OpenLineage listener about this run of the task."""
         from airflow.providers.common.compat.sdk import conf
 
         def wanted(given: bool | None, option: str) -> bool:
@@ -115,7 +115,7 @@ class EngineOperator(TridentOperator):
         return found
 
     def attempts(self, context: Context, *, last_try: bool = False) -> Attempts:
-        """How this task makes attempts, and what becomes of a transaction whose last one fails."""
+        """How this task makes attempts, and what happens to a transaction whose last attempt fails."""
         return Attempts(
             owner=owner(context),
             last_try=last_try,
@@ -126,7 +126,7 @@ class EngineOperator(TridentOperator):
         )
 
     def note_ui(self, context: Context) -> None:
-        """Push the Spark UI's address while the job runs: afterwards nobody needs it."""
+        """Push the address of the Spark UI while the job runs; afterwards nobody needs it."""
         url = self._running.ui_url if self._running is not None else ""
         if url and url != self.spark_ui_url:
             self.spark_ui_url = url
@@ -134,11 +134,11 @@ class EngineOperator(TridentOperator):
 
     @contextmanager
     def watching_ui(self, context: Context) -> Iterator[None]:
-        """Push the Spark UI's address as soon as there is one, while this thread waits for the job."""
+        """Push the address of the Spark UI as soon as it exists, while this thread waits for the job."""
         ended = threading.Event()
 
         def watch() -> None:
-            with suppress(Exception):  # a link is worth no failed task
+            with suppress(Exception):  # a missing link must not fail the task
                 while not self.spark_ui_url and not ended.wait(UI_EVERY_S):
                     self.note_ui(context)
 
@@ -151,7 +151,7 @@ class EngineOperator(TridentOperator):
             watcher.join(CANCEL_LIMIT_S)
 
     def on_kill(self) -> None:
-        """Cancel the running job, for a limited time: an economy, never needed for correctness."""
+        """Cancel the running job, for a limited time. This saves work; correctness never needs it."""
         engine = self._running
         if engine is None:
             return

@@ -1,4 +1,4 @@
-"""The task behind the page's buttons: what needs the topology's code runs in a worker, as any other work does."""
+"""The task behind the page's buttons: actions that need the topology's code run in a worker, like all other work."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TAKEN = ("spark_conn_id", "engine", "spark_conf", "staging_dir", "zookeeper_con
 
 
 class TridentMendingOperator(BaseOperator):
-    """Does what the run's ``conf`` says (`MendingOrder`): backfill, accept a definition or a source, bisect.
+    """Does the action in the run's ``conf`` (`MendingOrder`): backfill, accept a definition or a source, bisect.
 
-    The topology is looked for in the DAG that is named, and run as that DAG's own tasks run it: engine, connections and
-    staging folder are theirs. Returns lines for people, which the page shows.
+    The task finds the topology in the DAG that the order names. It works as that DAG's own tasks do: with their engine,
+    connections and staging folder. Returns lines for people, which the page shows.
     """
 
     ui_color = "#ecd9ec"
@@ -50,11 +50,11 @@ class TridentMendingOperator(BaseOperator):
                 return self._mend(ledger, topology, order, context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Of what was backfilled; see :class:`TridentOperator`."""
+        """The lineage of the replayed transactions; see :class:`TridentOperator`."""
         return None if self._work is None else self._work.get_openlineage_facets_on_complete(task_instance)
 
     def on_kill(self) -> None:
-        """Cancel the job that runs."""
+        """Cancel the running job."""
         if self._work is not None:
             self._work.on_kill()
 
@@ -90,7 +90,7 @@ class TridentMendingOperator(BaseOperator):
 
 
 def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> TridentBackfillOperator:
-    """A task like those that the topology has in its DAG, to work with their engine; it is in no DAG itself."""
+    """A task with the engine settings of the topology's tasks in its DAG; the task itself is in no DAG."""
     taken: dict[str, Any] = {}
     for task in tasks:
         given = getattr(task, "partial_kwargs", None) or (vars(task) if isinstance(task, EngineOperator) else {})

@@ -1,4 +1,4 @@
-"""The worker task: a named worker on which topologies are deployed, for as long as they run."""
+"""The worker task: a named worker, which runs as long as the topologies that are deployed on it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 
 class TridentWorkerOperator(EngineOperator):
-    """A named worker (``airflow trident worker``) as a task: registers, and obeys what is told to the workers that its
-    topologies are deployed on, until all of them are shut down.
+    """A named worker (``airflow trident worker``) as a task: it registers, and obeys the commands for the topologies
+    that are deployed on it, until all of them are shut down.
 
-    Who is deployed where is said by ``airflow trident deploy``. With ``schedule="@continuous"`` and retries it is
-    always there. Succeeds when its topologies are shut down or taken away.
+    ``airflow trident deploy`` sets which topology is deployed on which workers. With ``schedule="@continuous"`` and
+    retries the worker is always there. Succeeds when its topologies are shut down or taken away.
 
-    :param topologies: the Topologies that it may run; those that are deployed on other names alone are an error.
-    :param name: of the worker; one process at a time has it (templated).
-    :param wait_s: so many seconds it waits for a deployment that names it, and for its name.
-    :param poll_s: seconds between two looks at sources that have nothing new.
-    :param stop_s: so many seconds what was begun may take when the task is to end.
+    :param topologies: the Topologies that it may run. It is an error if one of them is not deployed on this name.
+    :param name: of the worker; only one process at a time has it (templated).
+    :param wait_s: how many seconds it waits for a deployment that names it, and for its name.
+    :param poll_s: seconds between two looks at a source that has nothing new.
+    :param stop_s: how many seconds begun work may still take when the task is asked to end.
     :param max_pending: transactions that are uncommitted at once, of each topology; None: twice a drain's group.
     :param tries: attempts of one transaction.
     :param on_failure: ``block``: the topology waits for a person, ``skip``: its other transactions go on.
@@ -79,7 +79,7 @@ class TridentWorkerOperator(EngineOperator):
         with airflow_outcome():
             made = self._worker = self._make(context)
             finished = made.run()
-            if self._killed or not finished:  # else Airflow would call it a success, and not start it again
+            if self._killed or not finished:  # a success would end the task for good: Airflow starts it again only so
                 raise RetryableError(
                     f"worker {self.name!r} was asked to end"
                     + ("" if finished else ", and had not finished what it began within stop_s"),
@@ -87,7 +87,7 @@ class TridentWorkerOperator(EngineOperator):
                 )
 
     def on_kill(self) -> None:
-        """Begin nothing more; :meth:`execute` ends within `stop_s`. Never needed for correctness."""
+        """Begin nothing more; :meth:`execute` ends within `stop_s`. Correctness never needs this."""
         self._killed = True
         if self._worker is not None:
             self._worker.stop()
@@ -124,7 +124,7 @@ class TridentWorkerOperator(EngineOperator):
 
 
 def _distinct(topologies: Sequence[Topology]) -> tuple[Topology, ...]:
-    """:raises ConfigurationError: none, or two of one name."""
+    """:raises ConfigurationError: the list is empty or no list, or two topologies have the same name."""
     if isinstance(topologies, Topology) or not topologies:
         raise ConfigurationError("a worker has no list of topologies", "Give some, as in topologies=[topology].")
     every = tuple(map(require_topology, topologies))

@@ -1,4 +1,4 @@
-"""The query task: asks a topology and returns the answer."""
+"""The query task: runs a query of a topology and returns the answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class TridentQueryOperator(BaseOperator):
-    """Runs a query stream of a topology over what is committed, and returns its tuples as a list of objects (XCom).
+    """Runs a query stream of a topology over committed data, and returns its tuples as a list of objects (XCom).
 
-    It needs no ledger. A text that a template gave is taken as a value of its argument's type.
+    It needs no ledger. A text from a template is converted to the type of its argument.
 
     :param topology: the Topology; not templated.
     :param query: name of the query, as in ``new_drpc_stream(name, ...)``.

@@ -1,4 +1,4 @@
-"""The task that runs a script of the user's, as the provider's SparkSubmitOperator does, exactly once."""
+"""The task that runs a user's script as the provider's SparkSubmitOperator does, but exactly once."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ _SETTINGS = {
 
 
 class TridentSparkSubmitOperator(TridentDrainOperator):
-    """Runs a PySpark script by spark-submit over what is new, and puts what it wrote into its states exactly once.
+    """Runs a PySpark script by spark-submit over new data, and puts its output into the states exactly once.
 
     The script runs once for each transaction, one after the other, until nothing is new. It asks the module
-    ``airflow_trident_script``, which travels with it, what to read and where to write. Skips when nothing is new.
+    ``airflow_trident_script``, which is sent with it, what to read and where to write. Skips when nothing is new.
 
     :param topology: the Script.
     :param application: its main file (templated).
-    :param application_args: its arguments (templated). They are no part of a transaction: a replay in another run gets
-        those of that run.
-    :param py_files, files, jars, packages: as of SparkSubmitOperator, divided by commas (templated).
+    :param application_args: its arguments (templated). They are not part of a transaction: a replay in another run
+        gets the arguments of that run.
+    :param py_files, files, jars, packages: as in SparkSubmitOperator, separated by commas (templated).
     :param spark_conn_id: connection of type ``spark`` (templated).
-    :param max_pending: how many transactions are uncommitted at once; above 1, so many applications run at a time.
+    :param max_pending: how many transactions are uncommitted at once; above 1, this number of applications run at a
+        time.
     """
 
     template_fields: Sequence[str] = (
@@ -76,7 +77,7 @@ class TridentSparkSubmitOperator(TridentDrainOperator):
         self.files = files
         self.jars = jars
         self.packages = packages
-        topology.runs(self._application())  # for the committers and commands that run it again
+        topology.runs(self._application())  # committers and commands that run it again need it
 
     def open_engine(self, context: Context) -> Engine:
         self._running = script_engine(
@@ -92,7 +93,7 @@ class TridentSparkSubmitOperator(TridentDrainOperator):
         return False
 
     def _application(self) -> ScriptApplication:
-        """As the arguments are now: templates are filled when the task runs."""
+        """The application with the present arguments: Airflow fills templates only when the task runs."""
         given: Mapping[str, str | None] = {setting: getattr(self, name) for name, setting in _SETTINGS.items()}
         return ScriptApplication(
             application=self.application,

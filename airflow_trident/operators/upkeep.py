@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class TridentUpkeepOperator(BaseOperator):
-    """Compacts, folds or publishes a state; returns whether there was anything to do. It needs no ledger, changes no
-    answer, and may run beside the topology's other tasks.
+    """Compacts, folds or publishes a state. Returns whether there was anything to do. It needs no ledger, changes no
+    answer of the state, and may run beside the topology's other tasks.
 
     :param topology: the Topology; not templated.
     :param state: name of the state.
     :param action: ``compact`` (a table of upserts), ``fold`` or ``publish`` (a DeltaState).
-    :raises ConfigurationError: there is no such state, or it has no such upkeep.
+    :raises ConfigurationError: there is no such state, or the state has no such upkeep.
     """
 
     shallow_copy_attrs: Sequence[str] = ("topology",)

@@ -1,8 +1,8 @@
-"""What a person does on the page: checked against Airflow's permissions, written to its audit log, and done by the very
-functions that the commands call.
+"""Actions of a person on the page. Each is checked against Airflow's permissions, written to Airflow's audit log, and
+done by the same functions that the commands call.
 
-What the ledger alone decides is done at once, in one step that is refused when what the person saw has moved. What
-needs the topology's code becomes a run of the mending DAG. Imported by the API server only.
+An action that needs only the ledger is done at once, in one step, which is refused if what the person saw has changed
+since. An action that needs the topology's code becomes a run of the mending DAG. Imported by the API server only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONGEST_REASON = 500
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """The body of a request. `incarnation`, `epoch`: of the topology as it was shown; `status`, `attempt`: of the
-    transaction as it was shown (no attempt: -1). `txid`, or `first` and `last`, or neither: what is unfinished."""
+    transaction as it was shown (no attempt: -1). `txid`; or `first` and `last`; or neither: all unfinished ones."""
 
     action: MendingAction
     reason: str
@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """`text`: what was done; `run_id`: of the mending DAG, where that goes on there."""
+    """`text`: what was done; `run_id`: the run of the mending DAG that does it, if there is one."""
 
     text: str
     dag_id: str = ""
@@ -60,12 +60,12 @@ class Done:
 
 
 def act(topology: str, asked: Asked, user: Any) -> Done:
-    """Do it, once.
+    """Do the action, once.
 
-    :raises HTTPException: the user may not (403).
-    :raises ConfigurationError: it cannot be meant as it was asked for.
-    :raises TransitionError: what was seen has moved, or is being done already; nothing was changed.
-    :raises FencedError: the topology was deleted and created again since.
+    :raises HTTPException: the user may not do that (403).
+    :raises ConfigurationError: the request is invalid.
+    :raises TransitionError: what the person saw has changed, or a run already does the action; nothing was changed.
+    :raises FencedError: since then the topology was deleted and created again.
     """
     reason = require_meant(asked)
     with open_ledgers() as ledgers:
@@ -101,9 +101,9 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
 
 
 def require_meant(asked: Asked) -> str:
-    """The reason, when all that the action needs was given.
+    """Check that the request has all that the action needs, and return its reason.
 
-    :raises ConfigurationError: it was not.
+    :raises ConfigurationError: something is missing or contradicts.
     """
     reason = " ".join(asked.reason.split())
     if not reason:
@@ -129,7 +129,7 @@ def require_meant(asked: Asked) -> str:
 
 
 def may_edit(user: Any, dag_ids: set[str]) -> bool:
-    """May the user change task instances of all these DAGs? What belongs to no DAG is for who may edit connections."""
+    """May the user change task instances of all these DAGs? Without a DAG: may the user edit connections?"""
     from airflow.models.dag import DagModel
 
     manager, named = get_auth_manager(), dag_ids - {""}
@@ -193,7 +193,7 @@ def _seen(asked: Asked) -> SeenTransaction:
 
 
 def _require_seen(view: LedgerView, asked: Asked) -> None:
-    """The run looks again before it begins; but who asks for what has moved already is told at once."""
+    """The run checks this again before it begins; but the person hears at once if it has changed already."""
     if view.tx is None:
         raise TransitionError(
             f"topology {view.topology.name} has no record of transaction {asked.txid}", "Look at the list again."
@@ -202,14 +202,14 @@ def _require_seen(view: LedgerView, asked: Asked) -> None:
 
 
 def _dag_of(view: LedgerView, ledger: Ledger, owning: set[str]) -> str:
-    """The DAG whose code is meant: the transaction's own, else that of the last coordinator, else any."""
+    """The DAG that has the topology's code: that of the transaction, else of the last coordinator, else any."""
     outcome = ledger.coordinator()
     wanted = [view.tx.claim.dag_id if view.tx else "", outcome.dag_id if outcome else "", *sorted(owning)]
     return next((dag_id for dag_id in wanted if dag_id), "")
 
 
 def _audit(topology: str, asked: Asked, user: Any, dag_id: str) -> None:
-    """Airflow's audit log: before it is done, as Airflow's own actions are."""
+    """Write to Airflow's audit log before the action, as Airflow does for its own actions."""
     from airflow.models import Log
     from airflow.utils.session import create_session
 

@@ -1,7 +1,7 @@
-"""Which transactions a page of the list has: filters, order and paging, over as few records as the filters allow. Pure.
+"""Which transactions a page of the list shows: filters, order and paging, which read as few records as possible. Pure.
 
-Statuses are known from the lists of exceptions, and txids rise with time, so that neither needs every record; a search
-for a text does, and goes on where the last answer ended.
+A filter by status uses the lists of exceptions, and one by time uses that txids rise with time, so neither needs every
+record. A search for a text needs every record; the next request continues where the last answer ended.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 PAGE = 50
-"""So many transactions are on a page."""
+"""Transactions on a page."""
 LOOKED_THROUGH = 2_000
-"""So many records one answer looks through for a text; the next one goes on behind them."""
+"""How many records one answer searches for a text; the next answer continues after them."""
 _RANGE = re.compile(r"(\d{1,19}) to (\d{1,19})")
 _AT_WORK = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """`statuses`: none means all; `text`: in the run, DAG, owner or error, or a txid, or a range (``5 to 24``);
-    `from_ms`, `to_ms`: when it was begun; `after`: begin after this txid; `oldest_first`: the order."""
+    """`statuses`: empty means all; `text`: in the run, DAG, owner or error, or a txid, or a range (``5 to 24``);
+    `from_ms`, `to_ms`: when the transaction began; `after`: the page begins after this txid; `oldest_first`: the
+    order."""
 
     statuses: frozenset[Status] = frozenset()
     text: str = ""
@@ -36,7 +37,7 @@ class Choice:
 
     @property
     def reads_all(self) -> bool:
-        """Does a record have to be read before it is known to belong to the list?"""
+        """Must a record be read to know whether it belongs to the list?"""
         return bool(self.text) and self._range is None
 
     @property
@@ -45,10 +46,10 @@ class Choice:
         return (int(found[1]), int(found[2])) if found else None
 
     def may_have(self, kept: Sequence[int], view: LedgerView, begun_ms: Callable[[int], int]) -> list[int]:
-        """The txids that may be on the list, in its order, from the page's first one on.
+        """The txids that may be on the list, in its order, from the first one of the page.
 
-        :param kept: those that there are records of, rising.
-        :param begun_ms: of a txid; asked for few.
+        :param kept: txids that have a record, rising.
+        :param begun_ms: gives the time when a txid began; called for few txids.
         """
         first = 0 if self.from_ms is None else bisect_left(kept, self.from_ms, key=begun_ms)
         last = len(kept) if self.to_ms is None else bisect_right(kept, self.to_ms, key=begun_ms)
@@ -65,7 +66,7 @@ class Choice:
         return not self.statuses or bool(self.statuses & _may_have_status(txid, view))
 
     def has(self, record: TxRecord, shown: str) -> bool:
-        """:param shown: what the user sees of the record: nobody searches in what is hidden from them."""
+        """:param shown: what the user sees of the record: nobody can search in what is hidden from them."""
         if self.statuses and record.status not in self.statuses:
             return False
         return not self.reads_all or self.text.casefold() in shown.casefold() or self.text == str(record.txid)

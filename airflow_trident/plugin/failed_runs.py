@@ -1,4 +1,5 @@
-"""Runs that are red in Airflow although another run, or a replay, committed all they began. For the API server only."""
+"""Runs that are red in Airflow although all transactions that they began are committed, by another run or a replay. For
+the API server only."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ RunOfDag = tuple[str, str]
 
 
 def committed_runs(records: Iterable[TxRecord]) -> list[RunOfDag]:
-    """Of those, the runs whose transactions are all COMMITTED; by DAG and run. Pure."""
+    """The runs of these records whose transactions are all COMMITTED, sorted by DAG and run. Pure."""
     statuses: dict[RunOfDag, set[Status]] = defaultdict(set)
     for record in records:
         if record.claim.dag_id:
@@ -23,7 +24,7 @@ def committed_runs(records: Iterable[TxRecord]) -> list[RunOfDag]:
 
 
 def failed_among(runs: Iterable[RunOfDag]) -> list[RunOfDag]:
-    """Those that Airflow calls failed."""
+    """The runs whose state in Airflow is failed."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
@@ -42,7 +43,7 @@ def failed_among(runs: Iterable[RunOfDag]) -> list[RunOfDag]:
 
 
 def clear(runs: Iterable[RunOfDag]) -> None:
-    """Their failed tasks run again, as Airflow's own Clear lets them: they find their transaction committed."""
+    """Clear the failed tasks of the runs, as Airflow's own Clear does. They run again and find their work committed."""
     from airflow.models.dagbag import DBDagBag
     from airflow.utils.session import create_session
 

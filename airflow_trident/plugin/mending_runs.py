@@ -1,4 +1,4 @@
-"""Runs of the mending DAG: started, and told of. Imported by the API server only."""
+"""Runs of the mending DAG: starts them, and lists the latest. Imported by the API server only."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
 LATEST = 50
-"""So many of the latest runs are looked at."""
+"""How many of the latest runs are looked at."""
 SHOWN = 5
 _OVER = ("success", "failed")
 
 
 def start(order: MendingOrder) -> str:
-    """Start a run that does it; its id.
+    """Start a run that does the order, and return its id.
 
     :raises ConfigurationError: there is no mending DAG, or it is paused, or no DAG has the topology.
     :raises TransitionError: a run that does the same has not ended.
@@ -50,7 +50,7 @@ def start(order: MendingOrder) -> str:
 
 
 def latest(topology: str) -> list[dict[str, Any]]:
-    """The latest runs that mend a topology, newest first, with what they said and where they are."""
+    """The latest runs that mend a topology, newest first, with their state and the lines that they returned."""
     found = [run for run in _runs("") if run["conf"].get("topology") == topology][:SHOWN]
     said = _said([run["run_id"] for run in found])
     return [
@@ -101,7 +101,7 @@ def _runs(prefix: str) -> list[dict[str, Any]]:
 
 
 def _said(run_ids: list[str]) -> dict[str, list[str]]:
-    """What the task of each run returned: lines for people."""
+    """The lines for people that the task of each run returned."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from sqlalchemy import select

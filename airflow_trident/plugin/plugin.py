@@ -10,7 +10,7 @@ from airflow_trident.links.transaction import APP_PREFIX, VIEW_ROUTE, base_path
 
 
 class TridentPlugin(AirflowPlugin):
-    """A "Transactions" page: in the navigation, on every DAG and on every task; and the reference of deadlines."""
+    """The page "Transactions" in the navigation, on every DAG and on every task; and the reference for deadlines."""
 
     name = "trident"
 
@@ -31,14 +31,14 @@ class TridentPlugin(AirflowPlugin):
 
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        # Read only by the API server: the web framework is not imported by workers.
+        # Only the API server reads this property: workers do not import the web framework.
         from airflow_trident.plugin.web_app import app
 
         return [{"app": app, "url_prefix": APP_PREFIX, "name": "Trident"}]
 
     @property
     def deadline_references(self) -> list[type[Any]]:  # type: ignore[override]
-        # Read by the scheduler, where a DAG has such a deadline.
+        # The scheduler reads this property if a DAG has such a deadline.
         from airflow_trident.tasks.deadline import OldestUncommittedDeadline
 
         return [OldestUncommittedDeadline]

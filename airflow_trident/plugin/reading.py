@@ -1,4 +1,4 @@
-"""What the page shows, read from the ledger. One ZooKeeper session per request, however many topologies there are."""
+"""Reads from the ledger what the page shows. One ZooKeeper session for each request, for any number of topologies."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from airflow_trident.tasks.named_workers import rows_of
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
 OPEN_SHOWN = 200
-"""So many of the lowest transactions that are not committed are looked at, whatever page is shown."""
+"""How many of the lowest uncommitted transactions are read, whatever page is shown."""
 HISTORY = 100
-"""So many of the latest committed ones are in the charts."""
+"""How many of the latest committed transactions are in the charts."""
 ASKED = 20
-"""So many of the latest tell which DAGs a topology belongs to, where the others are not looked at."""
+"""How many of the latest transactions are read to find the DAGs of a topology, if nothing else needs them."""
 DEADLINE_S = 5.0
-"""Of each call to ZooKeeper: a page that asks again soon must not hold a thread of the API server for long."""
+"""Limit for each call to ZooKeeper: the page soon asks again, so it must not hold a thread of the API server long."""
 
 
 def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
@@ -58,9 +58,9 @@ def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
 
 
 def topologies(sight: Sight) -> list[dict[str, Any]]:
-    """One summary per topology, sorted by name; of one that cannot be read its `problem`.
+    """One summary for each topology, sorted by name; for one that cannot be read, its `problem`.
 
-    :raises TridentError: ZooKeeper does not answer; says why.
+    :raises TridentError: ZooKeeper does not answer; the text says why.
     """
     with open_ledgers() as ledgers:
         read = _overviews(ledgers)
@@ -74,12 +74,12 @@ def topologies(sight: Sight) -> list[dict[str, Any]]:
 def transactions(topology: str, sight: Sight, txid: int | None = None, choice: Choice | None = None) -> dict[str, Any]:
     """The summary and a page of the transactions of a topology, latest first if nothing else is chosen.
 
-    `more`: go on behind this txid, None at the end; `found`: how many there are in all, None where only reading them
-    would tell; `open`: the lowest that are not committed; `history`: the latest committed ones, for charts; `plan`: see
-    :class:`PlanPicture`, None if nobody has said it; `named_workers`: those that the topology is deployed on, see
-    :func:`airflow_trident.tasks.named_workers.rows_of`.
+    `more`: the next page begins after this txid, None at the end; `found`: how many there are in all, None if only
+    reading all of them could tell; `open`: the lowest uncommitted ones; `history`: the latest committed ones, for
+    charts; `plan`: see :class:`PlanPicture`, None if the ledger has none; `named_workers`: the workers that the
+    topology is deployed on, see :func:`airflow_trident.tasks.named_workers.rows_of`.
 
-    :param txid: with the `details` of this one; None there if there is no record of it.
+    :param txid: add the `details` of this transaction, which are None if there is no record of it.
     """
     choice = choice or Choice()
     with open_ledgers() as ledgers:
@@ -151,7 +151,7 @@ def dags_of(records: Iterable[TxRecord], outcome: CoordinatorOutcome | None) -> 
 
 
 def dags_of_topology(ledger: Ledger, view: LedgerView) -> set[str]:
-    """Of the latest transactions and of the last coordinator: "" among them if some are of no DAG."""
+    """The DAGs of the latest transactions and of the last coordinator; "" among them if one has no DAG."""
     return dags_of(_latest(ledger, view), ledger.coordinator())
 
 
@@ -160,7 +160,7 @@ def latest_committed(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
 
 
 def red_runs(records: Iterable[TxRecord]) -> list[failed_runs.RunOfDag]:
-    """Airflow's failed runs all of whose transactions, of these, are committed."""
+    """Airflow's failed runs whose transactions, among these records, are all committed."""
     return failed_runs.failed_among(failed_runs.committed_runs(records))
 
 
@@ -186,7 +186,7 @@ def _latest(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
 
 
 def _runs_of(read: Overview | TridentError, dag_id: str) -> set[str]:
-    """Of a DAG, among the latest transactions. What cannot be read is said where it is looked at."""
+    """The runs of a DAG among the latest transactions. An error is not shown here but in the summary."""
     if isinstance(read, TridentError):
         return set()
     runs = {record.claim.run_id for record in read.latest if record.claim.dag_id == dag_id}
@@ -205,7 +205,7 @@ def open_transactions(ledger: Ledger, view: LedgerView) -> list[TxRecord]:
 def _page(
     ledger: Ledger, view: LedgerView, choice: Choice, sight: Sight, visible: bool
 ) -> tuple[list[TxRecord], int | None, int | None]:
-    """The records, the txid to go on behind, and how many there are from here on if that is known."""
+    """The records, the txid after which the next page begins, and the number of matches from here on, if known."""
     folder = ledger.paths().transactions
     kept = sorted(int(name) for name in ledger.znodes.read([], [folder]).folders[folder] or ())
 
@@ -231,7 +231,7 @@ def _page(
 
 
 def _records(ledger: Ledger, txids: Sequence[int]) -> Sequence[TxRecord]:
-    """Of these; of all in between where they lie close together, which is one reading."""
+    """The records of these txids. If the txids lie close together, it reads all in between in one step."""
     low, high = min(txids), max(txids)
     if high - low < 4 * len(txids):
         return ledger.transactions(low, high)
@@ -248,7 +248,7 @@ def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: 
 
 
 def _point(record: TxRecord) -> dict[str, Any]:
-    """What charts and throughput need of a transaction."""
+    """The values that charts and throughput need of a transaction."""
     staged = record.staged
     return {
         "txid": record.txid,

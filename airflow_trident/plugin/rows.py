@@ -1,4 +1,4 @@
-"""What the page shows, as JSON: nothing of DAGs that the user may not see, and no secrets. Pure."""
+"""Rows of the page as JSON: nothing from DAGs that the user may not see, and no secrets. Pure."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from airflow_trident.tasks.waits import Until, decide_wait
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a user may see. `dags`: ids of DAGs; `unowned`: also what belongs to no DAG, such as a program's
-    transactions, as the user may see connections."""
+    """What a user may see. `dags`: ids of DAGs; `unowned`: also data that belongs to no DAG, such as a program's
+    transactions; true for users who may see connections."""
 
     dags: frozenset[str]
     unowned: bool
 
     def may_see(self, dag_ids: Iterable[str]) -> bool:
-        """Something that belongs to these DAGs together."""
+        """May the user see something that belongs to all these DAGs together?"""
         named = {dag_id for dag_id in dag_ids if dag_id}
         return not self.dags.isdisjoint(named) if named else self.unowned
 
 
 def summary(view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> dict[str, Any]:
-    """`committed`: everything up to it is committed or skipped; `begun`: the highest txid; `coordinator`: how it ended
-    last, None if nothing was said; `notes`: for people.
+    """`committed`: all up to this txid are committed or skipped; `begun`: the highest txid; `coordinator`: its last
+    outcome, None if there is none; `notes`: for people.
 
     :param visible: may the user see what the topology reads and writes?
     """
@@ -62,10 +62,10 @@ def summary(view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, 
 
 
 def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> dict[str, Any]:
-    """A transaction as the page shows it. What names its run or its data is for those who may see its DAG; where it has
-    none, that of the topology.
+    """A transaction as the page shows it. Only users who may see its DAG get the run and the data; for a transaction
+    without a DAG, users who may see the topology.
 
-    :param abandoned: why nobody will take it further by itself.
+    :param abandoned: why nobody will continue it without a person.
     """
     may_see = sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
     staged = record.staged
@@ -95,12 +95,12 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> d
 
 
 def searched(shown: Mapping[str, Any]) -> str:
-    """Of a row, what a search looks through."""
+    """The texts of a row that a search looks through."""
     return "\n".join(str(shown[name]) for name in ("dag_id", "run_id", "owner", "error", "batch"))
 
 
 def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
-    """`metadata_text`: as text, since browsers round numbers above 2^53. `attempts`: the failed ones, oldest first."""
+    """`metadata_text`: a text, because browsers round numbers above 2^53. `attempts`: the failed ones, oldest first."""
     shown = row(record, sight, visible)
     metadata = record.metadata if shown["visible"] else None
     text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
@@ -109,7 +109,7 @@ def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
 
 
 def waits(view: LedgerView, record: TxRecord) -> str:
-    """Why a transaction does not commit now, in the words of the task that waits; "" if it does not wait."""
+    """Why a transaction does not commit now, in the words of the waiting task; "" if it does not wait."""
     if record.status.lets_others_pass or record.status is Status.FAILED:
         return ""
     decision = decide_wait(replace(view, tx=record), record.txid, Until.READY)
@@ -119,9 +119,9 @@ def waits(view: LedgerView, record: TxRecord) -> str:
 
 
 def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None) -> str:
-    """The same in full: who is at what holds everybody up, and what to do about it.
+    """:func:`waits` in full: who works on the transaction that all wait for, and what to do about it.
 
-    :param lowest: the lowest transaction that is not committed.
+    :param lowest: the lowest uncommitted transaction.
     """
     why = waits(view, record)
     return waiting_story(view.topology.name, record.txid, why, lowest) if why else ""
@@ -131,9 +131,9 @@ def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None) -
 
 
 def actions_of_topology(view: LedgerView, *, red: bool) -> list[MendingAction]:
-    """What a person may ask for now.
+    """The actions that a person may ask for now.
 
-    :param red: are there failed runs of what is committed?
+    :param red: are there failed runs whose transactions are all committed?
     """
     resting = view.topology.command is not Command.RUN
     wanted = [MendingAction.RESUME if resting else MendingAction.PAUSE]
@@ -143,7 +143,7 @@ def actions_of_topology(view: LedgerView, *, red: bool) -> list[MendingAction]:
 
 
 def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[MendingAction]:
-    """What a person may ask for now about a transaction; the ledger has the last word when it is done."""
+    """The actions that a person may now ask for on a transaction; the ledger decides again when the action is done."""
     status, found = record.status, []
     if status in (Status.FAILED, Status.SKIPPED) or abandoned:
         found.append(MendingAction.BACKFILL)

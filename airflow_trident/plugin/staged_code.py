@@ -1,4 +1,4 @@
-"""Which code staged a transaction, for people: the digests that are in its manifest."""
+"""Which code staged a transaction, in words: the digests of the code are in its manifest."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow_trident.staging.area import StagingArea
 
 
 def code_words(ledger: Ledger, record: TxRecord) -> str:
-    """The transforms with a digest of the code that staged this transaction, and which are other ones than for the
-    transaction before; empty where there are none, or the page's server cannot see what is staged. Nothing is read
+    """Each transform with the digest of the code that staged this transaction, and whether the code changed since the
+    transaction before. Empty if there is none, or if the page's server cannot see the staged batch. Nothing is read
     from an object store: a page must not wait for one."""
     before = ledger.view(record.txid - 1).tx if record.txid > 1 else None
     now, then = _code(ledger, record), _code(ledger, before)

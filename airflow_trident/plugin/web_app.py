@@ -1,6 +1,6 @@
 """The plugin's web application: a JSON API and one page. Imported by the API server only.
 
-Airflow does not protect a plugin's application: every route that shows or does anything asks for the user itself.
+Airflow does not protect a plugin's application: every route that shows or does anything checks the user itself.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _FOLDER = Path(__file__).with_name("page")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _SERVED = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir()) if path.suffix in _TYPES}
 _DIGEST = hashlib.sha256(repr(_SERVED).encode()).hexdigest()[:16]
-"""Part of the files' addresses: a browser asks for them once, and again when any of them has changed."""
+"""Part of the files' addresses: a browser asks for the files once, and again when one of them has changed."""
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="{color}" stroke-width="2" '
     'stroke-linecap="round" stroke-linejoin="round"><path d="M12 22V3M4 4v4a5 5 0 0 0 5 5h6a5 5 0 0 0 5-5V4M9 6l3-4 '
@@ -46,11 +46,11 @@ _STATUS_OF = {
     FencedError: 409,
     RetryableError: 503,
 }
-"""The first one that an error is of."""
+"""The first class in this order that the error belongs to gives the status."""
 
 metrics.initialize()
 
-# No generated documentation: it would be open to everybody.
+# No generated documentation: everybody could read it.
 app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None)
 
 
@@ -63,14 +63,14 @@ def _explain(_request: Request, error: TridentError) -> JSONResponse:
 
 @app.get("/", response_class=HTMLResponse, dependencies=_AUTHENTICATED)
 def page() -> HTMLResponse:
-    """The page; everything in it comes from the routes below."""
+    """The page. All data in it comes from the routes below."""
     text = (_FOLDER / "page.html").read_text(encoding="utf-8").replace('="page/', f'="page/{_DIGEST}/')
     return HTMLResponse(text, headers={"Cache-Control": "no-cache"})
 
 
 @app.get("/page/{digest}/{name}", dependencies=_AUTHENTICATED)
 def served(digest: str, name: str) -> Response:
-    """:param digest: of the files as the page knew them; those of today are not kept under another one."""
+    """:param digest: of the files when the page was loaded; a browser keeps files only under today's digest."""
     if name not in _SERVED:
         raise HTTPException(404, "There is no such file.")
     kept = "private, max-age=31536000, immutable" if digest == _DIGEST else "no-cache"

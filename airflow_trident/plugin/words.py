@@ -1,7 +1,7 @@
-"""A batch in a person's words: ``3 files, 12.0 MB: 07.json to 09.json``. Pure.
+"""A batch in words: ``3 files, 12.0 MB: 07.json to 09.json``. Pure.
 
-The API server has no code of the topology, so the recorded metadata is told by its shape; what has none of the known
-ones is shown as it is recorded.
+The API server does not have the topology's code, so this module knows the recorded metadata by its shape. The page
+shows metadata of an unknown shape as it is recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from airflow_trident.types import Json
 
 
 def batch_words(metadata: dict[str, Json]) -> dict[str, str]:
-    """Stream -> its part of the batch, of those that are known by their shape."""
+    """Stream -> its part of the batch in words, for streams whose metadata has a known shape."""
     found = {stream: _words(value) for stream, value in metadata.items()}
     return {stream: text for stream, text in found.items() if text}
 
@@ -25,7 +25,7 @@ def _words(value: Any) -> str:
             if known <= value.keys():
                 return tell(value)
     except (TypeError, ValueError, KeyError, IndexError):
-        pass  # another shape than it seemed: the record itself is shown below
+        pass  # only the keys have a known shape: the page shows the record itself
     return ""
 
 

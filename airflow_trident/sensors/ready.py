@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class TridentReadySensor(LedgerTask, BaseSensorOperator):
-    """Succeeds when any stream has data that no transaction covers yet, or when a staged transaction waits and nobody
-    is left who would commit it: the next run does. Begins no transaction and writes nothing.
+    """Succeeds when a stream has data that no transaction covers yet, or when a staged transaction waits and nobody is
+    left to commit it: the next run commits it. Begins no transaction and writes nothing.
 
-    Sources are not ZooKeeper: they are asked every `poke_interval`; with ``mode="reschedule"`` no worker slot is held
-    in between.
+    Sources have no watches as ZooKeeper has, so the sensor asks them every `poke_interval`. With ``mode="reschedule"``
+    it holds no worker slot in between.
 
     :param topology: the Topology.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.

@@ -37,28 +37,29 @@ if TYPE_CHECKING:
 _OF_POKING = frozenset(
     {"mode", "poke_interval", "exponential_backoff", "max_wait", "soft_fail", "silent_fail", "never_fail"}
 )
-"""Arguments of sensors that mean nothing here. They may be in `default_args`, which are for other tasks too."""
+"""Sensor arguments that have no meaning here. They may be in `default_args`, which other tasks use, too."""
 
 
 class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     """Succeeds when every transaction below `txid` is COMMITTED or SKIPPED, or when `txid` is committed itself.
 
-    Fails at once, with the reason and what to do, when a lower one is FAILED. There is no polling loop: it blocks on a
-    ZooKeeper watch. Not deferrable, it does so in the worker for `turn_wait_s` and then gives the slot back for
-    ``[trident] reschedule_s``. Deferrable, it begins in the triggerer and never needs a worker at all.
+    Fails at once, with the reason and the cure, when a lower one is FAILED. The sensor does not poll: it blocks on a
+    ZooKeeper watch. Not deferrable, it blocks in the worker for `turn_wait_s`, then gives the slot back for
+    ``[trident] reschedule_s``. Deferrable, it starts in the triggerer and needs no worker at all.
 
     :param topology: the Topology, or its name.
     :param txid: the transaction that waits (templated).
     :param deferrable: None: ``[trident] deferrable``, or ``[operators] default_deferrable``.
     :param turn_wait_s: how long to block in the worker; None: ``[trident] turn_wait_s``.
-    :param on_failure: what becomes of a lower transaction whose tasks were killed: ``block`` or ``skip``.
+    :param on_failure: what happens to a lower transaction whose tasks were killed: ``block`` or ``skip``.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
-    :param coordinator_task_id: the coordinator that claimed `txid`, where that is a text and the sensor begins in the
-        triggerer: the transaction of a former life of the topology is refused. Not needed for ``coordinator.output``.
-    :raises ConfigurationError: an argument of sensors that poke was given; of those only ``timeout`` means something.
+    :param coordinator_task_id: the coordinator that claimed `txid`. It is needed if `txid` is a text and the sensor
+        starts in the triggerer, which then refuses a transaction of an earlier incarnation of the topology. Not needed
+        for ``coordinator.output``.
+    :raises ConfigurationError: an argument for sensors that poke was given; of those only ``timeout`` has a meaning.
     """
 
-    # `incarnation` too: of what a trigger is given Airflow renders only what the operator names here.
+    # `incarnation`, too: Airflow renders only those arguments of a trigger that are template fields of the operator.
     template_fields: Sequence[str] = ("txid", "zookeeper_conn_id", "incarnation")
     shallow_copy_attrs: Sequence[str] = ("topology",)
     operator_extra_links = (TransactionLink(),)
@@ -99,7 +100,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     def _begin_in_triggerer(self) -> None:
         """Airflow (since 3.3) renders the trigger's arguments in the triggerer, if they are texts that it can render.
 
-        Where they are not, a worker begins and defers.
+        If they are not, the sensor starts in a worker, and the worker defers it.
         """
         txid = text_for_triggerer(self.txid)
         if txid is None or not STARTS_IN_TRIGGERER:
@@ -128,7 +129,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                 said: list[str] = []
 
                 def say(story: str) -> None:
-                    if not said:  # who need not wait is not listed
+                    if not said:  # a task that need not wait is not listed
                         self.enlist(ledger, context, txid)
                     said.append(story)
                     self.log.info("%s", story)
@@ -160,24 +161,24 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
     def _wait_elsewhere(self, context: Context, txid: int) -> None:
         timeout = timedelta(seconds=self.timeout)
-        # Where the task should have begun in the triggerer and has not, as in `dag.test()`, there is none: its stand-in
-        # would wait here for tasks that come after this one.
+        # If the sensor should have started in the triggerer but did not, as in `dag.test()`, there is no triggerer: its
+        # stand-in would wait here for tasks that come after this one.
         if self.deferrable and not self.start_from_trigger:
             trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
         self.look_again_later(context, txid, timeout)
 
     def execute_complete(self, context: Context, event: Any = None) -> int:
-        """Only where the triggerer could not end the task itself: read again what holds."""
+        """Called only if the triggerer could not end the task itself: read the ledger again."""
         return self.execute(context)
 
     def resume(self, context: Context, event: Any = None) -> int:
-        """:meth:`execute_complete`, as tasks call it that an older version deferred."""
+        """:meth:`execute_complete`, under the name that an older version gave to the tasks that it deferred."""
         return self.execute_complete(context, event)
 
 
 def incarnation_for_triggerer(txid: Any, coordinator_task_id: str | None) -> str | None:
-    """The life of the topology that `txid` is of, as a text that the triggerer renders; None if nobody says it."""
+    """A text that the triggerer renders to the incarnation of `txid`; None if no coordinator is known."""
     if coordinator_task_id is None and isinstance(txid, PlainXComArg):
         above = txid.operator
         coordinator_task_id = above.task_id if isinstance(above, TridentCoordinatorOperator) else None
@@ -187,10 +188,10 @@ def incarnation_for_triggerer(txid: Any, coordinator_task_id: str | None) -> str
 
 
 def text_for_triggerer(txid: Any) -> str | None:
-    """`txid` as a text that Airflow's triggerer can render; None if there is none.
+    """`txid` as a text that Airflow's triggerer can render; None if there is no such text.
 
-    Of XComs the triggerer answers only for one map index: without it Airflow 3.3 never answers, and the wait would
-    never end. The argument of a mapped task group has no text at all.
+    The triggerer answers a pull of an XCom only for a given map index: without one Airflow 3.3 never answers, and the
+    wait would never end. The argument of a mapped task group has no text at all.
     """
     if isinstance(txid, PlainXComArg) and isinstance(txid.operator, BaseOperator):
         pull = f"task_ids={txid.operator.task_id!r}, key={txid.key!r}, map_indexes=-1"

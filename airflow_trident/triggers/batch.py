@@ -1,4 +1,4 @@
-"""The trigger for event-driven scheduling: a run when the source has a batch, and none when it has not."""
+"""The trigger for event-driven scheduling: it starts a run when the source has a batch, and only then."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from airflow_trident.triggers.shared_watch import Hub, shared_hub
 
 
 class TridentBatchTrigger(BaseEventTrigger):
-    """For an ``AssetWatcher``: an event when a stream has data that no transaction covers yet. All such triggers of a
-    process share one ZooKeeper session with those that wait for a turn.
+    """For an ``AssetWatcher``: sends an event when a stream has data that no transaction covers yet. All such triggers
+    in a process, and those that wait for a turn, share one ZooKeeper session.
 
-    An event is a hint, once for each transaction that may begin: if none does, it comes again after `again_s`. A
-    triggerer that starts anew may say it twice; the run that it makes then begins nothing, and is skipped.
+    An event is only a hint. It is sent once for each transaction that can begin, and again after `again_s` if no
+    transaction began. A triggerer that restarts may send it twice; the second run then begins nothing and is skipped.
 
     :param topology: name of the topology.
-    :param place: where its code is, as the triggerer finds it: ``module:attribute``, or ``/path/to/file.py:attribute``.
+    :param place: the topology's code, as the triggerer finds it: ``module:attribute``, or
+        ``/path/to/file.py:attribute``.
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
     :param poll_s: seconds between two looks at the sources.
-    :param again_s: seconds after which an event comes again although nothing was begun.
+    :param again_s: seconds after which the event is sent again if nothing began.
     :raises ConfigurationError: `place` has no attribute, or a number is not above 0.
     """
 
@@ -84,8 +85,8 @@ class TridentBatchTrigger(BaseEventTrigger):
                 await asyncio.sleep(self.poll_s)
 
     async def _look(self, hub: Hub) -> tuple[int, str | None]:
-        """The last transaction, and a stream with data after it. If they cannot be asked now they are asked again: an
-        event trigger that ends is never started again."""
+        """The last transaction, and a stream with data after it. An error is logged and the next look asks again:
+        Airflow never restarts an event trigger that has ended."""
         try:
             topology = await asyncio.to_thread(self._topology)
             last, position = await hub.ledger(self.topology).call(last_position)

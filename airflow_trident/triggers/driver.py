@@ -1,4 +1,4 @@
-"""The trigger behind a drain whose driver runs in a cluster: until the driver has ended, without a worker slot."""
+"""The trigger of a drain whose driver runs in a cluster: it waits for the driver's end, without a worker slot."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from airflow_trident.triggers.turn import SETTLE_S
 
 
 class TridentDriverTrigger(BaseTrigger):
-    """Asks the cluster for the driver, and tells from the ledger how far its topology is.
+    """Asks the cluster about the driver, and logs how far the topology's ledger is.
 
     :param topology: name of the topology.
-    :param driver_id: as the cluster calls it.
+    :param driver_id: the cluster's name for the driver.
     :param masters: REST addresses of the cluster's masters, or of YARN's resource manager.
     :param cluster: ``standalone`` or ``yarn``.
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
@@ -62,7 +62,7 @@ class TridentDriverTrigger(BaseTrigger):
         return DriverCluster(kind=ClusterKind(self.cluster), addresses=tuple(self.masters)).driver(self.driver_id)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        # An event sooner than that after the worker has deferred can fail the task.
+        # An event sooner than SETTLE_S after the worker deferred can fail the task.
         await asyncio.sleep(SETTLE_S)
         conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
         ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
@@ -78,12 +78,12 @@ class TridentDriverTrigger(BaseTrigger):
     async def _active(self) -> bool:
         try:
             return await asyncio.to_thread(self.driver.active)
-        except SparkJobError as error:  # a master that starts again knows its drivers
+        except SparkJobError as error:  # a master that restarts knows its drivers again
             self.log.warning("%s", error)
             return True
 
     async def _tell(self, hub: Hub, before: int) -> int:
-        """For people: whatever is wrong with the ledger, the driver meets it too."""
+        """Log the progress for people. Errors of the ledger are ignored: the driver meets them, too."""
         try:
             view = await hub.ledger(self.topology).call(lambda ledger: ledger.view(0))
         except TridentError:
@@ -94,7 +94,7 @@ class TridentDriverTrigger(BaseTrigger):
         return committed
 
     async def on_kill(self) -> None:
-        """A person ended the deferred task: the driver is killed. Without that the ledger would be as right."""
+        """Kill the driver when a person ends the deferred task. The ledger stays right even without that."""
         try:
             await asyncio.to_thread(self.driver.kill)
             self.log.warning("Spark driver %s of topology %s is killed", self.driver_id, self.topology)

@@ -1,7 +1,7 @@
-"""One ZooKeeper session for all triggers of a process that wait on the same ensemble.
+"""One ZooKeeper session for all triggers in a process that wait on the same ensemble.
 
-A triggerer runs up to a thousand triggers in one event loop. They share one client, which lives in one thread of its
-own (a client is not for sharing between threads, and no call may block the loop); its watch events wake the waiters.
+A triggerer runs up to a thousand triggers in one event loop. They share one client, which has a thread of its own: only
+one thread may use a client, and no call may block the loop. The client's watch events wake the waiting triggers.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ T = TypeVar("T")
 
 
 class _Waiter:
-    """One wait; its event is set, in its own loop, when a node changes."""
+    """One wait; its event is set, in its own event loop, when a node changes."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
 
     def wake(self) -> None:
-        # The loop is closed when the triggerer has ended meanwhile.
+        # The loop is closed if the triggerer has ended meanwhile.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.event.set)
 
 
 class _Waiters:
-    """Who waits for which node. Asked by kazoo's thread, changed by the others."""
+    """Which waiter waits for which node. Kazoo's thread calls `wake`; other threads add and remove waiters."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class _Waiters:
             return len({waiter for waiting in self._by_path.values() for waiter in waiting})
 
     def wake(self, path: str | None) -> None:
-        """None: the connection was lost, and all watches with it."""
+        """:param path: the node that changed; None: the connection was lost, and all watches with it."""
         with self._lock:
             if path is None:
                 woken = {waiter for waiting in self._by_path.values() for waiter in waiting}
@@ -82,22 +82,22 @@ class Hub:
 
     @property
     def waiting(self) -> int:
-        """How many waits have their watch armed, or are about to."""
+        """How many waits have set their watch, or are about to."""
         return self._waiters.count()
 
     def ledger(self, topology: str, incarnation: str = "") -> SharedLedger:
-        """For one wait: it knows one life of the topology, which may have another when the next wait begins.
+        """The ledger for one wait. It keeps the incarnation that it finds; a later wait may find another one.
 
-        :param incarnation: the life that the wait is for, if that is known.
+        :param incarnation: the incarnation that the wait is for, if known.
         """
         return SharedLedger(self, ZNodeLedger(self._znodes, topology, self._root, incarnation=incarnation))
 
     async def call(self, action: Callable[[], T]) -> T:
-        """In the client's thread."""
+        """Run `action` in the client's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, action)
 
     async def wait_for_change(self, ledger: ZNodeLedger, txid: int, seen: LedgerView, timeout_s: float) -> bool:
-        """As :meth:`Ledger.wait_for_change`, without blocking a thread."""
+        """Like :meth:`Ledger.wait_for_change`, without blocking a thread."""
         waiter = _Waiter()
 
         def arm() -> bool:
@@ -110,7 +110,7 @@ class Hub:
         armed: asyncio.Future[bool] | None = None
         try:
             armed = asyncio.ensure_future(self.call(arm))
-            # Shielded: a cancelled wait must not leave before its waiter can be taken off the list.
+            # Shielded: a cancelled wait must not end before its waiter can be removed.
             if await asyncio.shield(armed):
                 return True
             async with asyncio.timeout(timeout_s):
@@ -125,7 +125,7 @@ class Hub:
         return True
 
     def close(self) -> None:
-        """Ends the session in the client's thread, without waiting for it."""
+        """End the session in the client's thread, without waiting for it."""
         self._thread.submit(self._znodes.close)
         self._thread.shutdown(wait=False)
 
@@ -138,15 +138,15 @@ class SharedLedger:
         self._ledger = ledger
 
     async def call(self, action: Callable[[ZNodeLedger], T]) -> T:
-        """Call `action` with the ledger in the client's thread."""
+        """Call `action` with the ledger, in the client's thread."""
         return await self._hub.call(lambda: action(self._ledger))
 
     async def view(self, txid: int) -> LedgerView:
-        """As :meth:`Ledger.view`."""
+        """Like :meth:`Ledger.view`."""
         return await self.call(lambda here: here.view(txid))
 
     async def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
-        """As :meth:`Ledger.wait_for_change`, without blocking a thread."""
+        """Like :meth:`Ledger.wait_for_change`, without blocking a thread."""
         return await self._hub.wait_for_change(self._ledger, txid, seen, timeout_s)
 
 

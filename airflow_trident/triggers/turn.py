@@ -1,4 +1,4 @@
-"""The trigger behind every long wait: until a transaction's turn has come, without a worker slot."""
+"""The trigger of every long wait: it waits for a transaction's turn, without a worker slot."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 SETTLE_S = 6.0
-"""An event sooner than this after a worker deferred can fail the task: Airflow 3.3 may take the worker's end for that
-of the task that it queued again."""
+"""If the event comes sooner than this after a worker deferred, it can fail the task: Airflow 3.3 may mistake the end of
+the worker for the end of the task that it has queued again."""
 RARELY = 4
-"""Of so many looks only one asks Airflow where other waiters are nearer to what holds everybody up."""
+"""If other waiters are nearer to the transaction that all wait for, only one look in this many asks Airflow."""
 
 
 class TridentTurnTrigger(BaseTrigger):
-    """Waits on a ZooKeeper watch; a slow poll is the net, at which it also asks Airflow whether anybody still works on
-    what holds the transaction up.
+    """Waits on a ZooKeeper watch. As a safety net it also looks now and then, and asks Airflow whether anybody still
+    works on the transaction that all wait for.
 
     :param topology: name of the topology.
     :param txid: the transaction that waits.
-    :param until: what for: see :class:`Until`.
+    :param until: the event to wait for, see :class:`Until`.
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
-    :param skip_gone: a transaction whose tasks are gone is SKIPPED, else FAILED.
-    :param ends_task: the event ends the task here, without a worker; else the worker goes on and decides anew.
-    :param deferred_ms: when a worker deferred (Unix milliseconds); None where no worker was involved.
+    :param skip_gone: set a transaction whose tasks are gone to SKIPPED, otherwise to FAILED.
+    :param ends_task: the event ends the task here, without a worker; otherwise a worker continues and decides anew.
+    :param deferred_ms: when a worker deferred the task (Unix milliseconds); None if there was no worker.
     :param poll_s: None: ``[trident] poll_s``.
-    :param incarnation: the life of the topology that `txid` is of; None: not known, the one that is there.
+    :param incarnation: the incarnation of the topology that `txid` belongs to; None: not known, use the present one.
     """
 
     def __init__(
@@ -131,10 +131,10 @@ class TridentTurnTrigger(BaseTrigger):
                     await asyncio.sleep(poll_s)
 
     async def _look(self, ledger: SharedLedger, record: TxRecord) -> Abandoned | None:
-        """Does anybody still work on what holds everybody up? If not, that is written to the ledger."""
+        """Does anybody still work on the transaction that all wait for? If not, the ledger is told."""
         try:
             answers = await self._ask(record)
-        except Exception as error:  # noqa: BLE001 - the look is a net: a wait does not end for want of news
+        except Exception as error:  # noqa: BLE001 - the look is only a safety net: without an answer the wait goes on
             self.log.warning(
                 "Airflow does not say whether anybody works on transaction %d (%s: %s): it is asked again.",
                 record.txid,
@@ -148,7 +148,7 @@ class TridentTurnTrigger(BaseTrigger):
         return await ledger.call(lambda here: note_gone(here, record, gone, skip=self.skip_gone))
 
     async def _ask(self, record: TxRecord) -> Answers:
-        """Airflow's Execution API, whose client blocks: in a thread."""
+        """Ask Airflow's Execution API in a thread, because its client blocks."""
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         answers: dict[tuple[str, str], Mapping[str, Any]] = {}

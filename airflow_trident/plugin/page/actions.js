@@ -1,7 +1,7 @@
 import {at, make} from "./dom.js";
 import {post} from "./api.js";
 
-/* What each button does, said before it is done. `tx`: the transaction that it is about, if there is one. */
+/* What each button does; the dialog shows this before the action. `tx`: the transaction, if the action has one. */
 const WORDS = {
   pause: ["Pause", () => "No new transactions are begun: coordinators are skipped. Those that were begun are finished."],
   resume: ["Resume", () => "Coordinators begin new transactions again."],
@@ -42,7 +42,7 @@ function ask(action, data, tx, done) {
   at("reason").focus();
 }
 
-/* What was seen goes with it: what has moved since is not touched. */
+/* The request says what the person saw: the server refuses the action if that has changed since. */
 function body() {
   const {action, data, tx} = about, asked = {action, reason: at("reason").value, incarnation: data.incarnation};
   if (tx) return {...asked, txid: tx.txid, status: tx.status, attempt: tx.attempt === null ? -1 : tx.attempt};

@@ -1,9 +1,9 @@
 import {draw, make, moment, phaseMs, size, span} from "./dom.js";
 
-/* Small charts with axes, over the latest committed transactions: one bar each, oldest at the left. */
+/* Small charts with axes, over the latest committed transactions: one bar for each, the oldest at the left. */
 const WIDTH = 420, HEIGHT = 150, LEFT = 64, BOTTOM = 22, TOP = 8;
 
-/* The ends of axes: whole numbers of the unit that a person reads. */
+/* The upper end of an axis: a round number in the unit that a person reads. */
 function decimal(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -17,7 +17,7 @@ const STEPS_S = [0.2, 1, 2, 4, 10, 20, 40, 60, 120, 240, 600, 1200, 2400, 3600, 
 const clock = ms => (STEPS_S.find(step => step * 1000 >= ms) || decimal(ms / 86400000) * 86400) * 1000;
 const axis = (ms => ms < 1000 ? `${ms} ms` : ms < 60000 ? `${ms / 1000} s` : ms < 3600000 ? `${ms / 60000} min` : `${ms / 3600000} h`);
 
-/* `parts`: [[colour, value of a transaction], ...], which are stacked; `words` says a value. */
+/* `parts`: [[colour, function from a transaction to its value], ...], stacked; `words` gives a value as text. */
 function chart(title, history, parts, words, ceiling, ticks = words) {
   const totals = history.map(tx => parts.reduce((sum, [, value]) => sum + (value(tx) || 0), 0));
   const top = ceiling(Math.max(0, ...totals)), inner = HEIGHT - BOTTOM - TOP, step = (WIDTH - LEFT - 4) / Math.max(1, history.length);

@@ -1,4 +1,4 @@
-/* Elements and words. Elements are made, never parsed from text: nothing that the ledger holds becomes markup. */
+/* Elements and words. Elements are made, never parsed from text, so no text in the ledger becomes markup. */
 export const at = id => document.getElementById(id);
 
 export function make(name, properties, ...children) {
@@ -49,13 +49,13 @@ export const moment = ms => ms ? new Date(ms).toLocaleString("sv") : "–";
 export const lagText = lag => Object.entries(lag).map(([stream, units]) =>
   `${stream}: ${Object.entries(units).map(([unit, n]) => unit === "bytes" ? size(n) : `${count(n)} ${unit}`).join(", ")}`).join("; ");
 
-/* What the coordinator says of the sources. */
+/* The lag of the sources, from the coordinator's last outcome. */
 export const sourceLag = one => !one ? "not known" : one.kind === "nothing new" ? "none" : one.lag_ms ? lagText(one.lag) || "not told" : "not known";
 
 const ORDER = ["PROCESSING", "PROCESSED", "COMMITTING"];
 export const PHASES = {PROCESSING: "processing", PROCESSED: "waiting for its turn", COMMITTING: "committing"};
 
-/* [status, from, to] of each phase that the current attempt has been through; the last one may still go on. */
+/* [status, from, to] of each phase that the current attempt has reached; the last phase may still go on. */
 export function phases(tx) {
   const t = tx.times_ms, stops = [t.COMMITTED, t.FAILED, t.SKIPPED, t.CLOSED];
   const found = [];
@@ -71,7 +71,7 @@ export function phases(tx) {
 
 export const phaseMs = (tx, status) => { const one = phases(tx).find(p => p[0] === status); return one ? one[2] - one[1] : null; };
 
-/* Rows read a second, over the time in which they were committed. */
+/* Rows read per second, over the time between the first commit and the last. */
 export function throughput(history) {
   const done = history.filter(one => one.times_ms.COMMITTED && one.rows_read !== null && one.rows_read >= 0);
   if (done.length < 2) return null;
@@ -81,7 +81,7 @@ export function throughput(history) {
 }
 export const rate = perS => perS === null ? "–" : `${perS >= 10 ? count(Math.round(perS)) : perS.toFixed(2)} rows/s`;
 
-/* Said anew only when it is something new: a screen reader reads it out, and text in it may be selected. */
+/* Changes the element only if the texts changed: a screen reader reads changes out, and a person may select text. */
 export function say(id, ...texts) {
   const lines = texts.filter(text => text), said = JSON.stringify(lines);
   at(id).hidden = !lines.length;
@@ -93,7 +93,7 @@ export function say(id, ...texts) {
 export const tile = (value, label, bad) =>
   make("div", {className: `tile${bad ? " bad" : ""}${value.length > 14 ? " long" : ""}`}, make("b", {textContent: value}), make("span", {textContent: label}));
 
-/* A link into Airflow: it leaves the frame by the outer page's own router; alone, the page has nowhere to go. */
+/* A link into Airflow. Inside Airflow's frame the outer page's router follows it; without a frame it is a plain link. */
 export function outer(path, text) {
   const url = location.pathname.replace(/\/trident\/.*$/, "") + path;
   const link = make("a", {href: url, textContent: text});

@@ -1,6 +1,6 @@
 import {at, badge, count, make, rate, sourceLag, span, throughput} from "./dom.js";
 
-/* All topologies: which is stuck, and why. Those that need a person come first. */
+/* All topologies: which one is stuck, and why. Those that need a person come first. */
 const WORST = ["stands still", "behind", "paused", "works", "rests", "cannot be read"];
 
 /* [state, why]: the state is one of WORST. */

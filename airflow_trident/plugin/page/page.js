@@ -9,8 +9,8 @@ const REFRESH_MS = 4000, AFTER_ERROR_MS = 15000, STALE_MS = 20000;
 const asked = new URLSearchParams(location.search);
 const number = name => asked.has(name) && Number(asked.get(name)) > 0 ? Number(asked.get(name)) : null;
 
-/* Nothing is drawn while a button, or the space bar, is held: one that is made anew between press and release never hears
-   of the click. A release outside of the window is heard of when the pointer comes back, or the window loses the keyboard. */
+/* Nothing is drawn while a mouse button or the space bar is held: a button that is replaced between press and release gets
+   no click. A release outside of the window is noticed when the pointer comes back, or the window loses the keyboard. */
 let release = null, held = null;
 const hold = () => { held ||= new Promise(done => { release = done; }); };
 addEventListener("pointerdown", hold, true);
@@ -19,11 +19,11 @@ const released = event => { if (held && !event.buttons) { held = null; setTimeou
 for (const kind of ["pointerup", "pointercancel", "pointermove", "keyup"]) addEventListener(kind, released, true);
 addEventListener("blur", released);
 
-/* What is shown: `topology` empty is the overview. `trail`: the txids behind which the pages before this one begin.
-   `oldestFirst`: the order of the pages, which is by txid; sorting one by anything else leaves them as they are. */
+/* What is shown. `topology`: empty for the overview. `trail`: the txid after which each page begins, from the second page
+   to this one. `oldestFirst`: the order of the pages, always by txid; other columns sort only the rows of one page. */
 const now = {topology: "", opened: number("txid"), details: null, data: null, trail: [], oldestFirst: false, sort: {by: "txid", down: true}, found: false, readAt: 0};
 
-/* Airflow's own theme where the page lies in its frame, else the system's. */
+/* Airflow's own theme if the page is in Airflow's frame, else the system's. */
 function theme() {
   let dark = matchMedia("(prefers-color-scheme: dark)").matches;
   try { if (parent !== window) dark = parent.document.documentElement.classList.contains("dark"); } catch (e) { /* alone */ }
@@ -50,7 +50,7 @@ function query() {
   return wanted.toString();
 }
 
-/* Which topology a link means: that of the link, else that of its DAG, else all of them; never another one. */
+/* The topology of a link: the one that it names, else that of its DAG, else the overview of all; never another one. */
 async function chosen() {
   if (asked.has("topology")) return asked.get("topology");
   if (!asked.has("dag_id")) return "";
@@ -116,7 +116,8 @@ async function readOverview() {
   if (!all.length) say("notice", "No topology has a ledger yet. A topology's first coordinator run creates it.");
 }
 
-/* One at a time: a slow server is not asked again before it has answered. What is no longer wanted is not shown. */
+/* One request at a time: a slow server must answer before it is asked again. An answer that is no longer wanted is not
+   shown. */
 let going = false, again = false, timer = null, first = true;
 async function load() {
   if (going) { again = true; return; }
@@ -141,7 +142,7 @@ async function load() {
   else if (!document.hidden) timer = setTimeout(load, wait);
 }
 
-/* When it was read; and that it is old, where it is. */
+/* Shows when the data was read, and marks it if it is old. */
 function fresh() {
   const old = now.readAt && Date.now() - now.readAt > STALE_MS;
   document.body.classList.toggle("stale", Boolean(old));
@@ -168,7 +169,7 @@ function listen() {
     load();
   });
   addEventListener("popstate", () => { const topology = new URLSearchParams(location.search).get("topology") || ""; now.opened = null; show(topology); load(); });
-  /* Nothing is asked while nobody looks, and at once when somebody does. */
+  /* No requests while the page is hidden, and one at once when it is visible again. */
   document.addEventListener("visibilitychange", () => { if (!document.hidden) load(); });
 }
 

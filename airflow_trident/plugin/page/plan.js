@@ -1,7 +1,7 @@
 import {draw, make} from "./dom.js";
 
-/* The plan from spouts to states: a column for each step, and rows instead of columns where the window is narrow. What the
-   picture shows is also a list, for who does not see it. */
+/* The plan from spouts to states: a column for each step; in a narrow window a row for each step. The same is also a list,
+   for people who do not see the picture. */
 const WIDTH = 190, HEIGHT = 56, ACROSS = 44, BESIDE = 16, PAD = 4, LETTERS = 29;
 const COLOURS = {spout: "var(--PROCESSING)", operation: "var(--faint)", grouping: "var(--COMMITTING)", state: "var(--COMMITTED)"};
 const KINDS = Object.keys(COLOURS);
@@ -14,7 +14,8 @@ export function planSummary(plan) {
   return `The plan: ${counted.map(([n, kind]) => plural(n, kind)).join(", ")}${plan.left_out ? `, and ${plan.left_out} more` : ""}`;
 }
 
-/* name -> [step, place beside others of that step]; a box comes behind all of its inputs, a spout right before who reads it. */
+/* name -> [step, place among the boxes of that step]. A box comes after all of its inputs; a spout directly before its first
+   reader. */
 function placed(boxes) {
   const step = new Map(), steps = new Map(), filled = [];
   for (const box of boxes) step.set(box.name, Math.max(0, ...box.inputs.filter(name => step.has(name)).map(name => step.get(name) + 1)));

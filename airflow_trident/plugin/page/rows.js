@@ -1,7 +1,7 @@
 import {badge, at, count, make, moment, phaseMs, phases, PHASES, runLink, size, span} from "./dom.js";
 import {button} from "./actions.js";
 
-/* Where a spout is opaque, a transaction loses its batch when a lower one is attempted again. */
+/* `invalidated`: with an opaque spout a transaction loses its batch when a lower one is attempted again. */
 function statusOf(tx) {
   const cell = make("span", {}, badge(tx.status));
   if (tx.invalidated) cell.append(" (invalidated)");
@@ -12,7 +12,7 @@ function statusOf(tx) {
   return cell;
 }
 
-/* Its phases one behind the other; as long as the longest one shown is the whole width. */
+/* The phases of a transaction one after the other. `longest` milliseconds are the whole width. */
 function bar(tx, longest) {
   const made = make("div", {className: "time"}), all = phases(tx), begun = all.length ? all[0][1] : 0;
   for (const [status, from, to] of all) {
@@ -32,7 +32,7 @@ const link = tx => tx.dag_id
 const MOVING = ["PROCESSING", "PROCESSED", "COMMITTING"];
 const NAMES = ["Txid", "Status", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Phases"];
 
-/* What a row shows, as cells; what moves with the clock is brought up to date in place (`tick`). */
+/* The cells of a row. `tick` updates the cells that change with the clock. */
 function row(tx, shown) {
   const opened = shown.opened === tx.txid;
   const opener = make("button", {type: "button", className: "txid", textContent: String(tx.txid), "aria-expanded": String(opened), "aria-label": `Transaction ${tx.txid}, details`});
@@ -72,7 +72,7 @@ function inside(tx, shown) {
   return [acts.length ? make("div", {className: "acts"}, acts) : null, tx.error ? make("p", {className: "error", textContent: tx.error}) : null, list];
 }
 
-/* Those that did not bring it to COMMITTED; one that never said how it ended was killed or given up. */
+/* The attempts that did not reach COMMITTED. An attempt without an end was killed or given up. */
 const PAST = ["Attempt", "Begun", "Took", "By", "How it ended"];
 const attempts = all => make("table", {className: "attempts"},
   make("thead", {}, make("tr", {}, PAST.map(name => make("th", {textContent: name, scope: "col"})))),
@@ -92,7 +92,7 @@ function tick(drawn, tx, longest) {
 const reachable = row_ => [...row_.querySelectorAll("button, a, pre")];
 const nameOf = one => one.tagName + (one.getAttribute("aria-label") || one.href || "");
 
-/* Only rows that changed are made anew, and none in which text is being selected: focus, scroll and selection stay. */
+/* Only rows that changed are made again, except those in which text is selected: focus, scroll and selection stay. */
 const drawn = new Map();
 export function forget() { drawn.clear(); at("rows").replaceChildren(); }
 export function drawRows(all, shown, longest) {

@@ -4,7 +4,7 @@ import {charts} from "./charts.js";
 import {planPicture, planSummary} from "./plan.js";
 import {drawRows} from "./rows.js";
 
-/* How the coordinator ended last: what looks healthy while it stands is seen by this. */
+/* The coordinator's last outcome: it shows when a topology that looks healthy stands still. */
 function coordinatorTiles(data, now) {
   const one = data.coordinator;
   if (!one) return [tile("–", "coordinator: nothing said yet")];
@@ -12,7 +12,7 @@ function coordinatorTiles(data, now) {
   return [tile(one.kind, `coordinator${when}`, one.is_bad), tile(sourceLag(one), "lag of the sources: not yet claimed")];
 }
 
-/* What stands still until a person does something. */
+/* Troubles that only a person can end. */
 function troubles(data) {
   const found = [], one = data.coordinator, name = data.name;
   if (one && one.kind === "error")
@@ -30,7 +30,7 @@ function troubles(data) {
   return found;
 }
 
-/* Where what is under way stands, lowest first. */
+/* The open transactions with their statuses, lowest first. */
 function pipeline(data) {
   return data.open.slice(0, 40).map(tx => {
     const made = make("span", {className: "step", title: tx.waits ? `waits: ${tx.waits}` : tx.status.toLowerCase()}, `${tx.txid} `, badge(tx.status));
@@ -102,7 +102,7 @@ const KEYS = {
   PROCESSED: tx => phaseMs(tx, "PROCESSED") ?? -1, COMMITTING: tx => phaseMs(tx, "COMMITTING") ?? -1, run: tx => tx.run_id,
 };
 
-/* By txid the server sorts, over all; by anything else the page sorts what it shows. */
+/* The server sorts all transactions by txid; by any other column the page sorts the rows that it shows. */
 function sorted(all, sort) {
   if (!sort || sort.by === "txid") return all;
   const key = KEYS[sort.by], sign = sort.down ? -1 : 1;
@@ -110,7 +110,7 @@ function sorted(all, sort) {
 }
 
 function drawList(data, shown, all) {
-  /* What still goes on runs off the edge: else one that hangs would press all the others together. */
+  /* Bars of running transactions may leave the cell: otherwise one that hangs would make all other bars tiny. */
   const ended = all.filter(tx => !["PROCESSING", "PROCESSED", "COMMITTING"].includes(tx.status)).map(phases).filter(one => one.length);
   const longest = Math.max(1, ...ended.map(one => one[one.length - 1][2] - one[0][1]));
   drawRows(all, {...shown, data, mayAct: data.may_act}, longest);
