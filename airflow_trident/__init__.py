@@ -1,7 +1,7 @@
 """Exactly-once batches on Airflow and Spark: Storm's Trident as Airflow tasks, with a ledger in ZooKeeper.
 
-Importing this package, and building a DAG with it, opens no connection and imports neither Spark nor ZooKeeper's
-client: every public name below is imported when it is first used.
+Importing this package and building a DAG with it opens no connection, and imports neither Spark nor ZooKeeper's client:
+each public name below is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from airflow_trident import _moved
 from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
-    # The public names, once: `_public` reads these lines.
+    # Each public name is listed only here: `_public` reads these lines.
     from airflow_trident.children.node_bolt import NodeBolt as NodeBolt
     from airflow_trident.children.shell_bolt import ShellBolt as ShellBolt
     from airflow_trident.contracts.batch_spout import BatchSpout as BatchSpout
@@ -189,7 +189,7 @@ _moved.install()
 
 @cache
 def _public() -> dict[str, str]:
-    """Public name -> its module, from the imports in this file that type checkers follow."""
+    """Public name -> its module, read from the imports in this file, which are there for type checkers."""
     import ast
     import inspect
     import sys

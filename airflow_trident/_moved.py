@@ -1,4 +1,4 @@
-"""Where modules and names of earlier versions are now: the old import works, warns, and gives the same object."""
+"""New places of modules and names of earlier versions: an old import works, warns, and gives the same object."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ NAMES = {
     },
     "states.redis": {"RedisState": "states.redis.state"},
 }
-"""Modules that are packages now -> what stood in them -> where it is."""
+"""Modules that are packages now -> the names that were in them -> where each name is now."""
 
 
 def names_in(package: str) -> Callable[[str], Any]:
-    """``__getattr__`` of a package that was a module."""
+    """The ``__getattr__`` of a package that was a module."""
     there = NAMES[package.removeprefix(f"{_ROOT}.")]
 
     def find(name: str) -> Any:
@@ -81,14 +81,14 @@ def names_in(package: str) -> Callable[[str], Any]:
         module = f"{_ROOT}.{there[name]}"
         _warn(f"{package}.{name}", f"{module}.{name}", stacklevel=3)
         found = getattr(import_module(module), name)
-        setattr(sys.modules[package], name, found)  # `from ... import` asks twice
+        setattr(sys.modules[package], name, found)  # `from ... import` asks for the name twice
         return found
 
     return find
 
 
 class _Finder:
-    """Asked last, for what no folder has. Of no class of importlib.abc, which takes long to import."""
+    """Asked last, so only for modules that no folder has. Without a base class: importlib.abc takes long to import."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -97,13 +97,13 @@ class _Finder:
         return ModuleSpec(fullname, cast(Any, self)) if package == _ROOT and rest in MODULES else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None  # what is loaded takes its place
+        return None  # exec_module puts the new module in its place
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
         new = f"{_ROOT}.{MODULES[old.removeprefix(f'{_ROOT}.')]}"
         _warn(old, new, stacklevel=3)
-        # The import system gives to the importer what stands here in the end.
+        # The import system gives the importer what is in sys.modules at the end.
         sys.modules[old] = import_module(new)
 
 

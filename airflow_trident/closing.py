@@ -1,4 +1,4 @@
-"""What has to be closed, and may stand in a ``with``."""
+"""The base of objects that must be closed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Closing(ABC):
-    """Closed at the end of a ``with`` block."""
+    """Closed by `close`, or at the end of a ``with`` block."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Outcome(StrEnum):
-    """What a task does about an error: the one table that the Airflow shell reads (`TridentError.outcome`)."""
+    """What a task does after an error. The tasks of Airflow read it from `TridentError.outcome`."""
 
     RETRY = "retry"
     """Try again later: the world may have changed."""
@@ -22,15 +22,15 @@ class Outcome(StrEnum):
 class TridentError(Exception):
     """Root of all errors of this package.
 
-    :param message: what is wrong, naming the thing.
-    :param cure: what to do about it, one sentence; it ends the text.
+    :param message: what is wrong; it names the thing.
+    :param cure: what to do about it, in one sentence; it ends the text.
     """
 
     outcome: Outcome = Outcome.FAIL
     txid: int | None = None
-    """Which of several transactions in one pass the error is about; None: unknown, or all of them."""
+    """The transaction that the error is about, if several are in one pass; None: unknown, or all of them."""
     may_quote_rows: bool = True
-    """May the text hold values of rows, or of what a driver or a user's code says?"""
+    """May the text contain values of rows, or texts from a driver or from a user's code?"""
 
     def __init_subclass__(cls, *, may_quote_rows: bool | None = None) -> None:
         if may_quote_rows is not None:
@@ -58,18 +58,18 @@ def _rebuild(kind: type[TridentError], message: str, cure: str, state: dict[str,
 
 
 def error_text(error: BaseException) -> str:
-    """``ValueError: no such word``. Of any exception, also of one whose own text cannot be had."""
+    """``ValueError: no such word``. For any exception, even if its own text cannot be read."""
     try:
         text = str(error)
-    except Exception as second:  # noqa: BLE001 - users' exceptions do what they like, and the first one is what counts
+    except Exception as second:  # noqa: BLE001 - users' exceptions may do anything, and only the first one matters
         text = f"(its text cannot be had: {type(second).__name__} in {type(error).__name__}.__str__)"
     return f"{type(error).__name__}: {text}"
 
 
 def recorded_text(error: BaseException, *, rows: bool) -> str:
-    """What the ledger keeps of an error, and so the page and the commands show.
+    """The text of an error that the ledger keeps, and so the page and the commands show.
 
-    :param rows: false keeps out every text that may quote rows; who it was and where is said.
+    :param rows: False leaves out every text that may quote rows, but keeps the error's class and its place.
     """
     if rows or (isinstance(error, TridentError) and not error.may_quote_rows):
         return error_text(error)
@@ -94,9 +94,9 @@ class LedgerUnavailableError(RetryableError, may_quote_rows=False):
 
 
 class OutcomeUnknownError(RetryableError, may_quote_rows=False):
-    """A write may or may not have been applied and the deadline passed before that could be found out.
+    """A write may have been applied or not, and the deadline passed before this could be found out.
 
-    The caller must not act on either assumption: running the same step again resolves it.
+    The caller must not assume either: it runs the same step again, which finds out.
     """
 
 
@@ -105,7 +105,7 @@ class SourceUnavailableError(RetryableError):
 
 
 class StoreUnavailableError(RetryableError):
-    """The store of a state did not answer, is locked, or has no space; nothing was applied."""
+    """The store of a state did not answer, is locked, or has no space. Nothing was applied."""
 
 
 class SparkJobError(RetryableError):
@@ -113,29 +113,29 @@ class SparkJobError(RetryableError):
 
 
 class ChildError(RetryableError):
-    """A child process died, hung, did not start or did not stop. The text ends with how, and its last stderr."""
+    """A child process died, hung, did not start or did not stop. The text ends with how, and with its last stderr."""
 
 
 class ChildProtocolError(ChildError):
-    """A child process said something that its protocol does not allow at that point."""
+    """A child process sent something that its protocol does not allow at that point."""
 
     before: tuple[dict[str, Any], ...] = ()
-    """The messages that came whole in front of what is no message."""
+    """The complete messages that came before the invalid one."""
 
 
 class AttemptTimeoutError(RetryableError, may_quote_rows=False):
-    """An attempt took longer than it may (`attempt_timeout`) and was cancelled."""
+    """An attempt took longer than `attempt_timeout` and was cancelled."""
 
 
 # ---- somebody newer is at work ---------------------------------------------------------------------------------
 
 
 class FencedError(TridentError, may_quote_rows=False):
-    """A newer attempt or committer has taken over: whoever gets this stops and changes nothing (P4, P7)."""
+    """A newer attempt or committer has taken over: the code that gets this error stops and changes nothing (P4, P7)."""
 
 
 class StaleAttemptError(FencedError):
-    """The attempt that speaks is not the current one of its transaction."""
+    """The attempt that calls is not the current attempt of its transaction."""
 
 
 # ---- a person decides ------------------------------------------------------------------------------------------
@@ -156,31 +156,31 @@ class InvalidatedError(TransitionError):
 
 
 class PassedOverError(TransitionError):
-    """A SKIPPED transaction is to be taken up while a commit that went over it is under way (P6)."""
+    """Somebody wants to replay a SKIPPED transaction while a commit that passed over it is under way (P6)."""
 
     outcome = Outcome.RETRY
 
 
 class HeldError(TransitionError):
-    """A state holds a transaction whose commit was to be taken back."""
+    """A commit was to be taken back, but a state holds the transaction."""
 
 
 class LateBatchError(TransitionError):
-    """A batch comes after later ones were applied, and a state depends on the order."""
+    """A batch comes after later batches were applied, and a state depends on the order."""
 
 
 class LostTransactionsError(TransitionError):
-    """A state lacks transactions that cannot be replayed any more: going on without them wants a person's word."""
+    """A state lacks transactions that can no longer be replayed: only a person can decide to go on without them."""
 
 
 # ---- the user's code -------------------------------------------------------------------------------------------
 
 USER_ERRORS = (Exception, SystemExit)
-"""What a user's function may raise: ``sys.exit()`` in it ends the attempt, and not the task."""
+"""What a user's function may raise. ``sys.exit()`` in it ends the attempt, not the task."""
 
 
 class UserCodeError(TridentError):
-    """A user's function raised on a row. Retried as any other failure: the cause may be outside the function."""
+    """A user's function raised on a row. Retried like any other failure: the cause may be outside the function."""
 
     outcome = Outcome.RETRY
 
@@ -202,10 +202,10 @@ class UserCodeError(TridentError):
 
 
 class FailedException(TridentError):
-    """Raised by a user's function, spout or source: the attempt is failed now, and another is made.
+    """Raised by a user's function, spout or source: this attempt fails now, and another one follows.
 
-    No fault is meant: it is not wrapped, and a task ends with its text alone, which the ledger keeps and the page shows
-    (Storm: FailedException, ReportedFailedException).
+    It is no fault of the code, so it is not wrapped. A task ends with its text alone, which the ledger keeps and the
+    page shows (Storm: FailedException, ReportedFailedException).
 
     :param retry: False: another attempt would be in vain; the transaction is FAILED, or SKIPPED.
     """
@@ -221,15 +221,15 @@ class FailedException(TridentError):
 
 
 class PlanError(TridentError, may_quote_rows=False):
-    """A topology that cannot mean anything; raised on the user's line when the DAG is built."""
+    """The topology is invalid. Raised at the user's line when the DAG is built."""
 
 
 class UnknownNodeError(PlanError):
-    """A plan has a node of a kind that is not known to who should run it. Nothing of it has run.
+    """A plan has a node of a kind that the code which should run it does not know. Nothing of the plan has run.
 
-    :param node: its name.
-    :param kind: the name of its class.
-    :param where: who does not know it.
+    :param node: the name of the node.
+    :param kind: the name of the node's class.
+    :param where: what does not know it.
     """
 
     def __init__(self, node: str, kind: str, where: str, cure: str = "") -> None:
@@ -255,7 +255,7 @@ class ExecutorPackageError(ConfigurationError):
 
 
 class LedgerAuthError(ConfigurationError, may_quote_rows=False):
-    """ZooKeeper refused the credentials or the access list forbids the operation."""
+    """ZooKeeper refused the credentials, or the access list forbids the operation."""
 
 
 class NameTakenError(ConfigurationError, may_quote_rows=False):
@@ -271,7 +271,7 @@ class DefinitionChangedError(ConfigurationError, may_quote_rows=False):
 
 
 class UnseenFilesError(ConfigurationError):
-    """What executors staged is not in the staging folder as the driver sees it: they write to another one."""
+    """The driver does not see the executors' staged files in the staging folder: they write to another one."""
 
 
 class MissingExtraError(ConfigurationError, may_quote_rows=False):
@@ -282,7 +282,7 @@ class MissingExtraError(ConfigurationError, may_quote_rows=False):
 
 
 class CorruptError(TridentError, may_quote_rows=False):
-    """Something durable cannot be read or contradicts what else is known."""
+    """Something durable cannot be read, or contradicts other knowledge."""
 
 
 class CorruptRecordError(CorruptError):
@@ -302,7 +302,7 @@ class StateBehindLedgerError(CorruptError):
 
 
 class SourceChangedError(CorruptError):
-    """The source no longer holds what the recorded metadata names, so the batch cannot be replayed."""
+    """The source no longer holds the data that the recorded metadata names, so the batch cannot be replayed."""
 
 
 class DamagedInputError(CorruptError, may_quote_rows=True):
@@ -314,4 +314,4 @@ class StagingError(CorruptError):
 
 
 class InseparableError(StagingError):
-    """Several transactions were staged as one, and are not all to be applied: they are emitted again."""
+    """Several transactions were staged together, but not all are to be applied: they are emitted again."""

@@ -1,4 +1,4 @@
-"""The DAG that does what the page's buttons ask for, where that needs the topology's own code."""
+"""The DAG that does the actions of the page that need the topology's own code."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DAG that has the topology. Who may trigger this DAG by hand may mend every topol
 
 
 def trident_mending_dag(**dag_args: Any) -> DAG:
-    """Once in an installation, in a DAG file of two lines::
+    """Make the mending DAG. Call it once in an installation, in a DAG file of two lines::
 
         from airflow_trident import trident_mending_dag
 
         dag = trident_mending_dag()
 
-    :param dag_args: of the DAG, such as ``default_args`` with a pool or a queue; not its id, by which the page knows
-        it.
+    :param dag_args: arguments of the DAG, such as ``default_args`` with a pool or a queue.
+    :raises ConfigurationError: they set the DAG's id, by which the page finds it, or its schedule.
     """
     for name in ("dag_id", "schedule"):
         if name in dag_args:

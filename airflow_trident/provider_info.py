@@ -1,7 +1,7 @@
-"""What Airflow's provider manager learns about this package (entry point ``apache_airflow_provider``).
+"""Information about this package for Airflow's provider manager (entry point ``apache_airflow_provider``).
 
-Plain data: reading it imports nothing. The UI plugin is not here but an entry point ``airflow.plugins``, because
-Airflow 3.3 loads plugins named in provider info only with ``[core] lazy_discover_providers = False``.
+Only plain data: reading it imports neither Airflow nor Spark nor a driver. The UI plugin has its own entry point
+``airflow.plugins``: Airflow 3.3 loads plugins from provider info only with ``[core] lazy_discover_providers = False``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _zookeeper_connection() -> dict[str, Any]:
-    """The form of a ``zookeeper`` connection; the hook reads the same names."""
+    """The form of a ``zookeeper`` connection; :mod:`airflow_trident.hooks.zookeeper` reads the same names."""
     return {
         "connection-type": "zookeeper",
         "hook-class-name": "airflow_trident.hooks.zookeeper.ZooKeeperHook",

@@ -1,6 +1,6 @@
-"""The options of ``[trident]`` in Airflow's configuration: one table, read by provider info and by the shell.
+"""The options of ``[trident]`` in Airflow's configuration: one table, for the provider info and for the tasks.
 
-Values are read when they are used, never while a module is imported, so that a test or a launcher may set
+Values are read when they are used, never while a module is imported, so a test or a launcher can set
 ``AIRFLOW__TRIDENT__...`` first.
 """
 
@@ -21,7 +21,7 @@ SECTION = "trident"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option; `type` is string, integer, float or boolean, `default` its text."""
+    """One option; `type`: string, integer, float or boolean; `default`: as text."""
 
     name: str
     type: str
@@ -121,14 +121,14 @@ OPTIONS: tuple[Option, ...] = (
 
 
 def text(option: Option) -> str:
-    """The option's value as it was written; its default where it is not set."""
+    """The option's value as it is written in the configuration, or its default if it is not set."""
     from airflow.providers.common.compat.sdk import conf
 
     return str(conf.get(SECTION, option.name, fallback=option.default))
 
 
 def number(option: Option, *, least: float) -> float:
-    """:raises ConfigurationError: no number, or below `least`."""
+    """:raises ConfigurationError: not a number, below `least`, or not whole although the option is an integer."""
     value = text(option)
     try:
         found = float(value)
@@ -143,7 +143,7 @@ def number(option: Option, *, least: float) -> float:
 
 
 def max_merge_rows() -> int:
-    """:raises ConfigurationError: no whole number from 1 up."""
+    """:raises ConfigurationError: not a whole number from 1 upwards."""
     return int(number(MAX_MERGE_ROWS, least=1))
 
 
@@ -161,8 +161,8 @@ def flag(option: Option) -> bool:
 
 
 def staging_root(given: str | None = None) -> str:
-    """Where staged batches are, as given to the task, else as configured, else below AIRFLOW_HOME: an absolute path or
-    the URI of an object store.
+    """The place of staged batches: the task's own argument, else as configured, else a folder below AIRFLOW_HOME. An
+    absolute path, or the URI of an object store.
 
     :raises ConfigurationError: it is neither.
     """
@@ -174,10 +174,10 @@ def staging_root(given: str | None = None) -> str:
 
 
 def chunk_bytes(staging_dir: str | None = None) -> int:
-    """Staged batches of up to so many bytes are kept in the ledger.
+    """Staged batches of up to this many bytes are kept in the ledger; 0: none are.
 
-    :param staging_dir: as given to the task.
-    :raises ConfigurationError: the option is none of its values.
+    :param staging_dir: the task's own argument.
+    :raises ConfigurationError: the option has an unknown value.
     """
     value = text(STAGING_IN_LEDGER).strip().lower()
     if value not in ("auto", "on", "off"):
@@ -192,7 +192,7 @@ def chunk_bytes(staging_dir: str | None = None) -> int:
 
 
 def turn_wait_s(given: float | None) -> float:
-    """Seconds that a task waits in its worker: its own argument, else as configured."""
+    """Seconds that a task waits in its worker: the task's own argument, else as configured."""
     return given if given is not None else number(TURN_WAIT_S, least=0)
 
 
@@ -206,15 +206,15 @@ def max_pending() -> int:
 
 
 def parse_incarnation(value: object) -> str:
-    """The life of a topology as it comes out of a template or an XCom; "" if there is none."""
+    """The incarnation of a topology from a template or an XCom; "" if there is none."""
     text = "" if value is None else str(value).strip()
     return "" if text == "None" else text
 
 
 def parse_count(name: str, value: object) -> int:
-    """A templated whole number from 1 upwards.
+    """A whole number from 1 upwards, as a template may give it.
 
-    :raises ConfigurationError: it is none.
+    :raises ConfigurationError: it is not such a number.
     """
     try:
         count = int(str(value).strip())
@@ -226,5 +226,5 @@ def parse_count(name: str, value: object) -> int:
 
 
 def parse_limit(name: str, value: object) -> int | None:
-    """As :func:`parse_count`; None for what was left out, or left empty by a template."""
+    """Like :func:`parse_count`; None if the value was left out, or a template left it empty."""
     return None if value is None or not str(value).strip() else parse_count(name, value)

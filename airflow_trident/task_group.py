@@ -1,4 +1,4 @@
-"""A whole transaction in one line of a DAG file."""
+"""All tasks of a transaction in one call of a DAG file."""
 
 from __future__ import annotations
 
@@ -51,25 +51,26 @@ def trident_transaction(
 ) -> TaskGroup:
     """A task group ``coordinate -> emit -> turn -> commit`` for a topology.
 
-    Let several runs be active at once (``max_active_runs`` of the DAG), or several transactions in one run
-    (`max_transactions`), and the processing of many goes on while their commits stay in order.
+    If several runs may be active at once (``max_active_runs`` of the DAG), or one run takes several transactions
+    (`max_transactions`), many transactions are processed at a time while their commits stay in order.
 
     :param topology: the Topology.
     :param group_id: None: the topology's name.
-    :param max_transactions: above 1 a run takes up to so many batches; the rest is mapped over them.
-    :param group: instead, one emit and one commit task take all of a run: so many in a pass, or ``auto``, by how much
-        there is to read and how long it takes. What is processed is committed though others of the run failed.
+    :param max_transactions: above 1 a run takes at most this number of batches; the other tasks are mapped over them.
+    :param group: instead of that, one emit and one commit task take all transactions of a run: at most this number in
+        a pass, or ``auto``, chosen by how much there is to read and how long it takes. Processed transactions are
+        committed even if others of the run failed.
     :param spark_conn_id: see :class:`EngineOperator`, as for `engine`, `spark_conf`, `staging_dir` and
-        `attempt_timeout`, which is that of a pass where there are groups.
+        `attempt_timeout`, which with `group` is the limit of a pass.
     :param max_pending: see :class:`TridentCoordinatorOperator`.
     :param retention: see :class:`TridentCommitterOperator`.
-    :param on_failure: ``block``: a transaction that keeps failing holds up the later ones; ``skip``: they pass.
-    :param turn_sensor: wait for the turn in a task of its own; without it the committer waits itself.
+    :param on_failure: ``block``: a transaction that keeps failing blocks the later ones; ``skip``: they pass.
+    :param turn_sensor: wait for the turn in a task of its own; without it the committer waits.
     :param deferrable: wait in the triggerer; None: as configured.
     :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
-    :param task_args: arguments of every task, such as ``retries``; ``outlets`` go to the committer alone. Without
-        `weight_rule` it is ``upstream``: where slots are few, commits of older runs go before new batches.
-    :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology goes one by one.
+    :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. The default of
+        `weight_rule` is ``upstream``: if there are few slots, commits of older runs go before new batches.
+    :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology takes one at a time.
     """
     require_topology(topology)
     _require_group(group, max_transactions, max_pending)
@@ -95,7 +96,7 @@ def trident_transaction(
 
     def work(txid: Any, turn_txid: Any, **mapped: Any) -> None:
         emit = TridentEmitterOperator(task_id=EMIT, txid=txid, group=group, **ledger, **runs, **mapped)
-        # What others of the run ended with keeps nothing back that is processed.
+        # Processed transactions are committed, no matter how others of the run ended.
         behind: dict[str, Any] = {"trigger_rule": TriggerRule.ALL_DONE_MIN_ONE_SUCCESS} if group is not None else {}
         commit = partial(TridentCommitterOperator, task_id=COMMIT, txid=txid, **runs, **waits, **commits, **mapped)
         if turn_sensor:
@@ -134,7 +135,7 @@ def trident_transaction(
 
 
 def _require_group(group: int | str | None, max_transactions: int, max_pending: int | str | None) -> None:
-    """:raises ConfigurationError: these cannot be meant together."""
+    """:raises ConfigurationError: these values contradict each other."""
     if group is None:
         return
     size = parse_group(group)
@@ -158,7 +159,7 @@ def _require_group(group: int | str | None, max_transactions: int, max_pending: 
 
 
 def _pulled(coordinate: TridentCoordinatorOperator) -> str:
-    """The triggerer can render a text, but not the argument of a mapped group: see text_for_triggerer."""
+    """A text that the triggerer can render; it cannot render the argument of a mapped group: see text_for_triggerer."""
     return f"ti.xcom_pull(task_ids='{coordinate.task_id}', map_indexes=-1)"
 
 

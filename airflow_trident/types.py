@@ -1,7 +1,7 @@
 """Fields and their types, in the words of Spark's DDL. Pure: neither Arrow nor Spark is imported here.
 
-A *schema* is a tuple of :class:`Field`. Users write it as text (``"word string, n long"``), as names only where the
-types can be inferred, or as a list of either.
+A *schema* is a tuple of :class:`Field`. Users write it as text (``"word string, n long"``), as names alone if the types
+can be inferred, or as a list of either.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TypeAlias
 from airflow_trident.errors import FieldError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What may be put into metadata: it must survive ``json.dumps``/``json.loads`` unchanged."""
+"""Values allowed in metadata: they must survive ``json.dumps``/``json.loads`` unchanged."""
 
 WHOLE_TYPES = {"byte": 2**7, "short": 2**15, "int": 2**31, "long": 2**63}
-"""The whole numbers from -limit to below limit."""
+"""Type -> limit of its whole numbers: they go from -limit to below limit."""
 REAL_TYPES = ("float", "double")
 INTERVAL = "interval day to second"
 LONGEST_INTERVAL = datetime.timedelta(days=2**63 // 86_400_000_000)
-"""A long of microseconds holds no more days."""
+"""The most days that a long of microseconds can hold."""
 SIMPLE_TYPES = ("string", *WHOLE_TYPES, *REAL_TYPES, "boolean", "binary", "date", "time", "timestamp", INTERVAL)
 _ALIASES = {
     "tinyint": "byte",
@@ -55,15 +55,15 @@ class Field:
 
 Schema: TypeAlias = tuple[Field, ...]
 FieldSpec: TypeAlias = "str | Sequence[str]"
-"""How users name fields: ``"a"``, ``"a, b"``, ``["a", "b"]``; with types, ``"a string"``, where fields are new."""
+"""How users name fields: ``"a"``, ``"a, b"``, ``["a", "b"]``; new fields with types, as in ``"a string"``."""
 
 
 def parse_type(text: str) -> str:
     """Normalise a DDL type.
 
     :raises FieldError: the type is not one of string, byte, short, int, long, float, double, boolean, binary, date,
-        time, timestamp, interval day to second, decimal(p,s), array<type>, map<type,type> (its keys of a simple type,
-        but no real numbers: NaN and -0.0 are no keys), struct<name:type,...>.
+        time, timestamp, interval day to second, decimal(p,s), array<type>, map<type,type> (keys of a simple type, but
+        not of real numbers: NaN and -0.0 cannot be keys), struct<name:type,...>.
     """
     if match := _NESTED.match(text.strip()):
         return _parse_nested(match[1].lower(), match[2], text.strip())
@@ -108,7 +108,7 @@ def _member(text: str) -> tuple[str, str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that are in no bracket."""
+    """The parts between the commas that are outside of all brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "<(") - (character in ">)")
@@ -120,28 +120,28 @@ def _split(text: str) -> list[str]:
 
 
 def is_nested(type_text: str) -> bool:
-    """Does a value have parts: is it an array, a map or a struct?"""
+    """Does a value of this type have parts: is it an array, a map or a struct?"""
     return type_text.endswith(">")
 
 
 def has_members(type_text: str) -> bool:
-    """Is it a map or a struct, or are there any in it?"""
+    """Is the type a map or a struct, or does it contain one?"""
     return "map<" in type_text or "struct<" in type_text
 
 
 def has_times(type_text: str) -> bool:
-    """Is it a time of day, or are there any in it?"""
+    """Is the type a time of day, or does it contain one?"""
     return bool(_TIME.search(type_text))
 
 
 def has_reals(type_text: str) -> bool:
-    """Is it a real number, or may there be any in it?"""
+    """Is the type a real number, or does it contain one?"""
     return any(real in type_text for real in REAL_TYPES)
 
 
 def members(type_text: str) -> Schema:
-    """What a nested type holds: ``element`` of an array, ``key`` and ``value`` of a map, the members of a struct;
-    nothing for other types."""
+    """The parts of a nested type: ``element`` of an array, ``key`` and ``value`` of a map, the members of a struct;
+    empty for other types."""
     match = _NESTED.match(type_text)
     if match is None:
         return ()
@@ -173,9 +173,9 @@ def parse_names(spec: FieldSpec) -> tuple[str, ...]:
 
 
 def parse_declared(spec: FieldSpec, inferred: Sequence[str | None] = ()) -> Schema:
-    """New fields: ``"word string"``, or ``"word"`` where `inferred` holds the type at that position.
+    """New fields: ``"word string"``, or ``"word"`` if `inferred` has the type at that position.
 
-    :raises FieldError: a name is no identifier, is doubled, or its type is neither written nor inferred.
+    :raises FieldError: a name is no identifier or occurs twice, or its type is neither written nor inferred.
     """
     fields: list[Field] = []
     for index, part in enumerate(split_spec(spec)):
@@ -216,7 +216,7 @@ def select(schema: Schema, names: Sequence[str], where: str) -> Schema:
     """The named fields in the order given.
 
     :param where: the operation, for the error text.
-    :raises FieldError: a name is not in `schema`; near misses are suggested.
+    :raises FieldError: a name is not in `schema`; the text suggests a similar name.
     """
     by_name = {field.name: field for field in schema}
     for name in names:
