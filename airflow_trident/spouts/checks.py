@@ -1,4 +1,4 @@
-"""What spouts ask of their parameters when they are built."""
+"""Checks of spouts' parameters, made when a spout is built."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from airflow_trident.types import Schema, is_nested
 def require_at_least(least: int, what: str, **limits: float | None) -> None:
     """
     :param what: the spout, for the error text.
-    :param limits: by name; None: no limit.
-    :raises ConfigurationError: one is lower.
+    :param limits: name -> limit; None: no limit.
+    :raises ConfigurationError: a limit is lower than `least`.
     """
     for name, limit in limits.items():
         if limit is not None and limit < least:
@@ -19,7 +19,7 @@ def require_at_least(least: int, what: str, **limits: float | None) -> None:
 
 def require_simple_types(what: str, schema: Schema) -> None:
     """
-    :param what: holds only texts, for the error text.
+    :param what: a source that holds only texts, for the error text.
     :raises ConfigurationError: a field is an array, a map or a struct.
     """
     for field in schema:

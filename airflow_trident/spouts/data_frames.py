@@ -1,4 +1,4 @@
-"""A spout whose batches a user's function reads by Spark. Another function, in the coordinator, says which is next."""
+"""A spout whose batches a user's function reads by Spark. Another function, in the coordinator, finds the next one."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _CURE = "Mend the function: it gives the position of the next batch, of texts, n
 
 
 class DataFrameSpout(Spout):
-    """Reads by Spark whatever it can read. The tuples of the spout are its positions; those of its stream are what
-    `read` makes of them.
+    """Reads anything that Spark can read. The spout's own tuples are positions; the tuples of its stream are the rows
+    that `read` gives for a position.
 
-    :param read: ``read(session, position)`` gives a DataFrame, lazily, under the rules of `Stream.transform`. For a
-        position it must give the same rows whenever it is called.
-    :param next_position: ``next_position(previous)`` gives the position of the batch behind the one at `previous`
-        (None: the first one), or None: nothing is new. It runs in the coordinator, without Spark.
+    :param read: ``read(session, position)`` gives a DataFrame, lazily, under the rules of `Stream.transform`. For the
+        same position it must always give the same rows.
+    :param next_position: ``next_position(previous)`` gives the position of the batch after the one at `previous`
+        (None: the first one), or None if nothing is new. It runs in the coordinator, without Spark.
     :param fields: the columns that `read` gives, with their types.
-    :param opaque: `read` need not give the same rows again: the position is asked for anew in each attempt, and what
-        the committed attempt read counts.
-    :raises ConfigurationError: something that must be called cannot be.
+    :param opaque: `read` may give other rows the next time: each attempt asks for the position anew, and only the rows
+        that the committed attempt read count.
+    :raises ConfigurationError: `read` or `next_position` is not callable.
     """
 
     schema = _POSITION
@@ -77,7 +77,7 @@ class _At(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class PositionCoordinator(Coordinator):
-    """Metadata: ``{"position": what the function gave}``."""
+    """Metadata: ``{"position": value of next_position}``."""
 
     next_position: Callable[[Any], Any]
 
@@ -86,7 +86,7 @@ class PositionCoordinator(Coordinator):
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
-        :raises UserCodeError: the function raised, stands still, or gives what is no JSON.
+        :raises UserCodeError: the function raised, gave the same position again, or gave a value that is not JSON.
         """
         before = None if previous is None else _position_of(previous)
         name = function_name(self.next_position)

@@ -1,4 +1,4 @@
-"""A spout of rows given in the program, after Trident's FixedBatchSpout: for tests, examples and notebooks."""
+"""A spout of rows given in the program, like Trident's FixedBatchSpout: for tests, examples and notebooks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 class FixedBatchSpout(Spout):
     """Emits `rows` in batches of `max_batch_size`, once.
 
-    :param fields: ``"sentence string, n long"``; a type that is not written is taken from the first row that has a
-        value there.
-    :param rows: tuples or lists of values; where there is one field, bare values or tuples of one.
-    :param splits: into how many parts a batch is cut.
-    :raises ConfigurationError: a row has not one value per field, or a number is below 1.
+    :param fields: ``"sentence string, n long"``; a type that is not written comes from the first row that has a value
+        in that column.
+    :param rows: tuples or lists of values; with only one field, bare values or tuples of one.
+    :param splits: into how many splits a batch is cut.
+    :raises ConfigurationError: a row does not have one value for each field, or a number is below 1.
     """
 
     schema: Schema = ()
@@ -53,7 +53,7 @@ class FixedBatchSpout(Spout):
 
 @dataclass(frozen=True)
 class FixedCoordinator(Coordinator):
-    """Metadata: ``{"from": first row, "to": row behind the last}``."""
+    """Metadata: ``{"from": first row, "to": row after the last}``."""
 
     total_rows: int
     max_batch_size: int
@@ -73,7 +73,7 @@ class FixedCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class FixedEmitter(Emitter):
-    """Carries the rows with it."""
+    """Contains the rows."""
 
     row_schema: Schema
     rows: tuple[tuple[Any, ...], ...]

@@ -25,8 +25,8 @@ class MemoryTransactionalSpout(PartitionedSpout):
     ``MemoryTransactionalSpout({0: [("cat",), ("dog",)], 1: [("cow",)]}, "word string", 1)``
 
     :param partitions: number of the partition -> its tuples.
-    :param fields: of the tuples; a type that is not written is taken from the first tuple.
-    :raises ConfigurationError: a tuple has not one value per field, or the amount is below 1.
+    :param fields: of the tuples; a type that is not written comes from the first tuple.
+    :raises ConfigurationError: a tuple does not have one value for each field, or `take_amount` is below 1.
     """
 
     schema: Schema = ()
@@ -77,7 +77,7 @@ class MemoryTransactionalSpout(PartitionedSpout):
 
 
 class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
-    """The same, but partitions may be away for a while (`set_disabled`): a batch emitted again has the others."""
+    """Its partitions can be disabled (`set_disabled`): a batch that is emitted again then has only the others."""
 
     kind = SpoutKind.OPAQUE
 
@@ -86,7 +86,7 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
         self._disabled: set[str] = set()
 
     def set_disabled(self, partition: int, disabled: bool) -> None:
-        """Make a partition unreachable, in this process."""
+        """Make a partition unreachable, or reachable again, in this process."""
         (self._disabled.add if disabled else self._disabled.discard)(str(partition))
 
     def partitions(self) -> Collection[str]:

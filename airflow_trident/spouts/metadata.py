@@ -1,5 +1,5 @@
-"""Reads the metadata of transactions. It has no version: what a spout wrote is read for ever; another shape means
-another spout."""
+"""Reads the metadata of transactions. It has no version: what a spout wrote must stay readable for ever. Metadata of
+another shape belong to another spout."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_back(kind: type[T], metadata: Json, spout: str) -> T:
-    """
-    :param spout: whose metadata it must be: ``a SpooledSpout``.
-    :raises SourceChangedError: it is not.
+    """Metadata as an instance of `kind`.
+
+    :param spout: the kind of spout that must have written it: ``a SpooledSpout``.
+    :raises SourceChangedError: another kind of spout wrote it.
     """
     try:
         return msgspec.convert(metadata, kind, strict=True, str_keys=True)
@@ -25,13 +26,13 @@ def read_back(kind: type[T], metadata: Json, spout: str) -> T:
 
 
 def as_json(metadata: msgspec.Struct) -> Json:
-    """The other way round."""
+    """The reverse of :func:`read_back`."""
     written: Json = msgspec.to_builtins(metadata)
     return written
 
 
 class NumberRange(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
-    """Numbers `begin` up to `end`, which is not in it."""
+    """The numbers from `begin` to below `end`."""
 
     begin: int
     end: int

@@ -1,7 +1,8 @@
 """Tables that are written version by version: a batch is files that versions added, in their order. Transactional.
 
-What a table format must say for that is :class:`TableLog`. What others do with rows that are there already (delete,
-update, overwrite) is an error or left out, as the spout says; what only holds them in other files is neither.
+:class:`TableLog` is what a table format must offer for that. A version that changes rows which are there already
+(delete, update, overwrite) is an error or left out, as the spout's options say. A version that only moves rows to
+other files is neither.
 """
 
 from __future__ import annotations
@@ -23,29 +24,30 @@ from airflow_trident.types import Json, Schema, names_of
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 QUIET_VERSIONS = 100
-"""After so many versions without data an empty transaction passes them: logs forget old ones. With ids: after each."""
+"""After this number of versions without data, an empty transaction passes them, because logs forget old versions. If
+versions have ids, one version is enough."""
 
 
 class Start(StrEnum):
-    """Where the first transaction begins, if not at a version."""
+    """Where the first transaction begins, if not at the number of a version."""
 
     SNAPSHOT = "snapshot"
-    """With all rows of the table as it is then."""
+    """With all rows that the table has at that moment."""
     LATEST = "latest"
-    """With what is added later."""
+    """With rows that are added later."""
 
 
 class OnChange(StrEnum):
-    """What to do about a version that changes or deletes rows instead of adding some."""
+    """What to do with a version that changes or deletes rows."""
 
     ERROR = "error"
     SKIP = "skip"
-    """Leave out all of that version, also what it adds; its number is in the metadata as `skipped`."""
+    """Leave out the whole version, also the rows that it adds; its number is in the metadata as `skipped`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFile:
-    """A file of a table. `partition`: column -> value, as the format writes it. `rows`: None if not written."""
+    """A file of a table. `partition`: column -> value, as the format writes it. `rows`: None if not in the log."""
 
     path: str
     bytes: int
@@ -55,10 +57,10 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """One commit: the files that it added in an order that never changes, and whether it took data away.
+    """One commit: the files that it added, in an order that never changes, and whether it removed data.
 
-    Files that only hold in another way what was there before (compaction) are neither. `id`: what the format calls the
-    version, where its number is not enough to find it.
+    Files that hold rows which were there before (compaction) are not added files. `id`: the format's id of the version,
+    if its number is not enough to find it.
     """
 
     number: int
@@ -70,11 +72,11 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Decoded metadata: files from `begin` up to `end`, each a version and a number in it; `end` is not in it.
+    """Decoded metadata: the files from `begin` to below `end`; each of both is a version and a file number in it.
 
-    `snapshot`: the version that stands for all files of the table as it was then. `skipped`: versions in between that
-    were left out. `ids`: where the format has such, of the versions that lie straight before `begin` and `end`, or that
-    these are in the middle of.
+    `snapshot`: the version that stands for all files that the table had then. `skipped`: versions in between that were
+    left out. `ids`: only for a format with ids: the id of the version directly before `begin` (or of the one that
+    `begin` is in the middle of), and the same for `end`.
     """
 
     table_id: str
@@ -97,8 +99,8 @@ class Span:
     @classmethod
     def of(cls, metadata: Json, spout: str, *, with_ids: bool = False) -> Span:
         """
-        :param spout: whose metadata it must be: ``a DeltaSpout``.
-        :raises SourceChangedError: it is not.
+        :param spout: the kind of spout that must have written it: ``a DeltaSpout``.
+        :raises SourceChangedError: another kind of spout wrote it.
         """
         try:
             assert isinstance(metadata, dict)
@@ -123,39 +125,39 @@ class Span:
 
 
 class TableLog(ABC):
-    """The versions of a table as they are at this moment. `what` names it for errors."""
+    """The versions of a table as they are at this moment. `what` names the table in errors."""
 
     what: str
     table_id: str
     head: int
     """The newest version."""
     head_id: int | None = None
-    """See `TableVersion.id`, of the newest version;"""
+    """:attr:`TableVersion.id` of the newest version."""
     has_ids: bool = False
-    """do versions have one?"""
+    """Do the versions have ids?"""
 
     @abstractmethod
     def columns(self) -> set[str]: ...
 
     @abstractmethod
     def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
-        """From `first` to the newest; the version `snapshot` stands for the whole table as it was then.
+        """The versions from `first` to the newest; the version `snapshot` stands for the whole table as it was then.
 
-        :raises SourceChangedError: a version is not there any more.
+        :raises SourceChangedError: a version no longer exists.
         """
 
     @abstractmethod
     def require_same(self, span: Span) -> None:
-        """:raises SourceChangedError: it is not the table of which `span` was recorded, or was set back."""
+        """:raises SourceChangedError: `span` was recorded of another table, or the table was set back since."""
 
     def start_at(self, start: int) -> tuple[int, int | None]:
-        """The number of the version that `start` names, and the id of the one before it."""
+        """The number of the version that `start` means, and the id of the version before it."""
         return start, None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableLimits:
-    """Of one batch; a single larger file is a batch by itself. Rows are those that the log tells."""
+    """Limits of one batch; a single larger file is a batch by itself. Rows are counted by the numbers in the log."""
 
     max_files: int
     max_bytes: int
@@ -167,7 +169,7 @@ class TableLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class TableReading:
-    """What of a table becomes batches."""
+    """Which parts of a table become batches."""
 
     start: Start | int
     on_change: OnChange
@@ -201,7 +203,7 @@ class TableReading:
 
 @dataclass(frozen=True)
 class VersionsCoordinator(Coordinator):
-    """Metadata: see :class:`Span`. `open_log`: the table as it is now. `decode`: metadata of this kind of spout."""
+    """Metadata: see :class:`Span`. `open_log`: gives the table as it is now. `decode`: reads this spout's metadata."""
 
     open_log: Callable[[], TableLog]
     decode: Callable[[Json], Span]
@@ -213,7 +215,8 @@ class VersionsCoordinator(Coordinator):
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
-        :raises SourceChangedError: the table was made anew, its log was cleaned up too early, or rows were changed.
+        :raises SourceChangedError: the table was created anew, its log was cleaned up too early, or rows were changed.
+        :raises ConfigurationError: the table lacks a column.
         """
         before = None if previous is None else self.decode(previous)
         log = self.open_log()
@@ -222,7 +225,7 @@ class VersionsCoordinator(Coordinator):
         if before is not None:
             log.require_same(before)
         span, files = self._next(log, self._first(log) if before is None else before)
-        # Snapshots are forgotten one by one, and the one that was read last must be known.
+        # Formats with ids expire snapshots one by one, and the one that was read last must still be known.
         quiet = span.end[0] - span.begin[0] >= (1 if log.has_ids else QUIET_VERSIONS)
         pins = before is None and self.reading.start is Start.LATEST
         return span.to_json() if files or quiet or pins else None
@@ -236,7 +239,7 @@ class VersionsCoordinator(Coordinator):
         return {"files": files}
 
     def _first(self, log: TableLog) -> Span:
-        """Nothing, before what the first batch begins with."""
+        """An empty span before the first batch."""
         start, snapshot, before = self.reading.start, None, None
         if isinstance(start, int):
             at, before = log.start_at(start)
@@ -248,7 +251,7 @@ class VersionsCoordinator(Coordinator):
         return Span(table_id=log.table_id, begin=(at, 0), end=(at, 0), snapshot=snapshot, ids=ids)
 
     def _next(self, log: TableLog, before: Span) -> tuple[Span, int]:
-        """As many files as one batch may have behind the last one, and how many those are."""
+        """The span of the next batch, with as many files as the limits allow, and the number of these files."""
         begin, id_before = before.end, None if before.ids is None else before.ids[1]
         files, size_bytes, rows = 0, 0, 0
         skipped, at = list[int](), id_before
@@ -285,12 +288,12 @@ class VersionsCoordinator(Coordinator):
 
 @contextmanager
 def reading_file(what: str, row_schema: Schema, damaged: tuple[type[Exception], ...], *, gone: str) -> Iterator[None]:
-    """Around reading a recorded file.
+    """A context for reading a recorded file.
 
-    :param damaged: what its format raises of content that it cannot read so.
-    :param gone: the cure where the file is not there.
-    :raises SourceChangedError: it is gone.
-    :raises DamagedInputError: it cannot be read.
+    :param damaged: errors that the format raises for content that it cannot read.
+    :param gone: the cure if the file does not exist.
+    :raises SourceChangedError: the file is gone.
+    :raises DamagedInputError: the file cannot be read.
     """
     try:
         yield
@@ -304,15 +307,15 @@ def reading_file(what: str, row_schema: Schema, damaged: tuple[type[Exception], 
 
 
 def require_rows(what: str, rows: int, recorded: int | None) -> None:
-    """:raises DamagedInputError: a file has not as many rows as its table says; None: it does not say."""
+    """:raises DamagedInputError: the file does not have `recorded` rows; None: the log has no number."""
     if recorded not in (None, rows):
         raise DamagedInputError(f"{what} has {rows} rows and should have {recorded}", "Restore it from a copy.")
 
 
 def files_of(log: TableLog, span: Span) -> Iterator[AddedFile]:
-    """Those of a batch.
+    """The files of a batch.
 
-    :raises SourceChangedError: the table no longer knows them.
+    :raises SourceChangedError: the table no longer has the recorded versions.
     """
     if span.begin == span.end:
         return

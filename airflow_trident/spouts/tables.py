@@ -1,4 +1,4 @@
-"""The tables that streams go to, as sources: the same object says where one is."""
+"""Spouts over tables to which streams write: the same table object gives the place."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from airflow_trident.types import FieldSpec
 
 
 def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spout:  # noqa: N802 - as what it gives
-    """Reads the rows that are appended to a table: the :class:`DeltaSpout` or :class:`IcebergSpout` of its place.
+    """Reads the rows that are appended to a table, by the :class:`DeltaSpout` or :class:`IcebergSpout` of its place.
 
-    :param table: as `persist_table` takes it: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
-    :param fields: the columns with their types; one that a file lacks is null.
-    :param options: `start`, `changes`, `max_files`, `max_bytes`, `max_rows`, as of those spouts.
-    :raises ConfigurationError: it is no table, or of a format that has no numbered rows to follow.
+    :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
+    :param fields: the columns with their types; a column that a file lacks is null.
+    :param options: `start`, `changes`, `max_files`, `max_bytes`, `max_rows`, as for those spouts.
+    :raises ConfigurationError: not a table, or a table of a format that such a spout cannot follow.
     """
     place = getattr(table, "place", lambda: None)()
     match place:

@@ -1,4 +1,4 @@
-"""A spout in another program as the source of a spool."""
+"""A child process that is a spout, as the source of a spool."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _log = logging.getLogger(__name__)
 
 
 class ChildSource(SpoolSource):
-    """Starts the child when it is first asked, and lets it end with `close`.
+    """Starts the child with the first call, and ends it with `close`.
 
-    What it gave counts, whatever becomes of it then: it may never come again. The error comes with the next poll.
+    Tuples that the child gave are kept even if it then fails, because they may never come again. The next poll raises
+    the error.
 
     :param whole: the one field gets the text of the whole JSON object.
-    :param stream_field: the field that gets the stream id of a tuple; None: tuples come on the default stream only.
+    :param stream_field: the field that gets the stream id of a tuple; None: all tuples must be on the default stream.
     """
 
     schema: Schema = ()
@@ -63,9 +64,9 @@ class ChildSource(SpoolSource):
 
     def poll(self, max_rows: int) -> Polled | None:
         """
-        :raises ConfigurationError: the program is not there.
-        :raises ChildError: it ended, hung or said what it must not say, in this poll or behind what the last one gave.
-        :raises DamagedInputError: it gave what does not fit the fields. All the rest is spooled by then.
+        :raises ConfigurationError: the program does not exist.
+        :raises ChildError: the child ended, hung or broke its protocol, in this poll or after the tuples of the last.
+        :raises DamagedInputError: the child gave a tuple that does not fit the fields. All others are spooled by then.
         """
         if self._broken is not None:
             broken, self._broken = self._broken, None
@@ -92,12 +93,12 @@ class ChildSource(SpoolSource):
         if self._child is not None:
             try:
                 self._child.spooled()
-            except TridentError as error:  # the batch is durable, which is what counts
+            except TridentError as error:  # not raised: the batch is durable already
                 self._drop()
                 self._broken = self._broken or error
 
     def ack(self, token: Json) -> None:
-        """Also to a child that was started just for it."""
+        """Acknowledges, if needed through a child that it starts for this."""
         if not self.spout.acks_by_id or not isinstance(token, list):
             return
         try:
@@ -107,7 +108,7 @@ class ChildSource(SpoolSource):
             raise
 
     def close(self) -> None:
-        """What it says on its way out is of no consequence: what it gave is spooled."""
+        """Ends the child. An error at its end is only logged: what it gave is spooled."""
         child, self._child = self._child, None
         if child is not None:
             try:
@@ -137,7 +138,7 @@ class ChildSource(SpoolSource):
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def _rows(self, given: Sequence[Given]) -> tuple[list[tuple[Any, ...]], list[Given], TridentError | None]:
-        """Rows, what they were made of, and an error about the first tuple that is no row."""
+        """The rows, the tuples that they were made of, and an error about the first tuple that does not fit."""
         read = _text_of if self._whole else reader_of(self._given_fields)
         rows: list[tuple[Any, ...]] = []
         kept: list[Given] = []
@@ -166,7 +167,7 @@ class ChildSource(SpoolSource):
         return values
 
     def _unfit(self, rows: list[tuple[Any, ...]]) -> str:
-        """Why they do not fit the fields."""
+        """Why the rows do not fit the fields; "" if they do."""
         import pyarrow as pa
 
         try:
@@ -188,8 +189,8 @@ def _text_of(values: Any) -> tuple[Any, ...]:
 
 
 def _ids(given: Sequence[Given]) -> list[str]:
-    """One id for each row. A ``next`` may give several tuples under one id; the same id in another one means the same
-    tuple. A tuple without an id is like no other."""
+    """One id for each row. One ``next`` may give several tuples with the same id, which are numbered. The same id in
+    another ``next`` means the same tuple. A tuple without an id gets a random one."""
     seen = Counter[tuple[int, str]]()
     ids = []
     for one in given:

@@ -1,5 +1,5 @@
-"""Spouts in other programs, unmodified. As in every :class:`~airflow_trident.spouts.spool.spout.SpooledSpout` a batch
-is a durable file before it gets its txid. Attempts read the file and never ask the child again."""
+"""Spouts in other programs, unmodified. As with every :class:`~airflow_trident.spouts.spool.spout.SpooledSpout`, a
+batch is a durable file before it gets its txid. Attempts read the file and never ask the child again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_trident.types import FieldSpec
 
 
 class _ChildSpooledSpout(SpooledSpout):
-    """A spool before a child."""
+    """A spout that spools the tuples of a child."""
 
     def __init__(self, child: ChildSpout, source: ChildSource, folder: str, *, max_rows: int, keep: int) -> None:
         super().__init__(source, folder, max_rows=max_rows, keep=keep)
@@ -35,17 +35,17 @@ class ShellSpout(_ChildSpooledSpout):
     """A spout in any language that speaks Storm's multilang protocol (Storm: ShellSpout).
 
     :param command: ``"python feed.py"``, or the program and its arguments.
-    :param fields: of its tuples, with types: ``"id long, name string"``.
+    :param fields: of the child's tuples, with types: ``"id long, name string"``.
     :param folder: of the spool: for this stream alone, durable, the same for coordinators, workers and executors.
     :param max_rows: tuples of a batch.
-    :param max_s: so long it is asked for one batch.
-    :param idle_s: a batch is whole when it had nothing for so long.
-    :param ids: it emits tuples with ids that mean something outside of its memory, and gives again what is not
-        acknowledged. It is acknowledged after the commit, in whatever process. False: its ids are not used.
-    :param keep: committed batches that are kept, to know their ids.
-    :param cwd, env, conf: as of a :class:`~airflow_trident.children.shell_bolt.ShellBolt`.
-    :param silence_s: if it says nothing for so long when it is asked, it is dead.
-    :param stream_field: the field that gets the stream id; None: tuples on other streams than ``default`` are errors.
+    :param max_s: the longest time that the child is asked for one batch.
+    :param idle_s: a batch is complete when the child has had nothing for this time.
+    :param ids: the child's tuples have ids with a meaning outside of its memory, and it emits again what was not
+        acknowledged. It is acknowledged after the commit, perhaps in another process. False: ids are not used.
+    :param keep: the last committed batch and this number before it are kept, to know their ids.
+    :param cwd, env, conf: as for a :class:`~airflow_trident.children.shell_bolt.ShellBolt`.
+    :param silence_s: a child that does not answer for this time is dead.
+    :param stream_field: the field that gets the stream id; None: tuples on streams other than ``default`` are errors.
     """
 
     def __init__(
@@ -84,14 +84,15 @@ class ShellSpout(_ChildSpooledSpout):
 class NodeSpout(_ChildSpooledSpout):
     """A spout of qtopology, unmodified: a module of 2.x, or a program (`type`).
 
-    :param cmd, working_dir, args, init, type, subtype, protocol, node: as of a
+    :param cmd, working_dir, args, init, type, subtype, protocol, node: as for a
         :class:`~airflow_trident.children.node_bolt.NodeBolt`.
-    :param fields: of its tuples, which are objects; a field that one lacks is null.
-    :param folder, max_rows, max_s, idle_s, keep, silence_s, stream_field: as of a :class:`ShellSpout`.
-    :param ack: when a 0.7 program hears ``spout_ack``, which has no id. "spooled": when its batch is durable; a batch
-        is as large as the spout gives without it. "given": at once, and what was not spooled is lost with the process.
-        All others hear nothing.
-    :param heartbeat_s: it gets a heartbeat before it is asked, and so often meanwhile; None: it gets none.
+    :param fields: of the child's tuples, which are objects; a field that an object lacks is null.
+    :param folder, max_rows, max_s, idle_s, keep, silence_s, stream_field: as for a :class:`ShellSpout`.
+    :param ack: when a program of version 0.7 gets ``spout_ack``, which has no id. "spooled": when its batch is durable;
+        a batch is then as large as what the spout gives without an answer. "given": at once, so tuples that are not
+        yet spooled are lost if the process dies. Other programs get no ``spout_ack``.
+    :param heartbeat_s: the child gets a heartbeat before it is asked, and at this interval while it is asked; None: no
+        heartbeats.
     :param whole: the one string field gets the JSON text of the whole object.
     """
 

@@ -2,11 +2,11 @@
 
 Promises of an implementation:
 
-Q1  `poll` gives items that no other `poll` gives while they are neither acknowledged nor given up by the source.
+Q1  A `poll` gives only items that no other `poll` gives, until they are acknowledged or the source gives them up.
 Q2  Until `ack` of its token an item may come again, in any process; then with the same id, if the source gives ids.
 Q3  `ack` may be called again with the same token, in another process than the `poll`, and after a kill in between.
-Q4  What `poll` has given and nobody acknowledged before the process died comes again. A source without `ack` cannot
-    promise that: what it gave and was not spooled yet is lost with the process.
+Q4  Items that `poll` gave but nobody acknowledged before the process died come again. A source without `ack` cannot
+    promise that: items that were not spooled yet are lost with the process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from airflow_trident.errors import ConfigurationError, SourceUnavailableError, T
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 _END_S = 5.0
-"""How long a command may take to end after it was told to."""
+"""The time that a command has to end after it was told to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """What one `poll` gave.
+    """The result of one `poll`.
 
     :param rows: tuples of the source's fields.
-    :param token: what `ack` is called with when all of them are committed; None: nothing is to be acknowledged.
-    :param ids: one per row; a row whose id was spooled before is left out.
+    :param token: the argument for `ack` when all rows are committed; None: nothing is to be acknowledged.
+    :param ids: one for each row; a row with an id that was spooled before is left out.
     """
 
     rows: Sequence[tuple[Any, ...]]
@@ -48,7 +48,7 @@ class Polled:
 
 
 class SpoolSource(ABC):
-    """A queue, a feed, a process. Picklable; opens nothing before it is called."""
+    """A queue, a feed, a process. Can be pickled; opens nothing before it is called."""
 
     @property
     @abstractmethod
@@ -57,32 +57,32 @@ class SpoolSource(ABC):
 
     @abstractmethod
     def poll(self, max_rows: int) -> Polled | None:
-        """Take about so many items; None, or no rows, when there are none now. More rows than asked for are taken.
+        """Take about `max_rows` items; None, or no rows, if there are none now. A poll may give more.
 
-        :raises SourceUnavailableError: it does not answer; nothing was taken.
+        :raises SourceUnavailableError: the source does not answer; nothing was taken.
         """
 
     def spooled(self) -> None:
-        """What the last `poll` of this process gave is durable: no attempt asks for it again."""
+        """Called when the rows of this process's last `poll` are durable: no attempt asks for them again."""
 
     def ack(self, token: Json) -> None:
-        """The items of a `poll` are committed: the source may forget them.
+        """Called when the items of a `poll` are committed: the source may forget them.
 
-        :raises SourceUnavailableError: it does not answer; it will be asked again.
+        :raises SourceUnavailableError: the source does not answer; `ack` will be called again.
         """
 
     def close(self) -> None:
-        """Release what was opened."""
+        """Close what was opened."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Class and place, no secrets."""
+        """Class and place, without secrets."""
 
 
 class CallableSource(SpoolSource):
     """Functions as a source.
 
-    :param poll: called with `max_rows`; gives rows (tuples, or bare values where there is one field), a
+    :param poll: called with `max_rows`; gives rows (tuples, or bare values if there is only one field), a
         :class:`Polled`, or None.
     :param fields: as in ``"id long, name string"``.
     :param ack: called with the token of a :class:`Polled`.
@@ -126,18 +126,18 @@ def _asked(source: str, call: Callable[[Any], Any], argument: Any) -> Any:
 
 
 class CommandSource(SpoolSource):
-    """The lines that a command prints. It is run once per batch and read to its end.
+    """The lines that a command prints. The command runs once for each batch and is read to its end.
 
-    The command finds ``TRIDENT_MAX_ROWS`` in its environment, and a new ``TRIDENT_TOKEN``. If it has an `ack` command,
-    that is run with the same token after the commit: until then the command should print those lines again.
+    Its environment has ``TRIDENT_MAX_ROWS`` and a new ``TRIDENT_TOKEN``. If there is an `ack` command, it runs with the
+    same token after the commit. Until then the command should print those lines again.
 
     :param command: program and arguments; no shell.
     :param fields: one string field.
     :param ack: program and arguments.
-    :param env: further variables; their values are shown nowhere.
-    :param timeout_s: a command that runs longer is ended. The lines that it printed are taken, but for an unfinished
-        last one.
-    :param id_of: the id of a line, where the command prints lines again that were not acknowledged.
+    :param env: more variables; their values are shown nowhere.
+    :param timeout_s: a command that runs longer is ended. The lines that it printed are taken, but not an unfinished
+        last line.
+    :param id_of: gives the id of a line, if the command prints lines again that were not acknowledged.
     """
 
     schema: Schema = ()
@@ -183,12 +183,12 @@ class CommandSource(SpoolSource):
         return f"CommandSource({os.path.basename(self._command[0])})"
 
     def _run(self, command: Sequence[str], **env: str) -> tuple[bytes, bool]:
-        """What it printed, and whether it had to be ended.
+        """What the command printed, and whether it had to be ended.
 
-        :raises SourceUnavailableError: it cannot be run, or failed.
+        :raises SourceUnavailableError: the command cannot be run, or failed.
         """
         try:
-            # A session of its own, so that what it starts is ended with it.
+            # A session of its own, so that processes that it starts end with it.
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -219,7 +219,7 @@ class CommandSource(SpoolSource):
 
 
 def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """What it had printed when it was told to end."""
+    """End the process; what it had printed until then."""
     _signal(process, signal.SIGTERM)
     try:
         return process.communicate(timeout=_END_S)[0]

@@ -1,5 +1,5 @@
-"""The folder of a :class:`~airflow_trident.spouts.spool.spout.SpooledSpout`: ``<19 digits>.arrow`` is a batch,
-``<19 digits>.acked`` the mark that it is committed and the source was told. Numbers are dense and never used twice."""
+"""The folder of a :class:`~airflow_trident.spouts.spool.spout.SpooledSpout`. ``<19 digits>.arrow`` is a batch.
+``<19 digits>.acked`` marks that it is committed and acknowledged. Numbers have no gaps and are never used twice."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PART_ROWS = 10_000
-"""Rows of one record batch in a file: what a worker reads at once."""
+"""Rows of one record batch in a file: a worker reads this number at once."""
 ID = "__trident_id"
-"""The column of ids, where the source gives any."""
+"""The column of ids, if the source gives ids."""
 _TOKEN = b"trident.token"
 _NAME = re.compile(r"(\d{19})\.(arrow|acked)\Z")
 
 
 class SpooledBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"number": "batch"}):
-    """The metadata of a batch: its number in the folder, and what it must hold."""
+    """The metadata of a batch: its number in the folder, and its rows and digest."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]
     rows: int
@@ -41,7 +41,7 @@ class SpooledBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 @dataclass(frozen=True)
 class Spool:
-    """The folder. `schema`: of the rows; `keep`: how many acknowledged batches stay."""
+    """The folder. `schema`: of the rows; `keep`: how many acknowledged batches before the last one stay."""
 
     folder: str
     schema: Schema
@@ -50,9 +50,9 @@ class Spool:
     # ---- writing -----------------------------------------------------------------------------------------------
 
     def append(self, polled: Polled) -> bool:
-        """Make the rows that are not spooled yet the next batch, durably; False: all of them were.
+        """Write the rows that are not spooled yet as the next batch, durably; False: all of them were spooled.
 
-        Whoever is second on a number looks again: what the first one wrote may be the same rows.
+        If another process takes the number first, the folder is read again: it may have written the same rows.
 
         :raises DamagedInputError: the rows do not fit the fields.
         """
@@ -68,13 +68,13 @@ class Spool:
                     return True
 
     def mark_acknowledged(self, number: int) -> None:
-        """The batch is committed and the source was told; older ones are removed down to `keep`."""
+        """Mark the batch as committed and acknowledged, and remove marked batches that `keep` does not cover."""
         with self._storage():
             put_if_absent(self._path(number, "acked"), b"")
             _, marks = self._listing()
             for old in sorted(marks):
                 if old < max(marks) - self.keep:
-                    # The mark last: a batch without a file and without a mark would be one that was lost.
+                    # The mark goes last: a batch with neither file nor mark would look lost.
                     for kind in ("arrow", "acked"):
                         with suppress(FileNotFoundError):
                             os.unlink(self._path(old, kind))
@@ -111,9 +111,9 @@ class Spool:
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def has(self, number: int) -> bool:
-        """Is the batch spooled? False: it is the next one.
+        """Is the batch spooled? False: it is the next one to be spooled.
 
-        :raises SourceChangedError: it is gone, or lower ones are missing.
+        :raises SourceChangedError: the batch is gone, or lower ones are missing.
         """
         with self._storage():
             files, marks = self._listing()
@@ -129,16 +129,16 @@ class Spool:
 
     def batch(self, number: int) -> SpooledBatch:
         with self._storage():
-            sync_folder(self.folder)  # whoever published it may have been killed before its name was there to stay
+            sync_folder(self.folder)  # its writer may have been killed before the new name was durable
         content = self._read(number)
         return SpooledBatch(
             number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest()
         )
 
     def parts(self, batch: SpooledBatch) -> list[str]:
-        """What :meth:`part` is to find: a digest for each part of the batch, which is as it was recorded.
+        """A digest for each part of the batch, by which :meth:`part` checks it. The file is as it was recorded.
 
-        :raises SourceChangedError: it is gone, or has changed.
+        :raises SourceChangedError: the file is gone or has changed, or the source declares other fields now.
         """
         content = self._read(batch.number)
         if hashlib.sha256(content).hexdigest() != batch.sha256:
@@ -153,9 +153,9 @@ class Spool:
         return [_digest(reader.get_batch(part)) for part in range(reader.num_record_batches)]
 
     def part(self, number: int, part: int, digest: str) -> pa.RecordBatch:
-        """One part of a batch, of whose file nothing else is read.
+        """One part of a batch. Nothing else of its file is read.
 
-        :raises SourceChangedError: it is gone, or has changed.
+        :raises SourceChangedError: the file is gone, or the part has changed.
         """
         import pyarrow as pa
 
@@ -170,7 +170,7 @@ class Spool:
         except (pa.ArrowException, ValueError) as error:
             raise self._changed(number) from error
         except OSError as error:
-            if error.errno is None:  # Arrow about what is in the file
+            if error.errno is None:  # from Arrow, about the content of the file
                 raise self._changed(number) from error
             raise _unreadable(path, error) from error
         raise self._changed(number)
@@ -180,7 +180,7 @@ class Spool:
         return token
 
     def is_acknowledged(self, number: int) -> bool:
-        """Committed, and the source was told. A batch below all that are kept is, too."""
+        """Is the batch committed and acknowledged? Also true for a batch that is no longer kept."""
         with self._storage():
             files, marks = self._listing()
         return number in marks or (number not in files and number < max(marks, default=0))
@@ -196,7 +196,7 @@ class Spool:
         try:
             reader = self._opened(number, self._read(number))
         except SourceChangedError:
-            return []  # removed meanwhile
+            return []  # removed in the meantime
         if ID not in reader.schema.names:
             return []
         return [one for part in range(reader.num_record_batches) for one in reader.get_batch(part)[ID].to_pylist()]
@@ -239,7 +239,7 @@ class Spool:
         return os.path.join(self.folder, f"{number:019d}.{kind}")
 
     def _listing(self) -> tuple[set[int], set[int]]:
-        """Numbers with a file, numbers with a mark."""
+        """The numbers that have a file, and the numbers that have a mark."""
         try:
             names = os.listdir(self.folder)
         except FileNotFoundError:

@@ -1,16 +1,16 @@
-"""A transactional spout over a source that cannot be replayed. Each batch is a durable file before it gets its txid;
-after the commit the source is told to forget it.
+"""A transactional spout over a source that cannot be replayed. Each batch is a durable file before it gets its txid.
+After the commit the source is told that it may forget the batch.
 
-The steps, each of which may be the last before a kill:
+The steps; a kill may come after each of them:
 
-1. `poll`: the source gives items; it holds them until they are acknowledged, if it can.
+1. `poll`: the source gives items. If it can, it holds them until they are acknowledged.
 2. The batch is written, synced and published by put-if-absent as the next file of the folder.
-3. The ledger records the transaction with the file's number, rows and sha256. A file that is there already, because
-   somebody died between 2 and 3 or was faster, is taken instead of polling.
-4. After the commit a later coordinator acknowledges, then leaves a mark beside the file. A kill in between makes it
-   acknowledge again.
+3. The ledger records the transaction with the file's number, rows and sha256. If the next file exists already, because
+   a process died between 2 and 3 or another was faster, it is taken and nothing is polled.
+4. After the commit a later coordinator acknowledges the batch, then leaves a mark beside the file. After a kill in
+   between it is acknowledged again.
 
-Killed between 1 and 2: the source gives the items again, or has lost them if it has no `ack`.
+After a kill between 1 and 2 the source gives the items again; a source without `ack` has lost them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class SpooledSpout(Spout):
-    """Batches of a source through a folder.
+    """Batches of a source, written to a folder first.
 
     :param source: a :class:`SpoolSource`.
     :param folder: for this stream alone, the same for coordinators, workers and executors; durable storage.
-    :param max_rows: what the source is asked for per batch.
-    :param keep: how many committed batches are kept, to be read again and to know their ids; one that was not
-        acknowledged is kept anyway.
+    :param max_rows: how many rows the source is asked for in one batch.
+    :param keep: the last committed batch and this number before it are kept, to be read again and to know their ids; a
+        batch that is not acknowledged is always kept.
     """
 
     def __init__(self, source: SpoolSource, folder: str, *, max_rows: int = 10_000, keep: int = 20) -> None:
@@ -73,11 +73,11 @@ class SpoolCoordinator(Coordinator):
     max_rows: int
 
     def is_ready(self, previous: Json) -> bool:
-        """Polls if nothing is spooled: what it gets is not lost, but the next batch."""
+        """Polls if nothing is spooled: what it gets is not lost, it is the next batch."""
         return self.initialize_transaction(0, previous) is not None
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        """Its only effect is a file that the next caller finds, so that it may be called as often as need be.
+        """May be called any number of times: its only effect is a file, which the next call finds.
 
         :raises SourceChangedError: the folder is not the one that the ledger knows.
         """
@@ -94,7 +94,7 @@ class SpoolCoordinator(Coordinator):
         self.source.spooled()
         if is_new:
             return True
-        # All of it was spooled before. What is committed need not come again; the rest is kept by the source.
+        # All rows were spooled before. If they are committed, the source may forget them; otherwise it keeps them.
         if polled.token is not None and self.spool.are_acknowledged(polled.ids or ()):
             self.source.ack(polled.token)
         return False
@@ -114,7 +114,7 @@ class SpoolCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class SpoolEmitter(Emitter):
-    """One split per record batch of the file."""
+    """One split for each record batch of the file."""
 
     spool: Spool
 

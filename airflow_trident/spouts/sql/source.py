@@ -1,4 +1,4 @@
-"""A table or query of a database as `SqlSpout` reads it: counts and rows of ranges of keys, through SQLAlchemy."""
+"""A table or query of a database, for `SqlSpout`: ranges of keys, their counts and their rows, through SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import sqlalchemy
 
 _LOOK_AGAIN_S = 0.05
-# Whoever inserts into a table holds this lock from before its key is drawn until its transaction ends.
+# A transaction that inserts into a table holds this lock from before its key is drawn until the transaction ends.
 _WRITERS = (
     "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = to_regclass(:name)"
@@ -27,7 +27,7 @@ _WRITERS = (
 
 @dataclass(frozen=True)
 class SqlSource:
-    """What is read. Picklable; secrets are in `where` only, which shows none.
+    """What is read. Can be pickled; only `where` has secrets, and it shows none.
 
     `table` may be ``schema.table``; exactly one of `table` and `query` is set.
     """
@@ -46,21 +46,21 @@ class SqlSource:
             return self._ends(connection, after, 1) is not None
 
     def next_range(self, after: int | None, max_rows: int, settle_s: float) -> tuple[int, int, int] | None:
-        """(from, to, rows): the next keys above `after`, of about `max_rows` rows, among which none will appear later.
+        """(from, to, rows): the next keys above `after`, about `max_rows` rows. No row can appear among them later.
 
-        None: there are none, or transactions that may add to them have not ended within `settle_s` seconds.
+        None: there are none, or transactions that may add such rows have not ended within `settle_s` seconds.
         """
         with self._open() as connection:
             ends = self._ends(connection, after, max_rows)
             if ends is None or not self._settled(connection, settle_s):
                 return None
-            # Once more: while it waited a lower key may have come.
+            # Ask again: a lower key may have appeared during the wait.
             least = self._ends(connection, after, 1) or ends
             begin = least[0] - 1 if after is None else after
             return begin, ends[1], self._count(connection, begin, ends[1])
 
     def sample(self, after: int | None, max_rows: int) -> list[tuple[Any, ...]]:
-        """Some of the next rows above `after`."""
+        """Up to `max_rows` of the next rows above `after`."""
         import sqlalchemy as sa
 
         source, key = self._source()
@@ -71,7 +71,8 @@ class SqlSource:
             return [tuple(row) for row in rows]
 
     def cut(self, begin: int, end: int, parts: int) -> list[tuple[int, int]]:
-        """At most `parts` ranges (from, to] that cover (begin, end], of about as many rows. A key is in one range."""
+        """At most `parts` ranges (from, to] that cover (begin, end], about equal in rows. A key is in only one
+        range."""
         import sqlalchemy as sa
 
         source, key = self._source()
@@ -83,20 +84,20 @@ class SqlSource:
         return list(zip([begin, *ends[:-1]], ends, strict=True))
 
     def counts(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
-        """How many rows each range (from, to] has now."""
+        """The number of rows that each range (from, to] has now."""
         with self._open() as connection:
             return [self._count(connection, begin, end) for begin, end in ranges]
 
     # ---- rows --------------------------------------------------------------------------------------------------
 
     def rows(self, begin: int, end: int, at_once: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of (begin, end], in pieces; the server's cursor holds the rest where the driver has one."""
+        """The rows of (begin, end], in pieces; the server's cursor holds the rest if the driver has such cursors."""
         import sqlalchemy as sa
 
         source, key = self._source()
         columns = [source.c[name] for name in names_of(self.fields)]
         statement = sa.select(*columns).where(key > begin, key <= end)
-        # Not AUTOCOMMIT: the server's cursors live in transactions.
+        # Not AUTOCOMMIT: the server's cursors exist only in transactions.
         with self._open(stream_results=True, max_row_buffer=at_once) as connection:
             for piece in connection.execute(statement).partitions(at_once):
                 yield [tuple(row) for row in piece]
@@ -107,7 +108,7 @@ class SqlSource:
         """The table or query, and its key column."""
         import sqlalchemy as sa
 
-        # Types that not every driver gives as Python's: SQLite has texts, MySQL times as intervals.
+        # Types that some drivers do not give as Python's types: SQLite has texts, MySQL has times as intervals.
         types = {"date": sa.Date, "time": sa.Time, "timestamp": sa.DateTime}
         known = {field.name: field.type for field in self.fields}
         columns: list[Any] = [
@@ -145,8 +146,10 @@ class SqlSource:
         return int(connection.execute(statement).scalar_one())
 
     def _settled(self, connection: sqlalchemy.Connection, settle_s: float) -> bool:
-        """Wait until older writers end: a key is drawn before its commit, so a lower key can appear after a higher
-        one."""
+        """Wait until older writers end. A key is drawn before its commit, so a lower key can appear after a higher one.
+
+        :returns: False: they have not ended within `settle_s`.
+        """
         import sqlalchemy as sa
 
         if connection.dialect.name == "sqlite" or settle_s == 0:
@@ -171,7 +174,7 @@ class SqlSource:
     def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
         """
         :raises SourceUnavailableError: the database does not answer.
-        :raises ConfigurationError: it is not known, or has no such table or column.
+        :raises ConfigurationError: the database is not known, or has no such table or column.
         """
         sa: Any = require_extra("sqlalchemy", EXTRA)
         engine = make_engine(self.where, self.describe(), poolclass=sa.NullPool)

@@ -1,7 +1,7 @@
-"""A spout of new rows of a database table, by ranges of a key that rises.
+"""A spout of the new rows of a database table, by ranges of a key that rises.
 
-Transactional: the metadata of a batch is a range of keys and its number of rows. A replay reads the same rows, or says
-that they are gone. Rows must be added with rising keys, and stay as they are.
+Transactional: the metadata of a batch is a range of keys and its number of rows. A replay reads the same rows, or
+raises if they are gone. Rows must be added with rising keys, and must not change.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _ROWS_AT_ONCE = 10_000
 
 
 class SqlSpout(Spout):
-    """Reads what is added to a table, each row in exactly one transaction. Through SQLAlchemy and a Python driver: no
-    JVM takes part.
+    """Reads the rows that are added to a table, each in exactly one transaction. It uses SQLAlchemy and a Python
+    driver, no JVM.
 
     :param conn_id: an Airflow connection: postgres, mysql, sqlite, ...
-    :param table: its name, or ``schema.table``; or else `query`, a SELECT without ORDER BY.
+    :param table: its name, or ``schema.table``. Instead of it `query`: a SELECT without ORDER BY.
     :param key: a column of whole numbers; new rows get higher ones (identity, serial, AUTO_INCREMENT).
     :param fields: the columns with their types.
     :param max_rows: of one batch, about.
-    :param max_bytes: about as many bytes of one batch, judged by a sample of its rows.
-    :param splits: into how many parts a batch is cut.
-    :param settle_s: how long to wait for transactions that may still commit lower keys than those that are visible.
+    :param max_bytes: of one batch, about; estimated from a sample of its rows.
+    :param splits: into how many splits a batch is cut, at most.
+    :param settle_s: how long to wait for transactions that may still commit keys lower than the visible ones.
     :param connection: explicit settings instead of `conn_id`.
-    :raises ConfigurationError: arguments are wrong, or do not go together.
+    :raises ConfigurationError: arguments are wrong, or contradict each other.
     """
 
     schema: Schema = ()
@@ -81,13 +81,13 @@ class SqlSpout(Spout):
         return SqlEmitter(self._source(), self._splits)
 
     def _source(self) -> SqlSource:
-        """With the connection: executors cannot ask Airflow for it."""
+        """The source with its connection: executors cannot ask Airflow for one."""
         table, query, key = self._what
         where = self._connection or resolve(self._conn_id)
         return SqlSource(where=where, table=table, query=query, key=key, fields=self.schema)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
-        """None for a query: which tables it reads only the database knows."""
+        """Empty for a query: only the database knows which tables it reads."""
         table = self._what[0]
         return (table_dataset(self._connection or resolve(self._conn_id), table),) if table else ()
 
@@ -97,7 +97,7 @@ class SqlSpout(Spout):
 
 
 JdbcSpout = SqlSpout
-"""Its name in version 0.1."""
+"""The name in version 0.1."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,8 @@ class SqlCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class SqlEmitter(Emitter):
-    """Cuts a batch into ranges with about as many rows each. Rows are counted first: none can be missing later."""
+    """Cuts a batch into ranges with about the same number of rows. `splits` counts the rows and `read` counts them
+    again: a missing row is an error."""
 
     source: SqlSource
     most_splits: int
@@ -167,7 +168,7 @@ def _table(source: SqlSource, rows: list[tuple[object, ...]]) -> pa.Table:
 
 
 def _with_intervals(row: tuple[object, ...], places: list[int]) -> tuple[object, ...]:
-    """Databases without intervals have whole numbers of microseconds."""
+    """Databases without intervals give whole numbers of microseconds."""
     parts = list(row)
     for place in places:
         part = parts[place]
