@@ -1,4 +1,4 @@
-"""What the versions of a Delta table added: its log, read as it is written. Knows no spout."""
+"""Reads the log of a Delta table: the files that its versions added. Independent of any spout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeltaLog(TableLog):
-    """The log of the table at `place`. Opens it once; `head` is the newest version then."""
+    """The log of the table at `place`, opened once; `head` is the newest version at that time."""
 
     def __init__(self, place: DeltaPlace) -> None:
         self.place = place
@@ -72,9 +72,9 @@ class DeltaLog(TableLog):
         )
 
     def snapshot(self, number: int) -> TableVersion:
-        """All files of the table as it was at a version, as if that version had added them.
+        """All files that the table had at a version, as if that version had added them.
 
-        :raises SourceChangedError: that version cannot be put together any more.
+        :raises SourceChangedError: that version can no longer be put together.
         """
         import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""A spout of a Delta table: what its versions add, file by file, in the order of its log. Transactional."""
+"""A spout of a Delta table: the files that its versions add, in the order of its log. Transactional."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class DeltaSpout(Spout):
     """Reads the rows that were appended to a Delta table, each in exactly one transaction.
 
     :param path: of the table: a folder, or a URI such as ``s3://bucket/table``.
-    :param fields: the columns with their types; one that a file lacks is null.
-    :param start: ``snapshot``, ``latest``, or the number of a version: where the first transaction begins.
+    :param fields: the columns with their types; a column that a file lacks is null.
+    :param start: where the first transaction begins: ``snapshot``, ``latest``, or the number of a version.
     :param changes: ``error`` or ``skip``, for versions that change or delete rows.
     :param max_files, max_bytes, max_rows: of one batch; a single larger file is a batch by itself.
     :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
-    :param storage_options: over those of the connection.
+    :param storage_options: override those of the connection.
     :raises ConfigurationError: an argument is wrong.
     """
 
@@ -83,13 +83,13 @@ class DeltaSpout(Spout):
         return f"DeltaSpout({self._place.uri})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """Pickled with the connection's settings: the receiver may not know the connection."""
         return {**self.__dict__, "_place": self._place.resolved(required=False)}
 
 
 @dataclass(frozen=True)
 class DeltaEmitter(Emitter):
-    """One split per file."""
+    """One split for each file."""
 
     place: DeltaPlace
     row_schema: Schema
@@ -126,7 +126,7 @@ class DeltaEmitter(Emitter):
         for field in schema:
             if field.name in partition:
                 value = partition[field.name]
-                # Text in the log; an empty one is null.
+                # The log has texts; an empty text is null.
                 texts = pa.array([value or None] * batch.num_rows, pa.string())
                 columns.append(pa.chunked_array([from_text(texts, field.type)]))
             elif field.name in batch.schema.names:
@@ -146,7 +146,7 @@ def _body(file: AddedFile) -> Json:
 
 
 def _as_text(value: Any) -> str:
-    """As the log writes it."""
+    """The text that the log has for the value."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,5 +1,5 @@
-"""What the snapshots of an Iceberg table added: main, from its newest snapshot back. The number of a version is the
-snapshot's sequence number, which grows with each commit, and has gaps where somebody went back."""
+"""Reads the snapshots of an Iceberg table's main branch: the files that they added. The number of a version is the
+snapshot's sequence number, which grows with each commit; after a rollback there are gaps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANEW = "Give the stream a new name and begin anew."
 class IcebergLog(TableLog):
     """The table at `place`, opened once.
 
-    :param tip: id of the snapshot that is looked at as the newest one; None: that of main.
+    :param tip: id of the snapshot to take as the newest one; None: the newest of main.
     """
 
     has_ids = True
@@ -57,18 +57,18 @@ class IcebergLog(TableLog):
                 yield self._whole(one) if one.sequence_number == snapshot else self._version(one)
 
     def require_same(self, span: Span) -> None:
-        """Main must come from the snapshot that was read last, with all that came behind it."""
+        """The main branch must contain the snapshot that was read last, and all snapshots after it."""
         if self.table_id != span.table_id:
             raise SourceChangedError(f"{self.what} was made anew since the transaction was recorded", _ANEW)
         assert span.ids is not None
         before, at = span.ids
-        if self._tip is None:  # what follows
+        if self._tip is None:  # for the next batch
             self._require_unbroken(at, span.end)
-        else:  # what was recorded
+        else:  # for a recorded batch
             self._require_unbroken(before, span.begin)
 
     def _require_unbroken(self, before: int | None, at: tuple[int, int]) -> None:
-        """Is everything there from `at` on, and straight behind the snapshot `before`?"""
+        """:raises SourceChangedError: a snapshot from `at` on is missing, or the one before them is not `before`."""
         number, in_its_middle = at[0], at[1] > 0
         if before is None:
             if (not self._chain and self._tip is None) or any(one.sequence_number == number for one in self._chain):
@@ -76,7 +76,7 @@ class IcebergLog(TableLog):
         elif any(one.snapshot_id == before for one in self._chain):
             return
         elif self._chain and not in_its_middle and self._follows(self._chain[0], before, number):
-            return  # it was expired, and nothing behind it
+            return  # `before` was expired, but no snapshot after it
         if before is not None and (not self._chain or self._chain[0].sequence_number < number):
             raise SourceChangedError(
                 f"{self.what} was rolled back or replaced: its main branch does not come from snapshot {before}, up to "
@@ -90,13 +90,14 @@ class IcebergLog(TableLog):
         )
 
     def _follows(self, oldest: Any, before: int, number: int) -> bool:
-        """Some who expire a snapshot forget of whom it was the parent, too: the number says it then."""
+        """Was `before` the parent of `oldest`? When a snapshot expires, some tools remove it as parent, too; then the
+        sequence number decides."""
         return oldest.parent_snapshot_id == before or (
             oldest.parent_snapshot_id is None and oldest.sequence_number == number
         )
 
     def _ancestors(self, tip: int | None) -> list[Any]:
-        """Oldest first, as far as they are kept."""
+        """The snapshots from the oldest that is kept to `tip`."""
         at = self._metadata.current_snapshot() if tip is None else self._metadata.snapshot_by_id(tip)
         if at is None and tip is not None:
             raise SourceChangedError(
@@ -134,7 +135,7 @@ class IcebergLog(TableLog):
         )
 
     def _whole(self, snapshot: Any) -> TableVersion:
-        """All files of the table as it was."""
+        """All files that the table had at a snapshot."""
         with self._place.errors(SourceUnavailableError), _kept(self.what):
             tasks = list(self.table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
         if any(task.delete_files for task in tasks):
@@ -164,7 +165,7 @@ class IcebergLog(TableLog):
         )
 
     def _values(self, file: Any) -> list[Any]:
-        """Of the partition: a column that all rows of a file share may be in its name only."""
+        """Partition values of a file: a column that all rows of a file share may be missing in the file."""
         transforms: Any = require_extra("pyiceberg.transforms", EXTRA)
         values = []
         for field, value in zip(self._metadata.specs()[file.spec_id].fields, file.partition._data, strict=True):

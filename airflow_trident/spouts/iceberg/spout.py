@@ -1,4 +1,4 @@
-"""A spout of an Iceberg table: what the snapshots of its main branch add, file by file. Transactional."""
+"""A spout of an Iceberg table: the files that the snapshots of its main branch add. Transactional."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class IcebergSpout(Spout):
     """Reads the rows that were appended to an Iceberg table, each in exactly one transaction.
 
     :param name: of the table, with its namespace: ``sales.orders``.
-    :param fields: the columns with their types; one that a file lacks is null.
-    :param start: ``snapshot``, ``latest``, or the id of a snapshot: where the first transaction begins.
+    :param fields: the columns with their types; a column that a file lacks is null.
+    :param start: where the first transaction begins: ``snapshot``, ``latest``, or the id of a snapshot.
     :param changes: ``error`` or ``skip``, for snapshots that change or delete rows.
     :param max_files, max_bytes, max_rows: of one batch; a single larger file is a batch by itself.
     :param catalog: its name in the configuration of pyiceberg (``.pyiceberg.yaml``, ``PYICEBERG_CATALOG__...``).
-    :param conn_id: an Airflow connection (``iceberg``), as of IcebergTable.
-    :param properties: of the catalog, over those of the connection.
+    :param conn_id: an Airflow connection (``iceberg``), as for IcebergTable.
+    :param properties: of the catalog; they override those of the connection.
     :raises ConfigurationError: an argument is wrong.
     """
 
@@ -84,13 +84,13 @@ class IcebergSpout(Spout):
         return (self._place.resolved().dataset,)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """Pickled with the connection's settings: the receiver may not know the connection."""
         return {**self.__dict__, "_place": self._place.resolved(required=False)}
 
 
 @dataclass(frozen=True)
 class IcebergEmitter(Emitter):
-    """One split per file, with what of the table a reader of the file needs: nobody asks the catalog there."""
+    """One split for each file, with the table metadata that its reader needs: executors do not ask the catalog."""
 
     place: IcebergPlace
     row_schema: Schema
@@ -127,7 +127,7 @@ class IcebergEmitter(Emitter):
         require_rows(what, rows, body["rows"])
 
     def _batches(self, body: Any) -> Iterator[pa.RecordBatch]:
-        """With the columns as the table has them today: they are found by their ids, whatever a file calls them."""
+        """Record batches with the table's present columns: a column is found by its id, also under another name."""
         reading: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
         expressions: Any = require_extra("pyiceberg.expressions", EXTRA)
         manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
@@ -164,7 +164,7 @@ def _span(metadata: Json) -> Span:
 
 
 def _known_of(metadata: Any) -> str:
-    """Columns, names and partitions, as JSON; no snapshots, no properties of others."""
+    """Columns, name mapping and partitions of the table, as JSON; without snapshots and other properties."""
     names = metadata.properties.get(_NAMES)
     few = metadata.model_copy(
         update={

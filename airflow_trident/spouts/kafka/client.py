@@ -1,4 +1,4 @@
-"""Asking a Kafka cluster: what topics, offsets and settings it has. Errors of the driver become ours here."""
+"""Asks a Kafka cluster about topics, offsets and settings. Errors of the driver become errors of this package here."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _Answer = TypeVar("_Answer")
 
 
 def quiet_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver says on stderr what it retries; whoever needs that sets `log_level`."""
+    """`settings` with fewer messages: the driver logs on stderr what it retries. Set `log_level` to see that."""
     return {"log_level": 2, "error_cb": _ignored, **settings}
 
 
 def _ignored(error: Any) -> None:
-    """Errors of connections: the driver tries again, and calls that wait end with an error of their own."""
+    """Ignores connection errors: the driver retries, and a call that waits fails with an error of its own."""
 
 
 class KafkaCluster(Closing):
-    """One client for questions. Use as a context manager; opens connections when asked."""
+    """One client for questions. A context manager; opens a connection with the first question."""
 
     def __init__(self, settings: Mapping[str, Any], what: str, timeout_s: float) -> None:
         """
-        :param settings: of librdkafka, of a consumer.
-        :param what: for error texts; no secrets.
+        :param settings: of librdkafka, for a consumer.
+        :param what: the source, for error texts; without secrets.
         """
         self._admin_module = require_extra("confluent_kafka.admin", EXTRA)
         self._module = require_extra("confluent_kafka", EXTRA)
@@ -53,13 +53,13 @@ class KafkaCluster(Closing):
             self._admin = self._admin_module.AdminClient(common)
 
     def topics(self) -> dict[str, int]:
-        """Name -> number of partitions of every topic that this user may see, the cluster's own ones left out."""
+        """Name -> number of partitions of every topic that this user may see, without the cluster's internal topics."""
         with driver_errors(self._what):
             found = self._admin.list_topics(timeout=self._timeout_s).topics
         return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
-        """Name -> id; topics that are not there are left out."""
+        """Name -> id; topics that do not exist are left out."""
         ids: dict[str, str] = {}
         if not names:
             return ids
@@ -75,10 +75,10 @@ class KafkaCluster(Closing):
         return ids
 
     def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
-        """What is in every partition of the topics.
+        """The offsets of every partition of the topics.
 
-        :param partitions: as `topics` says.
-        :param committed: count only up to the first undecided transaction of a producer.
+        :param partitions: as :meth:`topics` gives them.
+        :param committed: end at the first undecided transaction of a producer.
         """
         ids = self.topic_ids(sorted(partitions))
         places = [TopicPartition(name, number) for name in sorted(ids) for number in range(partitions[name])]
@@ -89,7 +89,7 @@ class KafkaCluster(Closing):
     def offsets(
         self, places: Sequence[TopicPartition], of: Any, *, committed: bool = False
     ) -> dict[TopicPartition, int]:
-        """One offset per partition; -1 where no record is of that time or later."""
+        """One offset for each partition; -1 if no record is of that time or later."""
         levels = self._module.IsolationLevel
         options = {"isolation_level": levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED}
         partition = self._module.TopicPartition
@@ -107,7 +107,7 @@ class KafkaCluster(Closing):
         return self.offsets(places, self._admin_module.OffsetSpec.for_timestamp(time_ms))
 
     def offsets_of_group(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """What the consumer group of the settings has committed; partitions without are left out."""
+        """The offsets that the consumer group in the settings has committed; partitions without one are left out."""
         partition = self._module.TopicPartition
         with self.consumer() as consumer, driver_errors(self._what):
             asked = [partition(place.topic, place.partition) for place in places]
@@ -121,7 +121,7 @@ class KafkaCluster(Closing):
             return "compact" in str(answer.result(self._timeout_s)["cleanup.policy"].value)
 
     def record_bytes(self, ranges: Mapping[TopicPartition, OffsetRange], sample: int = 300) -> float:
-        """About how large a record is: the mean of some at the beginnings of ranges; 0 if none came in time."""
+        """The mean size of a record, from a sample at the beginnings of the ranges; 0 if no record came in time."""
         partition = self._module.TopicPartition
         read = _until(self._timeout_s)
         sizes: list[int] = []
@@ -153,11 +153,12 @@ class KafkaCluster(Closing):
             consumer.close()
 
     def close(self) -> None:
-        """Connections close when the client is forgotten."""
+        """The driver closes the connections when nothing refers to the client any more."""
         self._admin = None
 
     def retried(self, ask: Callable[[], _Answer], is_good: Callable[[_Answer], bool]) -> _Answer:
-        """Ask until the answer is good, or time is up: after a change of leader, answers lag for a moment."""
+        """Ask until the answer is good or the time is up: after a change of leader, answers are outdated for a
+        moment."""
         answer, again = ask(), _until(min(self._timeout_s, _LAGGING_S))
         while not is_good(answer) and next(again, False):
             time.sleep(0.2)
@@ -172,14 +173,14 @@ def _until(seconds: float) -> Iterator[bool]:
 
 
 class TopicGoneError(SourceUnavailableError):
-    """A topic or partition is not there; or its cluster has not told everybody yet."""
+    """A topic or partition does not exist, or not all brokers know it yet."""
 
 
 @contextmanager
 def driver_errors(what: str) -> Iterator[None]:
     """
-    :raises ConfigurationError: the cluster refuses this user, or the driver these settings.
-    :raises TopicGoneError: see there.
+    :raises ConfigurationError: the cluster refuses this user, or the driver refuses these settings.
+    :raises TopicGoneError: a topic or partition does not exist.
     :raises SourceUnavailableError: no answer in time.
     """
     from concurrent.futures import TimeoutError as LateError
@@ -198,7 +199,7 @@ def driver_errors(what: str) -> Iterator[None]:
 
 
 def translated(error: Any, what: str) -> TridentError:
-    """One of our errors for a KafkaError. Its text names brokers, never credentials."""
+    """This package's error for a KafkaError. Its text names brokers, never credentials."""
     name = error.name()
     if name in _REFUSED:
         return ConfigurationError(

@@ -1,8 +1,8 @@
-"""What a batch of a Kafka spout is: ranges of offsets, as metadata. Pure: nothing here asks a broker.
+"""The batches of a Kafka spout: ranges of offsets, as metadata. Pure: nothing here asks a broker.
 
-Metadata: ``{"topics": {topic: {"id": topic id, "partitions": {"0": [from, to], ...}}}, "lost": [...]}``. Every known
-partition is in it, those without new records with ``from == to``, so that the last transaction's metadata is the whole
-position. `to` is behind the last offset. The id of a topic tells it from another that was made under its name later.
+Metadata: ``{"topics": {topic: {"id": topic id, "partitions": {"0": [from, to], ...}}}, "lost": [...]}``. It contains
+every known partition, also those without new records (``from == to``), so the last transaction's metadata is the whole
+position. `to` is the offset after the last one. The id of a topic tells it from a later topic with the same name.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from airflow_trident.spouts.metadata import read_back
 from airflow_trident.types import Json
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What brokers before 2.8 say: the id of no topic."""
+"""The id that brokers before 2.8 give for every topic."""
 
 
 class FirstPoll(StrEnum):
-    """Where the first transaction begins (Storm's FirstPollOffsetStrategy). Later ones go on where the ledger says."""
+    """Where the first transaction begins (Storm's FirstPollOffsetStrategy). Later ones continue where the ledger
+    says."""
 
     EARLIEST = "earliest"
     """At the oldest record."""
     LATEST = "latest"
-    """Behind the newest record."""
+    """After the newest record."""
     TIMESTAMP = "timestamp"
-    """At the first record of a time or later."""
+    """At the first record of a given time or later."""
     UNCOMMITTED_EARLIEST = "uncommitted_earliest"
-    """At what the consumer group has committed; without that, as EARLIEST."""
+    """At the offset that the consumer group has committed; if there is none, like EARLIEST."""
     UNCOMMITTED_LATEST = "uncommitted_latest"
     UNCOMMITTED_TIMESTAMP = "uncommitted_timestamp"
 
@@ -41,18 +42,19 @@ class FirstPoll(StrEnum):
 
     @property
     def otherwise(self) -> FirstPoll:
-        """Where a partition begins of which the group has committed nothing."""
+        """Where a partition begins if the group has committed no offset of it."""
         return FirstPoll(self.value.removeprefix("uncommitted_"))
 
     @property
     def moves(self) -> bool:
-        """Does it mean another place when it is asked later? Then the first transaction pins it, even an empty one."""
+        """Does it mean another place at a later time? Then the first transaction fixes the place, even with no
+        records."""
         return self is not FirstPoll.EARLIEST
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """One partition."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -63,7 +65,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets `begin` up to `end`, which is not in it."""
+    """The offsets from `begin` to below `end`."""
 
     begin: int
     end: int
@@ -75,7 +77,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class LogOffsets:
-    """What a broker says of one partition: its oldest offset, and behind its newest (decided) one."""
+    """A broker's answer about one partition: its oldest offset, and the one after its newest (decided) offset."""
 
     topic_id: str
     begin: int
@@ -84,7 +86,7 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Records that no transaction has and none can have any more. `range` ends at -1 where nobody knows the end."""
+    """Records that no transaction has read and none can read any more. `range` ends at -1 if the end is unknown."""
 
     place: TopicPartition
     range: OffsetRange
@@ -128,7 +130,8 @@ class _Recorded(msgspec.Struct):
 
 
 def batch_of(metadata: Json) -> KafkaBatch:
-    """
+    """Decode metadata.
+
     :raises SourceChangedError: it is not metadata of a Kafka spout.
     """
     if metadata is None:
@@ -145,11 +148,11 @@ def batch_of(metadata: Json) -> KafkaBatch:
 def resumed(
     previous: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]
 ) -> tuple[dict[TopicPartition, int], tuple[LostOffsets, ...]]:
-    """Where each known or new partition goes on, and what is lost before that.
+    """Where each known or new partition continues, and which records before that are lost.
 
-    A new topic begins at its oldest record, and so does a new partition: nothing that was written to it is left out.
+    A new topic and a new partition begin at their oldest record: nothing that was written to them is left out.
 
-    :param logs: as they are now, without the topics that the spout does not read (any more).
+    :param logs: the present offsets, without topics that the spout does not read (any more).
     """
     begins: dict[TopicPartition, int] = {}
     lost: list[LostOffsets] = []
@@ -175,9 +178,9 @@ def resumed(
 def limited(
     available: Mapping[TopicPartition, OffsetRange], max_rows: int | None, turn: int
 ) -> dict[TopicPartition, OffsetRange]:
-    """At most `max_rows` offsets: small backlogs whole, the rest in equal parts.
+    """At most `max_rows` offsets: small backlogs as a whole, and equal parts of the others.
 
-    :param turn: a number that differs from batch to batch: who gets the odd ones, so that nobody starves.
+    :param turn: a number that differs from batch to batch. It decides which partitions get one more, so none starves.
     """
     if max_rows is None or sum(each.size for each in available.values()) <= max_rows:
         return dict(available)
@@ -197,7 +200,7 @@ def limited(
 def pieces(
     ranges: Iterable[tuple[TopicPartition, OffsetRange]], split_rows: int
 ) -> list[tuple[TopicPartition, OffsetRange]]:
-    """The ranges, large ones cut; empty ones left out."""
+    """The ranges: large ones are cut, empty ones are left out."""
     cut: list[tuple[TopicPartition, OffsetRange]] = []
     for place, each in ranges:
         begins = range(each.begin, each.end, split_rows)

@@ -1,4 +1,4 @@
-"""Reading one range of offsets completely: every offset in it is either a record, or there is a reason why not."""
+"""Reads one range of offsets completely: for each offset there is a record, or a reason why there is none."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRange:
-    """What a transaction recorded of one part: read exactly this, or say why not."""
+    """A part of a batch as a transaction recorded it: exactly this is read, or an error says why not."""
 
     place: TopicPartition
     range: OffsetRange
     topic_id: str
     schema: Schema
     strict: bool
-    """Whether missing records are an error (transactional) or are logged (opaque)."""
+    """Are missing records an error (transactional)? Otherwise they are logged (opaque)."""
 
 
 @dataclass
@@ -55,9 +55,9 @@ class RangeReader:
         self._next = self._recorded.range.begin
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records of the range in the order of offsets.
+        """The records of the range, ordered by offset.
 
-        :raises SourceChangedError: strict, and a record that was there may be missing.
+        :raises SourceChangedError: strict, and a record that existed may be missing.
         :raises SourceUnavailableError: the cluster does not answer.
         """
         if not self._is_same_topic():
@@ -69,7 +69,7 @@ class RangeReader:
                 consumer.assign([_partition(self._recorded.place, self._next)])
             for messages in self._messages(consumer):
                 yield _batch(self._recorded, messages)
-        # Afterwards, because all of this may have changed while it was read.
+        # Checked afterwards, because both may have changed during the reading.
         self._explain_gaps()
         if not self._is_same_topic():
             raise SourceUnavailableError(
@@ -90,9 +90,9 @@ class RangeReader:
                 raise self._stuck()
 
     def _sorted_out(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """The records of the range; errors and gaps are noted."""
+        """The records of the range. Gaps are noted; errors are raised or ignored by :meth:`_judge`."""
         end = self._recorded.range.end
-        # Offsets only rise, so from the first and the last one sees whether all between are there and are records.
+        # Offsets only rise, so the first and the last one show whether all in between are there and are records.
         if messages and messages[0].offset() == self._next and messages[-1].error() is None:
             last = self._next + len(messages)
             if messages[-1].offset() == last - 1 < end:
@@ -111,7 +111,7 @@ class RangeReader:
         return good
 
     def _reach(self, offset: int) -> None:
-        """Note what is not there between the last record and this offset."""
+        """Note a gap if there are offsets between the last record and this offset."""
         if offset > self._next:
             self._gaps.append(OffsetRange(self._next, offset))
             self._next = offset
@@ -119,7 +119,7 @@ class RangeReader:
     def _judge(self, message: Any) -> None:
         error = message.error()
         if error.name() == "_PARTITION_EOF":
-            # The end of the log, perhaps only for a moment: a new leader learns late how far others have read.
+            # The end of the log, perhaps only for a moment: a new leader learns late how far its followers have read.
             if message.offset() >= self._recorded.range.end:
                 self._reach(self._recorded.range.end)
         elif error.name() == "_AUTO_OFFSET_RESET":
@@ -158,7 +158,7 @@ class RangeReader:
         return self._stuck()
 
     def _stuck(self) -> SourceChangedError | SourceUnavailableError:
-        """No record came in time."""
+        """The error when no record came in time."""
         now = self._log_now()
         if now.end < self._recorded.range.end:
             gone = OffsetRange(max(self._next, now.end), self._recorded.range.end)
@@ -169,14 +169,16 @@ class RangeReader:
         )
 
     def _lost(self, gone: OffsetRange, why: str) -> SourceChangedError | SourceUnavailableError:
-        """What ends this reading: for good, or until an opaque spout decides its ranges anew."""
+        """The error that ends this reading: for good, or until the next attempt of an opaque spout decides new
+        ranges."""
         error = _changed(self._recorded.place, gone, why)
         if self._recorded.strict:
             return error
         return SourceUnavailableError(error.message, "A new attempt takes what is there.")
 
     def _explain_gaps(self) -> None:
-        """Offsets without a record: markers of producers' transactions, aborted records; or expired; or compacted."""
+        """Find out why offsets have no record: transaction markers, aborted records, expired, or removed by
+        compaction."""
         if not self._gaps:
             return
         begin = self._log_now().begin
@@ -225,7 +227,7 @@ def _batch(recorded: RecordedRange, messages: Sequence[Any]) -> pa.RecordBatch:
 
 
 def _unreadable(place: TopicPartition, name: str, messages: Sequence[Any], values: Sequence[Any]) -> DamagedInputError:
-    """Bytes where text was declared: say which record."""
+    """The error for bytes in a field declared as text: names the record."""
     offset = messages[0].offset()
     for message, value in zip(messages, values, strict=True):
         try:

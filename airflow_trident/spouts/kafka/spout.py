@@ -1,7 +1,7 @@
 """Spouts of Kafka topics: a batch is a range of offsets of every partition (Storm: KafkaTridentSpoutTransactional and
-KafkaTridentSpoutOpaque). The ledger keeps the position; consumer groups are only asked where to begin, if wanted.
+KafkaTridentSpoutOpaque). The ledger keeps the position; a consumer group is only asked where to begin, if wanted.
 
-Executors read the ranges with librdkafka, each offset is accounted for (:mod:`airflow_trident.spouts.kafka.read`).
+Executors read the ranges with librdkafka and account for each offset (:mod:`airflow_trident.spouts.kafka.read`).
 """
 
 from __future__ import annotations
@@ -55,33 +55,33 @@ _CALLBACKS = ("error_cb", "throttle_cb", "stats_cb", "log_cb", "oauth_cb", "on_c
 
 
 class OnDataLoss(StrEnum):
-    """What a coordinator does when records are gone that no transaction has read."""
+    """What a coordinator does if records that no transaction has read are gone."""
 
     ERROR = "error"
     CONTINUE = "continue"
-    """Record what is lost in the metadata of the next transaction, and go on with what is there."""
+    """Record the loss in the metadata of the next transaction, and continue with the records that are there."""
 
 
 class KafkaSpout(Spout):
     """Reads topics; the batch of a txid is always the same (Storm: KafkaTridentSpoutTransactional).
 
-    :param topics: a name or several; or see `pattern`.
-    :param pattern: a regular expression that whole names match: topics that appear are read from their oldest record.
+    :param topics: a name or several; or give `pattern`.
+    :param pattern: a regular expression for whole names; topics that appear later are read from their oldest record.
     :param conn_id: an Airflow connection of type ``kafka``: its extras are settings of librdkafka.
-    :param bootstrap_servers: ``host:port,host:port``, instead of or over what the connection says.
-    :param config: further settings of librdkafka, over those of the connection.
-    :param fields: which of key, value (``binary`` or ``string``), topic, partition, offset, timestamp, header_keys,
+    :param bootstrap_servers: ``host:port,host:port``; overrides the connection and `config`.
+    :param config: more settings of librdkafka; they override those of the connection.
+    :param fields: any of key, value (``binary`` or ``string``), topic, partition, offset, timestamp, header_keys,
         header_values.
-    :param first_poll: where the first transaction begins; see :class:`FirstPoll`. The consumer group of
-        ``uncommitted_...`` is the setting ``group.id``.
-    :param start_time: of ``timestamp``; with a time zone.
+    :param first_poll: where the first transaction begins; see :class:`FirstPoll`. The setting ``group.id`` is the
+        consumer group of ``uncommitted_...``.
+    :param start_time: for ``timestamp``; with a time zone.
     :param max_rows: offsets of one batch.
-    :param max_bytes: about as many bytes of one batch, judged by a sample of its records.
+    :param max_bytes: of one batch, about; estimated from a sample of its records.
     :param isolation: ``read_committed`` or ``read_uncommitted``: records of producers' transactions.
-    :param on_data_loss: ``error`` or ``continue``, for records that expired before any transaction had them.
-    :param split_rows: a larger range is read in several parts.
+    :param on_data_loss: ``error`` or ``continue``, for records that are gone before a transaction has read them.
+    :param split_rows: a larger range is read in several splits.
     :param timeout_s: how long to wait for the cluster.
-    :raises ConfigurationError: an argument is wrong, or arguments do not go together.
+    :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
 
     default_on_data_loss = OnDataLoss.ERROR
@@ -143,7 +143,7 @@ class KafkaSpout(Spout):
         )
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
-        """The topics that the batch is of, whatever `pattern` means by now."""
+        """The topics in the batch, even if `pattern` matches others by now."""
         servers = str(self._reach.resolved().settings["bootstrap.servers"])
         found: Any = metadata
         return tuple(topic_dataset(servers, topic) for topic in found["topics"])
@@ -152,15 +152,15 @@ class KafkaSpout(Spout):
         return self._reach.describe()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """Pickled with the connection's settings: the receiver may not know the connection."""
         return {**self.__dict__, "_reach": self._reach.resolved(required=False)}
 
 
 class OpaqueKafkaSpout(KafkaSpout):
-    """Reads topics that may lose records: compacted ones, or of short retention (Storm: KafkaTridentSpoutOpaque).
+    """Reads topics that may lose records: compacted ones, or with short retention (Storm: KafkaTridentSpoutOpaque).
 
-    A new attempt decides its ranges anew. What has expired is left out: written to the log of the task, and into the
-    metadata where it was noticed before reading. No record is in two committed batches.
+    A new attempt decides its ranges anew. Expired records are left out. They are written to the task's log, and to the
+    metadata if the loss was found before reading. No record is in two committed batches.
     """
 
     kind = SpoutKind.OPAQUE
@@ -169,7 +169,7 @@ class OpaqueKafkaSpout(KafkaSpout):
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaTopics:
-    """Which topics of which cluster. `settings` may hold secrets."""
+    """The topics of a cluster. `settings` may contain secrets."""
 
     topics: tuple[str, ...]
     pattern: str | None
@@ -197,9 +197,9 @@ class KafkaTopics:
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def resolved(self, *, required: bool = True) -> KafkaTopics:
-        """With the connection's settings in it.
+        """The same with the connection's settings.
 
-        :raises ConfigurationError: `required`, and the connection is unknown or of no use.
+        :raises ConfigurationError: `required`, and the connection is unknown; or the connection cannot be used.
         """
         if self.conn_id is None:
             return self
@@ -227,7 +227,7 @@ class KafkaTopics:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """How batches are decided; see the parameters of :class:`KafkaSpout`."""
+    """The options by which batches are decided; see the parameters of :class:`KafkaSpout`."""
 
     first_poll: FirstPoll
     start_ms: int | None
@@ -250,13 +250,13 @@ class KafkaCoordinator(Coordinator):
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
-        :raises SourceChangedError: records are gone that no transaction has read, and `on_data_loss` is "error".
+        :raises SourceChangedError: records that no transaction has read are gone, and `on_data_loss` is "error".
         """
         batch = self._decide(txid, previous, max_bytes=self.options.max_bytes)
         return None if batch is None else batch.to_json()
 
     def lag(self, position: Json) -> Lag:
-        """Offsets: where a topic is compacted, or written in transactions, there are fewer records."""
+        """Counts offsets: a compacted topic, or one written in transactions, has fewer records."""
         unlimited = replace(self, options=replace(self.options, max_rows=sys.maxsize))
         batch = unlimited._decide(0, position, max_bytes=None)
         return {"records": 0 if batch is None else sum(each.end - each.begin for each in batch.ranges.values())}
@@ -282,7 +282,7 @@ class KafkaCoordinator(Coordinator):
             if not new and not (previous is None and self.options.first_poll.moves):
                 return None
             chosen = limited(new, self._max_rows(cluster, new, max_bytes), txid)
-        # What is not read now keeps its place: a topic that comes back, or is wanted again, goes on there.
+        # Partitions that are not read now keep their place: a topic that comes back continues there.
         ranges = {place: OffsetRange(each.end, each.end) for place, each in before.ranges.items()}
         ranges |= {place: OffsetRange(begin, begin) for place, begin in begins.items()} | chosen
         ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
@@ -290,7 +290,7 @@ class KafkaCoordinator(Coordinator):
 
     def _logs(self, cluster: KafkaCluster, before: KafkaBatch) -> dict[TopicPartition, LogOffsets]:
         """
-        :raises SourceUnavailableError: a topic that was named was never there.
+        :raises SourceUnavailableError: a topic in `topics` does not exist and never did.
         """
         found = {name: count for name, count in cluster.topics().items() if self.source.wants(name)}
         if missing := [name for name in self.source.topics if name not in found and name not in before.ids]:
@@ -319,7 +319,7 @@ class KafkaCoordinator(Coordinator):
 
 
 def _lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
-    """Does the answer know less than an earlier one? Brokers that just started may."""
+    """Does the answer know less than an earlier one? Brokers that have just started may give such an answer."""
     for place, known in before.ranges.items():
         log = logs.get(place)
         if log is None or (log.end < known.end and log.topic_id == before.ids[place.topic]):
@@ -329,7 +329,7 @@ def _lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool
 
 @dataclass(frozen=True)
 class KafkaEmitter(Emitter):
-    """One split per partition with records, several for large ranges."""
+    """One split for each partition with records, several for a large range."""
 
     source: KafkaTopics
     row_schema: Schema

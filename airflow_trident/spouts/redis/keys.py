@@ -1,7 +1,7 @@
 """Records under numbered keys of Redis or Valkey, and a counter: the layout of the book's tweets example.
 
 A writer does ``n = INCR counter``, then ``SET <key of n> record``. A batch is a range of numbers. It ends before the
-first number that has no key: its writer is between the two commands, or died there.
+first number without a key: the writer of that number is between the two commands, or died there.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _ONLY = "0"
 
 @dataclass(frozen=True, kw_only=True)
 class RedisSpout(RedisSettings, PartitionedSpout):
-    """A transactional spout over numbered keys; see :class:`RedisSettings` for how to reach the server.
+    """A transactional spout over numbered keys; :class:`RedisSettings` says how to reach the server.
 
-    :param counter: the key that holds the last number given out; in it ``{partition}`` stands for the partition.
+    :param counter: the key of the counter, whose value is the last number; ``{partition}`` stands for the partition.
     :param keys: the names of the records' keys: ``{n}`` stands for the number, ``{partition}`` for the partition.
-    :param num_partitions: the source has partitions 0, 1, ...; None: it has none.
-    :param fields: of the number (long or string) and the record (string or binary); with partitions also, before
-        them, of the partition.
-    :param first: the number that comes first.
+    :param num_partitions: the source has partitions 0, 1, ...; None: it has no partitions.
+    :param fields: two: the number (long or string) and the record (string or binary). With partitions a field for the
+        partition comes before them.
+    :param first: the lowest number.
     :param max_rows: of one batch.
-    :param max_bytes: of the records of one batch; a single larger one is a batch by itself.
+    :param max_bytes: of the records of one batch; a single larger record is a batch by itself.
     """
 
     counter: str = "NEXT_WRITE"
@@ -140,7 +140,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
             ) from error
 
     def _there(self, client: Any, partition: str, begin: int, end: int) -> int:
-        """How many keys are there, one after the other."""
+        """How many keys from `begin` on exist without a gap."""
         for at in range(begin, end, AT_ONCE):
             found = self._ask(client, "EXISTS", partition, at, min(at + AT_ONCE, end))
             if not all(found):
@@ -150,7 +150,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     def _within(
         self, client: Any, partition: str, numbers: tuple[int, int], left_bytes: int, *, at_least: int
     ) -> tuple[int, int]:
-        """How many of the records fit, and their bytes."""
+        """How many of the records fit into the limit, and their bytes."""
         begin, end = numbers
         size = 0
         for at in range(begin, end, AT_ONCE):
@@ -162,7 +162,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         return max(0, end - begin), size
 
     def _ask(self, client: Any, command: str, partition: str, begin: int, end: int) -> list[Any]:
-        # Not MGET: the keys of a cluster are on many nodes.
+        # Not MGET: in a cluster the keys are on many nodes.
         pipe = client.pipeline(transaction=False)
         for number in range(begin, end):
             pipe.execute_command(command, self._key(partition, number))
@@ -211,6 +211,6 @@ class RedisSpout(RedisSettings, PartitionedSpout):
 
 @dataclass(frozen=True, kw_only=True)
 class OpaqueRedisSpout(RedisSpout, OpaquePartitionedSpout):
-    """The same, decided anew for each attempt: a batch of which a key is gone ends before it the next time."""
+    """Decides the batch anew for each attempt. If a key of a batch is gone, the next attempt ends before that key."""
 
     kind = SpoutKind.OPAQUE

@@ -1,7 +1,7 @@
-"""Redis Streams: ranges of entry ids. A stream may be trimmed while it is read, and nothing is lost in silence.
+"""Redis Streams: ranges of entry ids. A stream may be trimmed while it is read; no loss stays unnoticed.
 
-The metadata of a part has the range of ids, how many entries it has, and how many were added to the stream up to its
-end. The last number tells later whether entries were removed that no transaction had.
+The metadata of a part has the range of ids, the number of its entries, and the number of entries that were ever added
+to the stream up to its end. With the last number a later part finds out whether unread entries were removed.
 """
 
 from __future__ import annotations
@@ -48,18 +48,19 @@ local first = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)
 return {rows, rows > 0 and found[rows][1] or '', #first > 0 and first[1][1] or '',
   told['length'], told['entries-added'], told['last-generated-id'], bytes}
 """
-"""One look at a stream, so that the numbers belong together; entries themselves do not travel."""
+"""Reads all numbers in one step, so that they belong together. The entries themselves are not sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedisStreamSpout(RedisSettings, PartitionedSpout):
-    """A transactional spout over streams of Redis 7 or Valkey; see :class:`RedisSettings` for how to reach the server.
+    """A transactional spout over streams of Redis 7 or Valkey; :class:`RedisSettings` says how to reach the server.
 
-    :param streams: the key of a stream, or of several: each is a partition.
-    :param fields: of the entries, with types: what an entry lacks is null, what it has beside them is left.
+    :param streams: the key of a stream, or of several: each stream is a partition.
+    :param fields: of the entries, with types. A field that an entry lacks is null; other fields of an entry are
+        ignored.
     :param id_field: the one of `fields` that gets the entry's id.
     :param max_rows: entries of one batch.
-    :param max_bytes: of their fields, names and values; a single larger entry is a batch by itself.
+    :param max_bytes: of the entries' fields, names and values; a single larger entry is a batch by itself.
     """
 
     streams: str | Sequence[str] = ()
@@ -112,7 +113,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
     def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
         """
-        :raises SourceChangedError: entries were removed that no transaction had (transactional).
+        :raises SourceChangedError: entries that no transaction had were removed (transactional).
         """
         server, left, left_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
@@ -130,7 +131,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                     return
 
     def lag(self, last: Mapping[str, Json]) -> Lag:
-        """With entries that were trimmed before any transaction had them."""
+        """Includes entries that were trimmed before any transaction had them."""
         server, records = self._server, 0
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
             for stream in self.partitions():
@@ -211,14 +212,14 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
 @dataclass(frozen=True, kw_only=True)
 class OpaqueRedisStreamSpout(RedisStreamSpout, OpaquePartitionedSpout):
-    """The same, decided anew for each attempt. Entries trimmed since then are left out; the metadata counts them."""
+    """Decides the batch anew for each attempt. Entries trimmed since then are left out; the metadata counts them."""
 
     kind = SpoutKind.OPAQUE
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"begin": "after"}):
     """`begin`: the id before the first entry; `added`: entries ever added up to `to`; `lost`: entries before the first
-    one that no transaction had."""
+    one that were removed before a transaction had them."""
 
     begin: str
     to: str
@@ -255,7 +256,7 @@ def _order(entry_id: str) -> tuple[int, int]:
 
 
 def _column(given: list[bytes | None], type_text: str) -> pa.Array:
-    """Texts as values of a type."""
+    """Texts converted to values of a type."""
     import pyarrow as pa
 
     if type_text == "binary":
