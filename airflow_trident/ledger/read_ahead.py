@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.verb import Prefetch, RunsVerbs
 from airflow_trident.protocol.records import Claim, CommitTicket, StagedRef
+
+One: TypeAlias = int | CommitTicket | StagedAttempt
+About: TypeAlias = One | Sequence[One]
+"""What a verb gets as its first argument, by position: a transaction, or the members of a group."""
 
 
 def the_topology(*_: Any, **__: Any) -> Prefetch:
@@ -24,62 +28,41 @@ def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
     return Prefetch([ledger.paths().commit])
 
 
-# ---- one transaction -------------------------------------------------------------------------------------------
+# ---- transactions ----------------------------------------------------------------------------------------------
 
 
-def one_transaction(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
-    return _about(ledger, [txid])
+def transactions(ledger: RunsVerbs, about: About, *_: Any, **__: Any) -> Prefetch:
+    return _about(ledger, _txids(about))
+
+
+def with_what_is_kept(ledger: RunsVerbs, about: About, *_: Any, **__: Any) -> Prefetch:
+    """For commits, which prune."""
+    return _and_what_is_kept(ledger, _txids(about))
 
 
 def one_staged(ledger: RunsVerbs, txid: int, _attempt: int, staged: StagedRef) -> Prefetch:
     return _and_chunks(ledger, _about(ledger, [txid]), [staged])
 
 
-def one_and_what_is_kept(ledger: RunsVerbs, txid: int, *_: Any, **__: Any) -> Prefetch:
-    """For commits, which prune."""
-    return _and_what_is_kept(ledger, [txid])
+def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
+    return _and_chunks(ledger, transactions(ledger, done), [one.staged for one in done])
 
 
-def of_ticket(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
-    return _about(ledger, [ticket.txid])
+def staged_and_what_is_kept(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
+    return _and_chunks(ledger, with_what_is_kept(ledger, done), [one.staged for one in done])
 
 
-def of_ticket_and_what_is_kept(ledger: RunsVerbs, ticket: CommitTicket, *_: Any, **__: Any) -> Prefetch:
-    return _and_what_is_kept(ledger, [ticket.txid])
+# ---- claims ----------------------------------------------------------------------------------------------------
 
 
 def of_claim(ledger: RunsVerbs, claim: Claim, *_: Any, **__: Any) -> Prefetch:
     return of_claims(ledger, [claim])
 
 
-# ---- groups ----------------------------------------------------------------------------------------------------
-
-
-def members(ledger: RunsVerbs, members: Sequence[int | CommitTicket], *_: Any, **__: Any) -> Prefetch:
-    return _about(ledger, [one if isinstance(one, int) else one.txid for one in members])
-
-
-def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
-    return _and_chunks(ledger, _about(ledger, [one.txid for one in done]), [one.staged for one in done])
-
-
-def staged_and_what_is_kept(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
-    ahead = _and_what_is_kept(ledger, [one.txid for one in done])
-    return _and_chunks(ledger, ahead, [one.staged for one in done])
-
-
-def several_and_what_is_kept(ledger: RunsVerbs, txids: Sequence[int], *_: Any, **__: Any) -> Prefetch:
-    return _and_what_is_kept(ledger, txids)
-
-
-def of_tickets_and_what_is_kept(ledger: RunsVerbs, tickets: Sequence[CommitTicket], *_: Any, **__: Any) -> Prefetch:
-    return _and_what_is_kept(ledger, [ticket.txid for ticket in tickets])
-
-
-def of_tickets_and_claims(
+def tickets_and_claims(
     ledger: RunsVerbs, tickets: Sequence[CommitTicket], claims: Sequence[Claim], *_: Any, **__: Any
 ) -> Prefetch:
-    ahead, more = of_tickets_and_what_is_kept(ledger, tickets), of_claims(ledger, claims)
+    ahead, more = with_what_is_kept(ledger, tickets), of_claims(ledger, claims)
     return Prefetch([*ahead.paths, *more.paths], ahead.folders)
 
 
@@ -99,7 +82,12 @@ def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) ->
     return Prefetch([*shared, *keys], paths.pruned())
 
 
-# ---- both ------------------------------------------------------------------------------------------------------
+# ---- all of them -----------------------------------------------------------------------------------------------
+
+
+def _txids(about: About) -> list[int]:
+    members = about if isinstance(about, Sequence) else [about]
+    return [one if isinstance(one, int) else one.txid for one in members]
 
 
 def _about(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
