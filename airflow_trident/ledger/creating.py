@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from itertools import starmap
 
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create
@@ -30,12 +31,19 @@ def new_topology(
         since=dict.fromkeys(definition.states, 1),
     )
     folders = [Create(folder) for folder in paths.folders()]
-    records = [
-        Create(paths.head, codec.encode_head(1)),
-        Create(paths.commit, codec.encode_pointer(CommitPointer(committed=0, fence=0))),
-        Create(paths.exceptions, codec.encode_exceptions(Exceptions())),
-    ]
-    return record, [Create(path, codec.encode_topology(record, op=op)), *folders, *records]
+    shared = shared_records(paths, 1, CommitPointer(committed=0, fence=0), Exceptions())
+    return record, [Create(path, codec.encode_topology(record, op=op)), *folders, *starmap(Create, shared.items())]
+
+
+def shared_records(
+    paths: LedgerPaths, next_txid: int, pointer: CommitPointer, exceptions: Exceptions
+) -> dict[str, bytes]:
+    """Path -> content of the records that all transactions share."""
+    return {
+        paths.head: codec.encode_head(next_txid),
+        paths.commit: codec.encode_pointer(pointer),
+        paths.exceptions: codec.encode_exceptions(exceptions),
+    }
 
 
 def nodes_of(paths: LedgerPaths, tx: TxRecord) -> list[Create]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TransitionError
 from airflow_trident.ledger.backup.export import VERSION
-from airflow_trident.ledger.creating import nodes_of
+from airflow_trident.ledger.creating import nodes_of, shared_records
 from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec
@@ -165,9 +166,8 @@ def _remains(znodes: ZNodes, path: str) -> Iterator[Op]:
 def _creates(path: str, contents: Contents) -> Iterator[Op]:
     paths = LedgerPaths(path, contents.topology.incarnation)
     yield from map(Create, paths.folders())
-    yield Create(paths.head, codec.encode_head(contents.next_txid))
-    yield Create(paths.commit, codec.encode_pointer(contents.pointer))
-    yield Create(paths.exceptions, codec.encode_exceptions(contents.exceptions))
+    shared = shared_records(paths, contents.next_txid, contents.pointer, contents.exceptions)
+    yield from starmap(Create, shared.items())
     for tx in contents.transactions:
         yield from nodes_of(paths, tx)
     for claim in contents.claims:

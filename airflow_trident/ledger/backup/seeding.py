@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
-from airflow_trident.ledger.creating import nodes_of
+from airflow_trident.ledger.creating import nodes_of, shared_records
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
@@ -134,15 +134,9 @@ def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, o
     ops += [Create(folder) for folder in paths.folders() if read.nodes[folder] is None]
     ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
     ops += [Delete(paths.chunk(name)) for name in sorted(read.folders[paths.chunks] or ())]
-    ops += [
-        _put(read.nodes, paths.head, codec.encode_head(seed.next_txid)),
-        _put(
-            read.nodes,
-            paths.commit,
-            codec.encode_pointer(CommitPointer(committed=seed.committed, fence=seed.fence)),
-        ),
-        _put(read.nodes, paths.exceptions, codec.encode_exceptions(Exceptions())),
-    ]
+    pointer = CommitPointer(committed=seed.committed, fence=seed.fence)
+    shared = shared_records(paths, seed.next_txid, pointer, Exceptions())
+    ops += [_put(read.nodes, one, content) for one, content in shared.items()]
     for tx in _records(seed, op, now_ms):
         ops += nodes_of(paths, tx)
     return ops
