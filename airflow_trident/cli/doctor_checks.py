@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -189,7 +189,7 @@ def _staging_objects(storage: Storage) -> Finding:
     folder = f".doctor-{uuid.uuid4().hex}"
     try:
         storage.require_usable()
-        storage.put(f"{folder}/probe", _put_x)
+        storage.put(f"{folder}/probe", lambda file: file.write(b"x"))
         found = storage.get(f"{folder}/probe"), storage.sizes(folder, [f"{folder}/probe"])
         storage.delete(folder)
         left = list(storage.list(folder))
@@ -202,10 +202,6 @@ def _staging_objects(storage: Storage) -> Finding:
             "staging", f"{storage.where} deletes nothing: staged batches stay. Give the right s3:DeleteObject."
         )
     return _ok("staging", f"{storage.where} takes names once, and is read, listed and deleted from")
-
-
-def _put_x(file: BinaryIO) -> None:
-    file.write(b"x")
 
 
 def _staging_folder(folder: Path) -> Finding:

@@ -11,6 +11,7 @@ from typing import BinaryIO
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.private_files import create_private, make_private
 
+WriteTo = Callable[[BinaryIO], object]
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -75,7 +76,7 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def write_durably(path: str, write: Callable[[BinaryIO], None], *, name_too: bool = True, private: bool = True) -> int:
+def write_durably(path: str, write: WriteTo, *, name_too: bool = True, private: bool = True) -> int:
     """Write a new file by `write(file)`, sync it and its folder; nothing is left behind if that fails.
 
     :param name_too: false if the caller syncs the folder, or the name need not last.
@@ -110,7 +111,7 @@ def put_if_absent(path: str, content: bytes, *, private: bool = True) -> bool:
     :raises OSError: it cannot be written.
     """
     temporary = f"{path}.{uuid.uuid4().hex}.tmp"
-    write_durably(temporary, lambda file: _write_all(file, content), name_too=False, private=private)
+    write_durably(temporary, lambda file: file.write(content), name_too=False, private=private)
     absent = True
     try:
         os.link(temporary, path)
@@ -121,17 +122,13 @@ def put_if_absent(path: str, content: bytes, *, private: bool = True) -> bool:
         if error.errno not in _NO_LINKS:
             raise
         try:
-            write_durably(path, lambda file: _write_all(file, content), private=private)
+            write_durably(path, lambda file: file.write(content), private=private)
         except FileExistsError:
             absent = False
     finally:
         _unlink(temporary)
     sync_folder(os.path.dirname(path))
     return absent
-
-
-def _write_all(file: BinaryIO, content: bytes) -> None:
-    file.write(content)
 
 
 def _unlink(path: str) -> None:

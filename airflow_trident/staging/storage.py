@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +22,7 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Tr
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_stores import EXTRA, ObjectPlace, is_object_uri
-from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder, write_durably
+from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
 
 PROBE = ".airflow-trident-takes-names-once"
 """An object that is put once for a place: the second try must be refused."""
@@ -32,8 +32,6 @@ _PAGE = 1000
 _STAGING = "the staging folder"
 _BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
 """What S3 and obstore say of a range that begins where the content has ended."""
-
-WriteTo = Callable[[BinaryIO], None]
 
 
 class Storage(ABC):

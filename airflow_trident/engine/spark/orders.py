@@ -32,7 +32,7 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
         _lend(ObjectPlace.parse("the staging folder", folder).conn_id)
         address = f"{folder}/{name}-{hashlib.sha256(content).hexdigest()}{ending}"
         storage, own = _split(address)
-        storage.put(own, lambda file: _write(file, content))
+        storage.put(own, lambda file: file.write(content))
         return address
     make_folder(folder)
     path = os.path.join(folder, f"{name}{ending}")
@@ -65,7 +65,7 @@ def answer(address: str, said: Mapping[str, Any]) -> None:
     content = json.dumps(said).encode()
     if is_object_uri(address):
         storage, name = _split(address)
-        storage.put(name, lambda file: _write(file, content))
+        storage.put(name, lambda file: file.write(content))
         return
     unfinished = f"{address}.unfinished"
     with create_private(unfinished) as file:
@@ -118,10 +118,6 @@ def _taken(address: str) -> str:
 def _split(address: str) -> tuple[Storage, str]:
     folder, _, name = address.rpartition("/")
     return storage_at(folder), name
-
-
-def _write(file: Any, content: bytes) -> None:
-    file.write(content)
 
 
 def _lend(conn_id: str) -> None:

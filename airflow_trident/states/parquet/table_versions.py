@@ -140,7 +140,7 @@ class ParquetVersions:
         """:returns: its path."""
         path = f"{LISTS}/{uuid.uuid4().hex}.json"
         content = FORMAT.dump({"files": [asdict(one) for one in files]}, "a list of files")
-        self.storage.put(path, lambda file: _write(file, content))
+        self.storage.put(path, lambda file: file.write(content))
         return path
 
     def publish(self, version: ParquetVersion) -> list[int]:
@@ -186,7 +186,3 @@ class ParquetVersions:
 
 def _name(number: int) -> str:
     return f"{VERSIONS}/{number:019d}.json"
-
-
-def _write(file: Any, content: bytes) -> None:
-    file.write(content)
