@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.api import Aggregator, CombinerAggregator, MergeKind, ReducerAggregator
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.newest import Newest
@@ -30,10 +30,14 @@ class Aggregation:
         return self.aggregator if isinstance(self.aggregator, ReducerAggregator) else None
 
     @property
+    def merge_kind(self) -> MergeKind | None:
+        """None: only its own code merges it."""
+        return self.combiner.merge_kind if self.combiner else None
+
+    @property
     def in_sql(self) -> bool:
         """May Spark's SQL do it with raw tuples?"""
-        is_merged = self.combiner is not None and self.combiner.merge_kind is not None
-        return is_merged or type(self.aggregator) in (MinBy, MaxBy)
+        return self.merge_kind is not None or type(self.aggregator) in (MinBy, MaxBy)
 
     def __str__(self) -> str:
         return f"{said(self.aggregator)}({', '.join(self.reads)})"

@@ -280,7 +280,7 @@ class _Aggregating(Node):
     @property
     def is_builtin(self) -> bool:
         """May SQL or Arrow do it?"""
-        return all(one.combiner is not None and one.combiner.merge_kind is not None for one in self.aggregations)
+        return all(one.merge_kind is not None for one in self.aggregations)
 
     def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
         return frozenset(self.reads)

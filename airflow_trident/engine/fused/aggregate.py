@@ -6,7 +6,7 @@ groups, it emits them and starts again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind, OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.plan.nodes import Aggregation, PartialAggregateNode
+from airflow_trident.plan.nodes import PartialAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, is_nested, names_of, select
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_GROUPS = 1_000_000
 """How many groups a partial step holds before it emits them: some hundred megabytes."""
-_ARROW_NAMES = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
+_ARROW_NAMES: Mapping[MergeKind | None, str] = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
 
 
 def aggregate(
@@ -54,7 +54,7 @@ def _by_arrow(node: AggregateStep, before: Schema) -> bool:
     """Arrow groups neither nested values nor, by our rules, reals (NaN, -0.0), and its min and max ignore NaN."""
     used = select(before, node.reads, node.name)
     exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
-    extremes = [one for one in node.aggregations if one.combiner and one.combiner.merge_kind is not MergeKind.ADD]
+    extremes = [one for one in node.aggregations if one.combiner and one.merge_kind is not MergeKind.ADD]
     return (
         node.is_builtin
         and all(exact[name] for name in node.groups)
@@ -120,7 +120,7 @@ def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
             columns[output.name] = pa.array(np.ones(frame.rows, dtype=np.int64))
             continue
         column = frame.arrow(one.reads[0], types[one.reads[0]]).cast(arrow_type(output.type))
-        columns[output.name] = column.fill_null(_zero(column)) if _kind(one) is MergeKind.ADD else column
+        columns[output.name] = column.fill_null(_zero(column)) if one.merge_kind is MergeKind.ADD else column
     return pa.table(columns)
 
 
@@ -134,10 +134,10 @@ def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
         column = table.column(name)
         if pa.types.is_duration(column.type):  # Arrow does not compare durations
             column = column.cast(pa.int64())
-        elif _kind(one) is MergeKind.ADD and _may_overflow(column):
+        elif one.merge_kind is MergeKind.ADD and _may_overflow(column):
             column = column.cast(_wider(column.type))
         wide = wide.set_column(wide.column_names.index(name), name, column)
-    how = [(one.output[0].name, _ARROW_NAMES[_kind(one)]) for one in node.aggregations]
+    how = [(one.output[0].name, _ARROW_NAMES[one.merge_kind]) for one in node.aggregations]
     grouped = wide.group_by(list(node.groups), use_threads=False).aggregate(how)
     columns = [grouped.column(name).cast(table.schema.field(name).type) for name in node.groups]
     for one, (name, function) in zip(node.aggregations, how, strict=True):
@@ -175,12 +175,6 @@ def _wider(narrow: pa.DataType) -> pa.DataType:
     import pyarrow as pa
 
     return pa.decimal256(76, narrow.scale) if pa.types.is_decimal(narrow) else pa.decimal128(38, 0)
-
-
-def _kind(one: Aggregation) -> MergeKind:
-    assert one.combiner is not None
-    assert one.combiner.merge_kind is not None
-    return one.combiner.merge_kind
 
 
 def _zero(column: pa.Array) -> Any:

@@ -127,14 +127,14 @@ class Columns:
         if one.combiner is None:
             text = ranked(one, before)
             return self.known(("rank", text, output.name), lambda: self._f.expr(text).alias(output.name))
-        key = ("value", type(one.aggregator).__name__, _kind(one), one.reads, output.name, output.type)
+        key = ("value", type(one.aggregator).__name__, one.merge_kind, one.reads, output.name, output.type)
         return self.known(key, lambda: self._initial(one).cast(output.type).alias(output.name))
 
     def _initial(self, one: Aggregation) -> Any:
         if isinstance(one.aggregator, Count):
             return self._f.lit(1)
         value = self.named(one.reads[0])
-        if _kind(one) is not MergeKind.ADD:
+        if one.merge_kind is not MergeKind.ADD:
             return value
         (output,) = one.output
         # of one type: Spark's common type of a decimal and a number cuts digits of the decimal
@@ -157,16 +157,10 @@ def _merged(one: Aggregation) -> str:
     (output,) = one.output
     if one.combiner is None:
         return f"min(`{output.name}`).value as `{output.name}`"
-    if _kind(one) is MergeKind.ADD:
+    if one.merge_kind is MergeKind.ADD:
         zero = f"cast(0 as {output.type})"
         return f"cast(coalesce(sum(`{output.name}`), {zero}) as {output.type}) as `{output.name}`"
-    return f"{_kind(one)}(`{output.name}`) as `{output.name}`"
-
-
-def _kind(one: Aggregation) -> MergeKind:
-    assert one.combiner is not None
-    assert one.combiner.merge_kind is not None
-    return one.combiner.merge_kind
+    return f"{one.merge_kind}(`{output.name}`) as `{output.name}`"
 
 
 class _InJvm(NamedTuple):
