@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-ERROR_CHARACTERS = 4_000
-"""Longer error texts are cut: the whole text is in the task's log."""
+from airflow_trident.protocol.records import ERROR_CHARACTERS
+
 Lag: TypeAlias = dict[str, int]
 """What no transaction has claimed yet, unit -> count: ``{"files": 3, "bytes": 1200}``, ``{"records": 17}``."""
 
