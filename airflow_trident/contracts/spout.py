@@ -22,6 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.closing import Closing
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.outcomes import Lag
@@ -92,7 +93,7 @@ class BatchFrame:
     require_same: Callable[[], None]
 
 
-class Coordinator(ABC):
+class Coordinator(Closing):
     """Decides batches. Lives in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
 
     @abstractmethod
@@ -162,9 +163,6 @@ class Coordinator(ABC):
         None.
         """
         return None
-
-    def close(self) -> None:
-        """Release what was opened."""
 
 
 class Emitter(ABC):

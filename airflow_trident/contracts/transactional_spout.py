@@ -9,11 +9,12 @@ the same in each.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, Generic, TypeVar
 
+from airflow_trident.closing import Closing
 from airflow_trident.operations.api import TransactionAttempt
 from airflow_trident.operations.bolts import BatchOutputCollector, Component, TopologyContext
 from airflow_trident.types import Json
@@ -21,18 +22,13 @@ from airflow_trident.types import Json
 X = TypeVar("X")
 
 
-class _Opened:
-    def close(self) -> None:
-        """Release what was opened."""
-
-
-class _AnyCoordinator(_Opened):
+class _AnyCoordinator(Closing):
     def is_ready(self) -> bool:
         """May another transaction begin? Asked before each one."""
         return True
 
 
-class SpoutCoordinator(_AnyCoordinator, ABC, Generic[X]):
+class SpoutCoordinator(_AnyCoordinator, Generic[X]):
     """Decides what a batch is (Storm: ITransactionalSpout.Coordinator)."""
 
     @abstractmethod
@@ -41,7 +37,7 @@ class SpoutCoordinator(_AnyCoordinator, ABC, Generic[X]):
         begins."""
 
 
-class SpoutEmitter(_Opened, ABC, Generic[X]):
+class SpoutEmitter(Closing, Generic[X]):
     """Emits batches (Storm: ITransactionalSpout.Emitter)."""
 
     @abstractmethod
@@ -52,14 +48,14 @@ class SpoutEmitter(_Opened, ABC, Generic[X]):
         """All transactions below `txid` are committed."""
 
 
-class PartitionCoordinator(_AnyCoordinator, ABC):
+class PartitionCoordinator(_AnyCoordinator):
     """Knows how many partitions there are (Storm: IPartitionedTransactionalSpout.Coordinator)."""
 
     @abstractmethod
     def num_partitions(self) -> int: ...
 
 
-class PartitionEmitter(_Opened, ABC, Generic[X]):
+class PartitionEmitter(Closing, Generic[X]):
     """Emits the parts of batches (Storm: IPartitionedTransactionalSpout.Emitter)."""
 
     @abstractmethod
@@ -82,7 +78,7 @@ class OpaqueCoordinator(_AnyCoordinator):
     """Storm: IOpaquePartitionedTransactionalSpout.Coordinator."""
 
 
-class OpaqueEmitter(_Opened, ABC, Generic[X]):
+class OpaqueEmitter(Closing, Generic[X]):
     """Emits parts that need not be the same another time (Storm: IOpaquePartitionedTransactionalSpout.Emitter)."""
 
     @abstractmethod

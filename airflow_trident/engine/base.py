@@ -112,5 +112,3 @@ class Engine(Closing):
     def ui_url(self) -> str:
         """Web page of the running job; empty if there is none."""
         return ""
-
-    def close(self) -> None: ...

@@ -121,6 +121,3 @@ class OpenMemoryState(AdmittingState):
     def items(self) -> Iterator[tuple[Key, Value]]:
         with self._store.lock:
             return iter(list(self._kept.data.items()))
-
-    def close(self) -> None:
-        """Nothing to close."""

@@ -44,8 +44,8 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     def opened(self: OpenStates) -> Any:
         if not self._open:
-            for name, spec in self._topology.states.items():
-                self._open[name] = self._stack.enter_context(spec.factory.make_state(spec))
+            for name, state in self._each():
+                self._open[name] = self._stack.enter_context(state)
         return self._open
 
     def apply(self: Committer, ticket: Any, states: Any) -> Any:

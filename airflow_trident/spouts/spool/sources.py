@@ -15,11 +15,12 @@ import os
 import signal
 import subprocess
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.closing import Closing
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
@@ -47,7 +48,7 @@ class Polled:
             )
 
 
-class SpoolSource(ABC):
+class SpoolSource(Closing):
     """A queue, a feed, a process. Can be pickled; opens nothing before it is called."""
 
     @property
@@ -70,9 +71,6 @@ class SpoolSource(ABC):
 
         :raises SourceUnavailableError: the source does not answer; `ack` will be called again.
         """
-
-    def close(self) -> None:
-        """Close what was opened."""
 
     @abstractmethod
     def describe(self) -> str:

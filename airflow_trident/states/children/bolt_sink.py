@@ -90,9 +90,6 @@ class OpenBoltSink(State):
         """:raises ConfigurationError: nobody knows what the bolt keeps."""
         raise self._not_asked()
 
-    def close(self) -> None:
-        """Nothing to close: a child ends with its batch."""
-
     def _not_asked(self) -> ConfigurationError:
         return ConfigurationError(f"sink {self._spec.name!r} is a bolt, which cannot be asked", "Use a state.")
 

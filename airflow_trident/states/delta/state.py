@@ -367,6 +367,3 @@ class OpenDeltaState(AdmittingState):
         with self.place.errors():
             found = self._runs.mapping(self._runs.read(self._files, runs))
         return iter(found.items())
-
-    def close(self) -> None:
-        """Nothing to close."""

@@ -314,9 +314,6 @@ class OpenFileSink(AdmittingState):
         """:raises ConfigurationError: rows of a sink have no keys."""
         raise ConfigurationError(f"sink {self._spec.name!r} cannot be queried by key", "Use a state with keys.")
 
-    def close(self) -> None:
-        """Nothing to close."""
-
 
 def _plain(value: Any) -> str | int:
     """In JSON, dates, times and decimals are text; an interval is its microseconds."""

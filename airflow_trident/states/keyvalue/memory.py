@@ -108,6 +108,3 @@ class MemoryKeyValueState(LayeredState[Any, Any]):
                 self._kept.committed.pop(key, None)
             else:
                 self._kept.committed[key] = value
-
-    def close(self) -> None:
-        """Nothing to close."""

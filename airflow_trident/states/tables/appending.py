@@ -297,6 +297,3 @@ class AppendingState(AdmittingState):
         latest = latest_changes(whole, keys, self._spec.deleted)
         for row in table_to_rows(latest.select([*keys, *self._spec.value_names])):
             yield row[: len(keys)], row[len(keys) :]
-
-    def close(self) -> None:
-        """Nothing to close."""
