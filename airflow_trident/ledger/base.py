@@ -14,7 +14,7 @@ L5  `processed`, `attempt_failed`, `fail` of an attempt that is not the current 
 L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6). Each opening has a higher fence and voids the
     former ticket.
 L7  COMMITTED and the commit pointer change in the same step (P8).
-L8  The step that commits prunes what is older than `retention` committed transactions. FAILED, SKIPPED and uncommitted
+L8  The step that commits prunes committed transactions beyond the latest `retention`. FAILED, SKIPPED and uncommitted
     transactions and the last committed one are kept (P10).
 L9  An unreadable or newer record raises CorruptRecordError or NewerRecordError, naming it (P11).
 L10 If an attempt changes a transaction's position, the same step takes the batch of every later uncommitted one (P2):
@@ -27,8 +27,8 @@ L12 `bar` voids every earlier ticket and moves nothing else. `take_back` takes o
 L13 A ticket says which txids each state must hold (`CommitTicket.needed`): all that were committed since the state
     belongs to the topology, except those that are exceptions, closed, or noted as lost for this state. A ticket given
     out before a state joined is void (P8, P11).
-L14 Records of closed transactions are pruned like committed ones. Their txids are forgotten by the commit after which
-    every state has forgotten them (`CommitTicket.floor`) (P10).
+L14 Records of closed transactions are pruned like committed ones. Their txids are forgotten by the step that commits
+    the transaction with whose ticket every state has forgotten them (`CommitTicket.floor`) (P10).
 L15 A step of a group does what the steps of its members would do one after the other, for as many as fit into one step
     (the answer tells how many). Or it changes nothing: one refused member refuses all. But a gate of a group gives all
     its tickets one fence, and its members need not wait for each other: they are committed together, or in their order

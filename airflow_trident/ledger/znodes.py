@@ -17,7 +17,7 @@ RECORD_LIMIT_BYTES = 512 * 1024
 """A larger record is refused before it is sent: ZooKeeper drops the connection of a client that sends more than 1
 MB."""
 REQUEST_LIMIT_BYTES = 900 * 1024
-"""The same limit for all records of one `multi` together."""
+"""All records of one `multi` together, if larger, are refused, too."""
 
 
 @dataclass(frozen=True, slots=True)
