@@ -1,4 +1,4 @@
-"""How large a batch of files may be, and which files are left for later. Pure."""
+"""Limits for the size of a batch of files, and for the files that are left for later. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_trident.spouts.files.listing import FoundFile
 
 
 class LateFiles(StrEnum):
-    """What to do about a file of which nobody can tell whether it was read."""
+    """What to do with a file if nobody can tell whether it was read."""
 
     ERROR = "error"
     TAKE = "take"
@@ -19,8 +19,8 @@ class LateFiles(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """A batch has one file at least, else at most `max_files` and `max_bytes`. Files younger than `min_age_ns` wait:
-    they may still be written."""
+    """A batch has at least one file, and otherwise at most `max_files` and `max_bytes`. Files younger than `min_age_ns`
+    wait, because somebody may still be writing them."""
 
     max_files: int
     max_bytes: int
@@ -30,7 +30,7 @@ class BatchLimits:
 
 
 def is_old_enough(file: FoundFile, limits: BatchLimits, now_ns: int) -> bool:
-    """A time that lies in the future says nothing about the age."""
+    """By the earlier of both times: if only one of them is in the future, it does not matter."""
     return limits.min_age_ns == 0 or min(file.mtime_ns, file.ctime_ns) <= now_ns - limits.min_age_ns
 
 

@@ -1,4 +1,4 @@
-"""Columns of files as columns of the declared types: nothing is lost silently, times without a zone are UTC."""
+"""Converts columns of files to the declared types: nothing is lost silently, times without a zone are UTC."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _ZONE = r"([Zz]|[+-][0-9]{2}:?[0-9]{2})$"
 
 
 def reading_type(type_text: str, format_name: str) -> pa.DataType:
-    """What a parser is asked for: text, where it would not take every spelling of the type itself."""
+    """The type to ask a parser for: text, if the parser itself would not accept every spelling of the type."""
     import pyarrow as pa
 
     if type_text.startswith("array<"):
         return pa.list_(reading_type(members(type_text)[0].type, format_name))
     if type_text.startswith("struct<"):
         return pa.struct([(member.name, reading_type(member.type, format_name)) for member in members(type_text)])
-    if type_text.startswith("map<"):  # see json_maps: the names in an object are texts
+    if type_text.startswith("map<"):  # see json_maps: the names in a JSON object are texts
         value = reading_type(members(type_text)[1].type, format_name)
         return pa.struct([("key", pa.list_(pa.string())), ("value", pa.list_(value))])
     if type_text == INTERVAL:
@@ -31,7 +31,8 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
 
 
 def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """
+    """The column, converted to the type `target`.
+
     :raises pyarrow.ArrowException: a value does not fit.
     """
     import pyarrow as pa
@@ -51,9 +52,9 @@ def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Texts as values of a type.
+    """Texts converted to values of a type.
 
-    :raises pyarrow.ArrowException: a text is none.
+    :raises pyarrow.ArrowException: a text is no such value.
     """
     import pyarrow as pa
 
@@ -64,7 +65,7 @@ def from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _is_by_parts(given: pa.DataType, target: pa.DataType) -> bool:
-    """Is there something in it that Arrow does not cast: lists that become a map, or a text that becomes a time?"""
+    """Does the type contain parts that Arrow does not cast: lists that become a map, or a text that becomes a time?"""
     import pyarrow as pa
 
     if pa.types.is_map(target):
@@ -79,7 +80,7 @@ def _is_by_parts(given: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Lists, structs and maps anew, of fitted parts. Of what a parser made: nothing is a slice of a larger array."""
+    """Builds lists, structs and maps anew from fitted parts. The array must be no slice of a larger one."""
     import pyarrow as pa
 
     def part(inner: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -100,7 +101,7 @@ def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _require_different(rows: pa.Array, keys: pa.Array) -> None:
-    """Texts that differ, as 1 and 01 do, may be one number."""
+    """Raises if a map has a key twice: different texts, such as 1 and 01, may be the same number."""
     import pyarrow as pa
 
     if pa.table({"row": rows, "key": keys}).group_by(["row", "key"]).aggregate([]).num_rows != len(keys):
@@ -108,7 +109,7 @@ def _require_different(rows: pa.Array, keys: pa.Array) -> None:
 
 
 def _times(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Texts as times of day, which Arrow reads behind a date only."""
+    """Texts as times of day. Arrow reads a time only after a date."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -117,7 +118,8 @@ def _times(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def _require_kind(given: pa.DataType, target: pa.DataType) -> None:
-    """Arrow casts numbers to texts and to times, and back; a file whose columns are of another kind is a mistake."""
+    """Raises for a column of another kind. Arrow would cast numbers to texts and to times, and back; here that is a
+    mistake in the declaration."""
     import pyarrow as pa
 
     is_text = pa.types.is_string(given) or pa.types.is_large_string(given) or pa.types.is_string_view(given)
@@ -149,7 +151,7 @@ def _timestamps(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray
 
 
 def _empty_as_null(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """An empty csv value is null where the type is not text."""
+    """An empty csv value is null if the type is not text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Reading what a transaction of a FileSpout recorded."""
+"""Reads the files that a transaction of a FileSpout recorded."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileEmitter(Emitter):
-    """One split per file, several for large files whose lines can be told apart without reading from the start."""
+    """One split for each file; several for a large file that can be cut at line ends without reading it from the
+    start."""
 
     source: FileSource
     reading: ReadOptions
     split_bytes: int
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
-        """Of Parquet files only these columns are read; of others every column is checked, so it must be."""
+        """Of Parquet files only these columns are read. Of other files every column is checked, so every one is
+        read."""
         if self.reading.format is not FileFormat.PARQUET:
             return self
         return replace(self, reading=replace(self.reading, columns=fields))
 
     def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
-        """Row groups of Parquet files are passed over that cannot hold a row for them."""
+        """Skips row groups of Parquet files that cannot have a row for these filters."""
         return replace(self, reading=replace(self.reading, filters=filters))
 
     def splits(self, metadata: Json) -> list[Split]:
@@ -54,7 +56,8 @@ class FileEmitter(Emitter):
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
     def text_files(self, metadata: Json) -> TextFiles | None:
-        """Unpacked files under names that mean nothing else to Spark, and none whose bytes it takes in another way."""
+        """Only for files that are not packed and have names and bytes that Spark reads in the same way; None
+        otherwise."""
         if self.reading.format is not FileFormat.TEXT or not self.source.is_local:
             return None
         files = self._whole(metadata)
@@ -72,8 +75,8 @@ class FileEmitter(Emitter):
         )
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
-        """Parquet files whose columns have the declared types. For CSV and JSON Spark's readers accept other values
-        than this one, and are slower."""
+        """Only for Parquet files whose columns have the declared types. For CSV and JSON, Spark's readers accept other
+        values than this package's reader, and are slower."""
         if self.reading.format is not FileFormat.PARQUET or not self.source.is_local:
             return None
         files = self._whole(metadata)
@@ -92,9 +95,9 @@ class FileEmitter(Emitter):
         return whole_files([os.path.join(base, file.path) for file in files], files)
 
     def _whole(self, metadata: Json) -> SameFiles:
-        """The files, as they are now.
+        """The files with their present times.
 
-        :raises SourceChangedError: they are not what was recorded.
+        :raises SourceChangedError: they are not the recorded files.
         """
         base = self._base()
         files = recorded_files(metadata, base)
@@ -105,7 +108,7 @@ class FileEmitter(Emitter):
         try:
             return self.source.base()
         except SourceUnavailableError as error:
-            # A path without pattern is a single file, and it was there when the batch was recorded.
+            # A path without a pattern is a single file, which existed when the batch was recorded.
             raise SourceChangedError(
                 f"{error.message}, which the transaction recorded", "Put it back as it was and replay."
             ) from error
@@ -120,7 +123,8 @@ class FileEmitter(Emitter):
 
 
 def _part(path: str, size: int, body: dict[str, Json], file: BinaryIO) -> FilePart:
-    """Cuts fall anywhere: a line belongs to the part in which it begins. The end first: the begin is read again."""
+    """Cuts may fall anywhere: a line belongs to the part in which it begins. Looks for the end first: then the file
+    stands near the begin, which is read next."""
     begin, end = body.get("begin"), body.get("end")
     if not isinstance(begin, int) or not isinstance(end, int):
         return FilePart(path=path)

@@ -1,4 +1,4 @@
-"""Where the files of a FileSpout are: what its coordinator and its emitter ask of a file system or an object store."""
+"""The place of a FileSpout's files: the questions of its coordinator and emitter to a file system or object store."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from airflow_trident.spouts.files.listing import FoundFile, Listing
 
 
 class FileSource(ABC):
-    """A path, or a pattern of paths. Picklable; nothing is opened before it is asked.
+    """A path, or a pattern of paths. Can be pickled; opens nothing before the first question.
 
-    All verbs raise SourceUnavailableError if what they need cannot be looked at. `base`: what :meth:`base` said; a file
-    is at `base` and its path, joined by ``/``.
+    All verbs raise SourceUnavailableError if they cannot look at what they need. `base`: the result of :meth:`base`. A
+    file is at `base` and its path, joined by ``/``.
     """
 
     is_local: bool
-    """Are these paths of a file system, which Spark's own readers and scripts may be given?"""
+    """Are these paths of a file system, which Spark's own readers and scripts can use?"""
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """As it was written, for people."""
+        """The path as the user wrote it, for people."""
 
     @abstractmethod
     def base(self) -> str:
-        """The folder that the paths of files are below."""
+        """The folder above all paths of files."""
 
     @abstractmethod
     def list(self) -> Listing:
-        """The files that are meant, and none of their content."""
+        """The files that the path means, without their content."""
 
     @abstractmethod
     def content_of(self, base: str, file: FoundFile) -> str:
-        """What tells the content of a listed file from another content.
+        """A text that identifies the content of a listed file.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the file cannot be read.
         """
 
     @abstractmethod
     def is_as_listed(self, base: str, file: FoundFile) -> bool:
-        """Asked of files whose listing is some seconds old."""
+        """Is the file as it was listed? Called when the listing is some seconds old."""
 
     @abstractmethod
     def claimed(self, base: str, files: Sequence[FoundFile], digest_bytes: int) -> Sequence[RecordedFile]:
         """What a transaction records of the files of its batch, in their order.
 
-        :param digest_bytes: the content of a larger file is not read for it.
-        :raises SourceUnavailableError: one changed since it was listed: it is still being written.
+        :param digest_bytes: the content of a larger file is not read for this.
+        :raises SourceUnavailableError: a file changed since it was listed: it is still being written.
         """
 
     @abstractmethod
     def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
-        """The same files, with what they are now.
+        """The same files with their present size, time and content.
 
-        :raises SourceChangedError: one is gone.
+        :raises SourceChangedError: a file is gone.
         """
 
     @abstractmethod
     def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
-        """Look once at what all workers would have to find out, before they read parts of it. Never an error: the
-        reader raises it."""
+        """Look once, before the file's parts are read, at what otherwise each worker would look at. Never raises: the
+        reader will raise the error."""
 
     @abstractmethod
     def opened(self, where: str, file: RecordedFile) -> AbstractContextManager[BinaryIO]:
-        """A recorded file, for reading; it can be sought in.
+        """Open a recorded file for reading; it can seek.
 
         :param where: base and path.
-        :raises SourceChangedError: it is gone, or has other content; or that is so when it has been read.
+        :raises SourceChangedError: the file is gone or has other content, before or after it was read.
         """

@@ -1,4 +1,4 @@
-"""Reading a file, or a part of it, as record batches of the declared fields. Damage is an error, never fewer rows."""
+"""Reads a file, or a part of it, as record batches of the declared fields. Damage is an error, never fewer rows."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class FileFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: columns that are not
-    declared are left out instead of refused. `replace_broken`: of text, bytes that are no UTF-8 become U+FFFD. Of
-    Parquet: `columns`, those of the schema that are read (None: all), and `filters`, column expressions of which rows
-    may be left out that do not fulfil all.
+    """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: undeclared columns are
+    left out; otherwise they are an error. `replace_broken`: in text, bytes that are not UTF-8 become U+FFFD. For
+    Parquet: `columns`, the columns of the schema to read (None: all), and `filters`, column expressions: rows that do
+    not fulfil all of them may be left out.
     """
 
     format: FileFormat
@@ -69,7 +69,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePart:
-    """The bytes [begin, end) of the file at `path`; the whole file where `end` is None."""
+    """The bytes [begin, end) of the file at `path`; the whole file if `end` is None."""
 
     path: str
     begin: int = 0
@@ -77,10 +77,11 @@ class FilePart:
 
 
 def read_part(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """
-    :param file: open, wherever it stands, and stays so.
-    :raises DamagedInputError: what is there is not in the format, or does not have the declared columns.
-    :raises OSError: it cannot be read.
+    """Read a part of a file.
+
+    :param file: open, at any position; it stays open.
+    :raises DamagedInputError: the content does not have the format, or not the declared columns.
+    :raises OSError: the file cannot be read.
     """
     read = {
         FileFormat.TEXT: _read_text,
@@ -108,7 +109,7 @@ def _read_text(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator
 
 
 def _chunks(part: FilePart, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Whole lines of a part, with the place of the first in the (unpacked) file."""
+    """Chunks of whole lines of a part, each with the offset of its first byte in the (unpacked) file."""
     at = part.begin
     with _damage(part.path), _unpacked(part.path, file) as unpacked:
         unpacked.seek(part.begin)
@@ -121,7 +122,7 @@ def _chunks(part: FilePart, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _read_json(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    """One object per line; a field that an object lacks is null. Lines are cut here, so that none straddles a block."""
+    """One object in each line; a field that an object lacks is null. Chunks of whole lines: no line crosses a block."""
     import pyarrow as pa
     import pyarrow.json as pj
 
@@ -133,13 +134,13 @@ def _read_json(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator
     for at, chunk in _chunks(part, file):
         with _damage(part.path, f"in the lines from byte {at}", hint="Each line holds one JSON object."):
             if _NULL_LINE.search(b"\n" + chunk):
-                raise ValueError("a line is null")  # which would end the parser's process
+                raise ValueError("a line is null")  # the parser would end the process
             lines = with_lists(chunk, reading.schema) if has_maps else chunk
             if not lines:
                 continue
             read_options = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
             table = pj.read_json(io.BytesIO(lines), read_options=read_options, parse_options=options)
-            # The parser passes broken UTF-8 on.
+            # The parser does not reject broken UTF-8.
             table.validate(full=True)
         yield from _fitted_batches(reading, table, part.path)
 
@@ -148,7 +149,7 @@ def _read_json(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator
 
 
 class _CountingQuotes(io.RawIOBase):
-    """Counts quotes: the parser takes all that follows an unclosed one for one value, without a word."""
+    """Counts quotes: after an unclosed quote the parser takes all that follows for one value, without an error."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -193,7 +194,7 @@ def _csv_reader(reading: ReadOptions, file: Any) -> Iterator[Any]:
         strings_can_be_null=False,
         include_columns=names if reading.ignore_extra else None,
     )
-    # Of several columns an empty line is no record; of one it is an empty value.
+    # With several columns an empty line is no record; with one column it is an empty value.
     parse_options = pc.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) > 1)
     reader = pc.open_csv(file, read_options=read_options, parse_options=parse_options, convert_options=convert_options)
     with reader:
@@ -201,7 +202,8 @@ def _csv_reader(reading: ReadOptions, file: Any) -> Iterator[Any]:
 
 
 def _require_closed_quotes(path: str, file: BinaryIO) -> None:
-    """An odd number of quotes is right only if some stand inside unquoted values: parse again, strictly."""
+    """An odd number of quotes is right only if some are inside of unquoted values: a second, strict parser checks
+    that."""
     import csv
 
     file.seek(0)
@@ -227,7 +229,7 @@ def _require_closed_quotes(path: str, file: BinaryIO) -> None:
 def opened_parquet(reading: ReadOptions, path: str, file: BinaryIO) -> Iterator[Any]:
     """A `pyarrow.parquet.ParquetFile` that has the declared columns.
 
-    :raises DamagedInputError, OSError: as :func:`read_part`.
+    :raises DamagedInputError, OSError: like :func:`read_part`.
     """
     with _damage(path), parquet_file(file) as parquet:
         _require_columns(reading, parquet.schema_arrow.names, path)
@@ -288,7 +290,7 @@ def _require_columns(reading: ReadOptions, found: list[str], path: str) -> None:
 
 @contextmanager
 def _damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
-    """What a parser says about a file, with the file's name."""
+    """Turns errors of parsers into DamagedInputError with the file's name."""
     import pyarrow as pa
 
     place = f" {where}" if where else ""

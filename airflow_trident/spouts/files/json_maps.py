@@ -1,4 +1,4 @@
-"""Lines of JSON whose fields are maps, as Arrow's parser reads them: it knows no maps, but structs and lists."""
+"""Rewrites lines of JSON whose fields are maps for Arrow's parser, which knows structs and lists, but no maps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Rewrite: TypeAlias = Callable[[Any], Any]
 
 
 class _Real(float):
-    """A number as it was written: a decimal may have more digits than a float."""
+    """A number with its text: a decimal may have more digits than a float."""
 
     text: str
 
@@ -30,9 +30,9 @@ _encode = json.JSONEncoder(check_circular=False).encode
 
 
 def with_lists(lines: bytes, schema: Schema) -> bytes:
-    """The lines, with ``{"key": [..], "value": [..]}`` in the place of each object that is a map in the schema.
+    """The lines, with ``{"key": [..], "value": [..]}`` instead of each object that is a map in the schema.
 
-    :raises ValueError: a line is no JSON, or an object has a name twice.
+    :raises ValueError: a line is not JSON, or an object has a name twice.
     """
     decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Real).decode
     rewrites = {field.name: rewrite for field in schema if (rewrite := _rewrite(field.type)) is not _same}
@@ -58,7 +58,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _rewrite(type_text: str) -> _Rewrite:
-    """For values of the type. What is not of its shape is left to the parser, which refuses it."""
+    """The function that rewrites values of the type. A value of another shape stays: the parser refuses it."""
     inner = {member.name: _rewrite(member.type) for member in members(type_text)}
     shape = kind(type_text)
     if shape == "decimal":

@@ -1,7 +1,7 @@
-r"""Text as lines, fast and exactly: lines end with ``\n`` or ``\r\n`` and nothing else, the last one needs no end.
+r"""Splits text into lines, fast and exactly: lines end only with ``\n`` or ``\r\n``; the last one needs no end.
 
-Bytes that are no UTF-8 are an error, or become U+FFFD where that is asked for. Every other byte, NUL and a byte order
-mark included, belongs to its line.
+Bytes that are not UTF-8 are an error, or become U+FFFD if that is wanted. All other bytes belong to their line, also
+NUL and a byte order mark.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 30
-"""Longer lines do not fit Arrow's 32-bit offsets in every case."""
+"""Longer lines may not fit Arrow's 32-bit offsets."""
 
 
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,-]*")
@@ -31,7 +31,7 @@ class LineTooLongError(ValueError):
 def line_start(file: BinaryIO, offset: int, size: int) -> int:
     """The start of the first line that begins at `offset` or later; `size` if there is none.
 
-    Cutting a file at such places gives every line to exactly one part, wherever the cuts fall.
+    If a file is cut at such places, every line is in exactly one part, wherever `offset` is.
     """
     if offset <= 0:
         return 0
@@ -50,18 +50,18 @@ def line_start(file: BinaryIO, offset: int, size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PlainText:
-    r"""What is in a file: how many lines, and whether a ``\r`` is anywhere."""
+    r"""How many lines a file has, and whether it has a ``\r`` anywhere."""
 
     lines: int
     returns: bool
 
 
 def plain_text(path: str) -> PlainText | None:
-    r"""What is in the file, if Spark (Hadoop's line reader) reads the same lines from it; else None.
+    r"""The file's lines and returns, if Spark (Hadoop's line reader) reads the same lines from it; else None.
 
-    Hadoop's reader differs in five ways: it expands patterns in names, decompresses by their endings, drops a byte
-    order mark, does not tell whether a last ``\r`` belongs to a line, and lets bytes pass that are no UTF-8. The whole
-    file is looked at here, one or two seconds for a gigabyte. In the JVM it cost a tenth of a word count.
+    Hadoop's reader differs in five ways: it expands patterns in names, unpacks files by their endings, drops a byte
+    order mark, does not tell whether a last ``\r`` belongs to a line, and accepts bytes that are not UTF-8. This
+    function reads the whole file, one or two seconds for a gigabyte. In the JVM that took a tenth of a word count.
     """
     if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
         return None
@@ -78,16 +78,16 @@ def plain_text(path: str) -> PlainText | None:
                 returns = returns or b"\r" in chunk
                 last = chunk[-1:]
     except (OSError, LineTooLongError):
-        return None  # who reads it says what is wrong
+        return None  # the reader will raise the error
     if last in (b"", b"\r"):
         return None
     return PlainText(lines + (last != b"\n"), returns)
 
 
 def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[bytes]:
-    """What follows in `file`, at most `limit_bytes`, in pieces of some MB that end where a line ends.
+    """The rest of `file`, at most `limit_bytes`, in pieces of some MB that end where a line ends.
 
-    :raises LineTooLongError: see there.
+    :raises LineTooLongError: a line has more than MAX_LINE_BYTES.
     """
     pieces: list[bytes] = []
     held = 0
@@ -111,10 +111,10 @@ def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[byte
 
 
 def lines_of(chunk: bytes, *, strict: bool = False) -> pa.StringArray:
-    """The lines of whole lines, without their ends. No loop over lines: the ends are cut out of the bytes at once.
+    """The lines of a chunk of whole lines, without their ends. No loop over lines: all ends are removed at once.
 
-    :param strict: bytes that are no UTF-8 are an error instead of U+FFFD.
-    :raises UnicodeDecodeError: see there.
+    :param strict: bytes that are not UTF-8 are an error; otherwise they become U+FFFD.
+    :raises UnicodeDecodeError: `strict`, and there are such bytes.
     """
     import numpy as np
     import pyarrow as pa
@@ -137,7 +137,7 @@ def lines_of(chunk: bytes, *, strict: bool = False) -> pa.StringArray:
 
 
 def _valid(chunk: bytes, *, strict: bool = False) -> bytes:
-    """The same lines as valid UTF-8. A line end is never part of a broken character, so lines stay as they are."""
+    """The same lines as valid UTF-8. No line end is part of a broken character, so the lines stay the same."""
     if chunk.isascii():
         return chunk
     try:

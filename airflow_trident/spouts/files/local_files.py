@@ -16,7 +16,7 @@ from airflow_trident.spouts.files.listing import FilePattern, FoundFile, Listing
 
 @dataclass(frozen=True)
 class LocalFiles(FileSource):
-    """Known by size, time and a digest of the content."""
+    """Files that are identified by size, time and a digest of the content."""
 
     pattern: FilePattern
     is_local = True
@@ -52,7 +52,7 @@ class LocalFiles(FileSource):
         return as_they_are(base, files, digest_bytes)
 
     def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
-        """Where only the time is another one the content is compared: once, and not by each part."""
+        """If only the time differs, the content is compared here, once, and not for each part."""
         with suppress(SourceChangedError, SourceUnavailableError):
             return require_same(where, file)
         return file
@@ -72,5 +72,5 @@ class LocalFiles(FileSource):
                 f"the file {where!r} cannot be read ({error.strerror or error})",
                 "Let this user read it, or mend its file system, and run the task again.",
             ) from error
-        # Again, because it may have been changed while it was read.
+        # Checked again, because the file may have changed while it was read.
         require_same(where, known)

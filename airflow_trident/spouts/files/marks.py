@@ -1,4 +1,4 @@
-"""Short texts that stand for names and contents of files, so that what has been read takes little room. Pure."""
+"""Short texts that stand for names and contents of files, so that the list of read files stays small. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from functools import lru_cache
 from airflow_trident.spouts.files.contents import is_etag
 
 MARK_LENGTH = 4
-"""Letters of a mark of a content, or of what a file looked like: three bytes."""
+"""Letters in the mark of a content, or of a file's size and time: three bytes."""
 NAME_LENGTH, FOLDER_LENGTH = 16, 12
 
 
 def entries_of(text: str) -> dict[str, str]:
-    """Name -> mark, of names and marks behind one another."""
+    """Name -> mark, from a text in which each name is followed by its mark."""
     length = NAME_LENGTH + MARK_LENGTH
     entries = [text[at : at + length] for at in range(0, len(text), length)]
     return {entry[:NAME_LENGTH]: entry[NAME_LENGTH:] for entry in entries}
@@ -37,17 +37,17 @@ def folder_mark(path: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def stamp_of(size: int, mtime_ns: int, etag: str) -> str:
-    """The time of an object may be in whole seconds."""
+    """With the ETag, because the time of an object may have only whole seconds."""
     return _hash(f"{size} {mtime_ns}{etag}", 3)
 
 
 def object_mark(size: int, etag: str) -> str:
-    """What an object looked like, whatever its time."""
+    """The mark of an object by size and ETag, independent of its time."""
     return _hash(f"object {size} {etag}", 3)
 
 
 def content_mark(digest: str) -> str:
-    """Three bytes of it. ETags begin alike."""
+    """Three bytes of the digest. ETags begin alike, so they are hashed first."""
     return _hash(digest, 3) if is_etag(digest) else digest[:MARK_LENGTH]
 
 

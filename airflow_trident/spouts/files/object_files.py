@@ -1,8 +1,8 @@
 """Objects of a store, for a FileSpout.
 
-An object is known by its name, its size and its ETag, and by its version where the bucket keeps versions: then a
-transaction that is repeated reads what it recorded, whatever was put there since. Each request for content names them,
-so nothing has to be looked at before or after.
+An object is identified by name, size and ETag, and also by its version if the bucket keeps versions: then a repeated
+transaction reads what it recorded, even if the object was replaced. Each request for content contains these, so no
+other request is needed before or after.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place, is_meant, plain_parts, plain_text_of
 
 AHEAD_BYTES = 4 << 20
-"""Read at a time, at least: a smaller object is one request."""
+"""The least that is read at a time: a smaller object is one request."""
 _THREADS = 8
 _PAGE = 1000
 _NO_NAMES = ("", ".", "..")
@@ -32,7 +32,7 @@ _ITS_CONTENT = "its content is another"
 
 @dataclass(frozen=True)
 class ObjectFiles(FileSource):
-    """`parts`: the pattern below the place; a path without one means what lies below it."""
+    """`parts`: the pattern below the place. A path without a pattern means the objects below it."""
 
     place: ObjectPlace
     parts: tuple[str, ...]
@@ -41,7 +41,7 @@ class ObjectFiles(FileSource):
 
     @classmethod
     def parse(cls, what: str, uri: str, recursive: bool) -> ObjectFiles:
-        """:raises ConfigurationError: it is no ``s3://[connection@]bucket/prefix``, or one with keys in it."""
+        """:raises ConfigurationError: it is no ``s3://[connection@]bucket/prefix``, or it contains keys."""
         scheme, _, rest = uri.strip().partition("://")
         bucket, *names = rest.rstrip("/").split("/")
         plain = plain_parts(names)
@@ -49,7 +49,7 @@ class ObjectFiles(FileSource):
         return cls(place, tuple(names[plain:]) or (("**", "*") if recursive else ("*",)), uri.strip())
 
     def __getstate__(self) -> dict[str, Any]:
-        """Executors have no connections."""
+        """Pickled with the connection's settings: executors have no connections."""
         return {**self.__dict__, "place": self.place.resolved(required=False)}
 
     @property
@@ -61,7 +61,7 @@ class ObjectFiles(FileSource):
 
     def list(self) -> Listing:
         """
-        :raises ConfigurationError: there is no such bucket, or this user may not list it; or the path is an object.
+        :raises ConfigurationError: the bucket does not exist, this user may not list it, or the path is an object.
         """
         begun = time.monotonic_ns()
         files = sorted(self.behind(""), key=by_place)
@@ -70,9 +70,9 @@ class ObjectFiles(FileSource):
         return Listing(tuple(files), time.monotonic_ns() - begun)
 
     def behind(self, upto: str) -> Iterator[FoundFile]:
-        """Those whose names sort behind this one, in the order of names; a page is asked for when it is needed.
+        """The objects whose names sort after `upto`, in the order of names. Each page is requested when it is needed.
 
-        An object without content is none, because it may stand for a folder: its name cannot be told from the folder's.
+        Objects without content are left out: such an object may stand for a folder, and their names do not differ.
 
         :raises ConfigurationError: the store lists in another order.
         """
@@ -110,11 +110,11 @@ class ObjectFiles(FileSource):
         return file.etag
 
     def is_as_listed(self, base: str, file: FoundFile) -> bool:
-        """Not asked for each: who reads another content than was listed is told so by the store."""
+        """Always true, without a request: if the content is another than listed, the store refuses to give it."""
         return True
 
     def claimed(self, base: str, files: Sequence[FoundFile], digest_bytes: int) -> Sequence[RecordedFile]:
-        """Listings do not tell versions. So the newest object is looked at, and where it has one, all are."""
+        """Listings have no versions. So the newest object is looked at, and all others if it has a version."""
         newest = max(files, key=lambda file: file.place)
         version = self._version(base, newest)
         if not version:
@@ -124,9 +124,9 @@ class ObjectFiles(FileSource):
             return [replace(_recorded(file), version=one) for file, one in zip(files, versions, strict=True)]
 
     def _version(self, base: str, file: FoundFile) -> str:
-        """ "": the bucket keeps none.
+        """The version of an object; "" if the bucket keeps no versions.
 
-        :raises SourceUnavailableError: the object is another one than was listed.
+        :raises SourceUnavailableError: the object is another than the listed one.
         """
         where = f"{base}/{file.path}"
         with self._asking(f"look at {file.path!r}"):
@@ -159,7 +159,7 @@ class ObjectFiles(FileSource):
     def range_of(self, where: str, file: RecordedFile, begin: int, end: int) -> bytes:
         """The bytes [begin, end) of a recorded object.
 
-        :raises SourceChangedError: it is gone, or has other content.
+        :raises SourceChangedError: the object is gone, or has other content.
         """
         client = _obstore()
         options: dict[str, Any] = {"range": (begin, end)}
@@ -188,7 +188,7 @@ class ObjectFiles(FileSource):
 
 
 class ObjectReader(io.RawIOBase):
-    """The content of a recorded object, by ranges; the last one is kept."""
+    """The content of a recorded object, read by ranges; it keeps the last range."""
 
     def __init__(self, files: ObjectFiles, where: str, file: RecordedFile) -> None:
         self._files, self._where, self._file = files, where, file
@@ -217,7 +217,7 @@ class ObjectReader(io.RawIOBase):
         return self.read(-1)
 
     def read(self, size: int = -1) -> bytes:
-        """All of `size` bytes, unless the object ends before."""
+        """Returns `size` bytes, or fewer only at the end of the object; below 0: all the rest."""
         end = self._file.size if size < 0 else min(self._file.size, self._at + size)
         if end <= self._at:
             return b""
@@ -236,13 +236,13 @@ class ObjectReader(io.RawIOBase):
 
 
 def _found_file(one: Any) -> FoundFile:
-    """Of what the store says: times have no parts that floats would lose."""
+    """A listed object. Its time is rounded to microseconds, which a float holds."""
     at_ns = round(one["last_modified"].timestamp() * 1_000_000) * 1_000
     return FoundFile(one["path"], one["size"], at_ns, at_ns, etag=_etag(one))
 
 
 def _etag(one: Any) -> str:
-    """In quotes, which some stores leave out of their listings."""
+    """The ETag in quotes, which some stores leave out of their listings."""
     given = one["e_tag"] or ""
     return given if not given or given.endswith('"') else f'"{given}"'
 

@@ -1,8 +1,8 @@
-"""Which objects have not been in a batch yet, where names sort in the order in which objects come. Pure.
+"""Finds objects that have not been in a batch yet, if names sort in the order in which objects come. Pure.
 
-Up to one name, `upto`, all have been read, and nothing is listed any more; behind it those of which the names are kept.
-So a listing costs what came lately, and not what ever came. `upto` goes on over read objects that are older than the
-window: a new object must sort behind those. Whoever sets `ordered_names` says that it does.
+All objects up to one name, `upto`, have been read and are not listed any more. After it, the names of read objects are
+kept. So a listing costs only what came lately, not what ever came. `upto` moves on over read objects that are older
+than the window: a new object must sort after those. A user who sets `ordered_names` promises that it does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_trident.types import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadInOrder:
-    """What was read: `upto` and all before it, and `seen`: name (as a hash) -> what the object looked like."""
+    """The read objects: all up to `upto`, and `seen`: name (as a hash) -> mark of size and ETag."""
 
     upto: str = ""
     seen: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class ReadInOrder:
         return {ORDERED: {"upto": self.upto, "seen": "".join(name + self.seen[name] for name in sorted(self.seen))}}
 
     def knows(self, files: Iterable[RecordedFile]) -> ReadInOrder:
-        """These have been read, as they are now said to be."""
+        """The same, with these files read as they are described here."""
         behind = {name_mark(file.path): object_mark(file.size, file.etag) for file in files if file.path > self.upto}
         return replace(self, seen={**self.seen, **behind})
 
@@ -55,7 +55,7 @@ def read_in_order_from_json(metadata: Any) -> ReadInOrder:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenInOrder:
-    """The next batches. `listed`: in the order of names; `new`: those not read before; `complete`: there is no more."""
+    """The next batches. `listed`: in the order of names; `new`: not read before; `complete`: there are no more."""
 
     batches: Sequence[Sequence[FoundFile]]
     listed: Sequence[FoundFile]
@@ -69,9 +69,9 @@ class ChosenInOrder:
         return [file for batch in self.batches for file in batch]
 
     def after(self, digests: Mapping[str, str]) -> ReadInOrder:
-        """What has been read with them.
+        """What has been read, with these batches.
 
-        :raises ConfigurationError: more names would have to be kept than can be.
+        :raises ConfigurationError: more names would have to be kept than the limit.
         """
         unread = {file.path for file in self.new} - {file.path for file in self.files}
         read = [file for file in self.listed if file.path not in unread]
@@ -83,7 +83,7 @@ class ChosenInOrder:
         )
         upto = passed[-1].path if passed else self.before.upto
         seen = {name_mark(file.path): object_mark(file.size, file.etag) for file in read if file.path > upto}
-        if not self.complete:  # the names of some may not have been reached
+        if not self.complete:  # the listing stopped before it reached some of the names
             reached = {name_mark(file.path) for file in self.listed}
             seen.update((name, mark) for name, mark in self.before.seen.items() if name not in reached)
         if len(seen) > MAX_SEEN:
@@ -101,7 +101,7 @@ def next_in_order(
 ) -> ChosenInOrder | None:
     """The objects of the next batches, by name; None: there is nothing new.
 
-    :param found: behind `before.upto`, in the order of names; asked for no more than is needed.
+    :param found: objects after `before.upto`, in the order of names; read only as far as needed.
     :raises SourceChangedError: an object that was read has changed.
     """
     listed: list[FoundFile] = []

@@ -1,7 +1,7 @@
-"""Parquet files that Spark reads itself, where what it makes of them is what this package's own reader makes of them.
+"""Parquet files that Spark reads itself, if it gives the same rows as this package's own reader.
 
-Whether it does, the files' footers tell: columns of exactly the declared types, in files that no old release of Spark
-wrote with days of another calendar. In doubt the other reader is taken, which also says what is wrong.
+The footers of the files tell that: the columns have exactly the declared types, and no old release of Spark wrote days
+of another calendar. In doubt this package's reader is used, which also raises the errors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=-]*")
-"""Spark takes other characters for patterns, or for parts of a URI."""
+"""With other characters Spark takes a path for a pattern or a URI."""
 _OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _SAME_CALENDAR_SINCE = 3
 _OPTIONS = {
@@ -29,12 +29,12 @@ _OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
-"""Whatever the session says: else rows might be left out, and days be moved to another calendar."""
+"""Set for each reading, because with other settings of the session Spark might leave out rows or change days."""
 
 
 def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
-    """How many rows Spark reads from these files; None if it might read others than :func:`read_part`, or if that would
-    refuse a file.
+    """How many rows Spark reads from these files; None if they might differ from those of :func:`read_part`, or if
+    :func:`read_part` would refuse a file.
 
     :raises OSError: a file cannot be opened.
     """
@@ -48,7 +48,7 @@ def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
 
 
 def read_in_spark(session: Any, reading: ReadOptions, paths: Sequence[str]) -> Any:
-    """A DataFrame: the rows of files for which :func:`rows_for_spark` gives a number, lazily."""
+    """A lazy DataFrame with the rows of files for which :func:`rows_for_spark` gives a number."""
     schema = ", ".join(f"`{field.name}` {field.type}" for field in reading.read_schema)
     return session.read.schema(schema).options(**_OPTIONS).parquet(*(f"file://{path}" for path in paths))
 
@@ -63,7 +63,7 @@ def _rows(reading: ReadOptions, path: str) -> int | None:
             fits = all(_as_spark_has_it(given[field.name]) == arrow_type(field.type) for field in reading.read_schema)
             return int(footer.num_rows) if fits else None
     except DamagedInputError:
-        return None  # who reads it says so
+        return None  # the reader will raise the error
 
 
 def _is_of_our_calendar(notes: dict[bytes, bytes]) -> bool:
@@ -74,7 +74,7 @@ def _is_of_our_calendar(notes: dict[bytes, bytes]) -> bool:
 
 
 def _as_spark_has_it(given: pa.DataType) -> Any:
-    """The type that Spark reads where Arrow has `given`. None: for others Spark may give other values than Arrow."""
+    """The type that Spark reads where Arrow reads `given`; None if Spark may give other values than Arrow."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(given):

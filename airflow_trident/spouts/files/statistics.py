@@ -1,5 +1,5 @@
-"""Which row groups of a Parquet file may hold a row that a filter keeps, told from the smallest and largest values that
-the file itself records. In doubt a group is read: rows are filtered afterwards in any case."""
+"""Finds the row groups of a Parquet file that may have a row that a filter keeps, by the smallest and largest values in
+the file's metadata. In doubt a group is read: the rows are filtered afterwards in any case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_trident.operations.expr.tree import Expression, ExpressionOp
 from airflow_trident.types import WHOLE_TYPES, Schema
 
 _TYPES: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), "date": datetime.date}
-"""Whose statistics mean what the values mean: not reals (NaN is left out of them), not text (it may be cut)."""
+"""Types with usable statistics. Not reals (statistics leave out NaN), not text (statistics may cut it)."""
 _TURNED = {
     ExpressionOp.LESS: ExpressionOp.GREATER,
     ExpressionOp.LESS_EQUAL: ExpressionOp.GREATER_EQUAL,
@@ -21,7 +21,8 @@ _TURNED = {
 
 
 def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expression]) -> list[int]:
-    """
+    """The numbers of these row groups.
+
     :param metadata: a `pyarrow.parquet.FileMetaData`.
     """
     wanted = [part for one in filters for part in _parts(one, schema)]
@@ -32,7 +33,7 @@ def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expres
 
 
 def _parts(expression: Expression, schema: Schema) -> list[tuple[str, ExpressionOp, Any]]:
-    """Comparisons of a field with a literal that all must hold: (field, how, literal)."""
+    """Comparisons of a field with a literal which must all be true: (field, how, literal)."""
     if expression.op is ExpressionOp.AND:
         return [part for one in expression.arguments for part in _parts(one, schema)]
     if expression.op not in (*_TURNED, ExpressionOp.EQUAL):

@@ -21,7 +21,7 @@ _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 @dataclass(frozen=True)
 class SameFiles:
-    """Raises SourceChangedError if a file is not what was recorded."""
+    """Raises SourceChangedError if a file is not as it was recorded."""
 
     paths: tuple[str, ...]
     files: tuple[RecordedFile, ...]
@@ -33,7 +33,7 @@ class SameFiles:
 
 def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBatch:
     """
-    :param files: what was recorded of the file at each path; of one that stands for nothing, nothing.
+    :param files: the record of the file at each path; none for a file of :func:`write_nothing`.
     :raises ConfigurationError: Spark takes a name for a pattern.
     """
     for path in paths:
@@ -46,7 +46,7 @@ def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBa
 
 
 def write_nothing(reading: ReadOptions, folder: str) -> str:
-    """The path of a file without rows, because Spark's readers refuse to read no file at all."""
+    """Writes a file without rows and returns its path, because Spark's readers refuse an empty list of files."""
     path = os.path.join(folder, f"nothing-{uuid.uuid4().hex}.{reading.format}")
     with create_private(path) as file:
         if reading.format is FileFormat.PARQUET:
