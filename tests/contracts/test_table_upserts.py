@@ -267,6 +267,15 @@ def test_a_table_that_gets_rows_as_they_are_takes_no_changes_and_has_no_latest_o
         plain.factory.latest()
 
 
+def test_the_latest_rows_of_a_table_that_no_commit_has_made_yet_are_refused_and_nothing_is_made(
+    table: ForeignTable,
+) -> None:
+    factory: Any = table.spec.factory
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"there is no .* table .* yet\. The first commit of a state"):
+            factory.latest()
+
+
 def test_a_table_that_was_taken_back_is_not_compacted(table: ForeignTable, tmp_path: Path) -> None:
     with table.opened() as state:
         three(state, tmp_path)

@@ -39,7 +39,7 @@ from airflow_trident.states.delta.table_rules import require_delta_columns, requ
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.partitions import require_no_empty_text, require_partitions
-from airflow_trident.states.tables.upserts import changes_of, latest_rows, said_of
+from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,11 +93,15 @@ class DeltaTable(StateFactory):
     def latest(self) -> pa.Table:
         """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
 
-        :raises ConfigurationError: the table has no changes by key.
+        :raises ConfigurationError: there is no such table, or it has no changes by key.
         """
+        errors: Any = require_extra("deltalake.exceptions", EXTRA)
         place = self.place().resolved()
         with place.errors():
-            table = place.table()
+            try:
+                table = place.table()
+            except errors.TableNotFoundError:
+                raise no_table(f"Delta table {place.where!r}") from None
             keys, deleted = changes_of(table.metadata().description, self.describe())
             rows: pa.Table = latest_rows(table.to_pyarrow_table(), keys, deleted)
             return rows

@@ -35,7 +35,7 @@ from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.states.tables.partitions import require_partitions
-from airflow_trident.states.tables.upserts import changes_of, latest_rows, said_of
+from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,13 +93,17 @@ class IcebergTable(StateFactory):
     def latest(self) -> pa.Table:
         """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
 
-        :raises ConfigurationError: the table has no changes by key.
+        :raises ConfigurationError: there is no such table, or it has no changes by key.
         """
+        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
         place = self.place().resolved()
         catalog = place.open_catalog()
         try:
             with place.errors():
-                table = catalog.load_table(place.name)
+                try:
+                    table = catalog.load_table(place.name)
+                except known.NoSuchTableError:
+                    raise no_table(f"Iceberg table {place.name!r} of catalog {place.catalog!r}") from None
                 keys, deleted = changes_of(table.metadata.properties.get(CHANGES), self.describe())
                 rows: pa.Table = latest_rows(table.scan().to_arrow(), keys, deleted)
                 return rows

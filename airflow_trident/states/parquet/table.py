@@ -47,7 +47,7 @@ from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
 from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
-from airflow_trident.states.tables.upserts import changes_of, latest_rows, said_of, why_not_changes
+from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of, why_not_changes
 from airflow_trident.types import INTERVAL, ddl
 
 if TYPE_CHECKING:
@@ -151,8 +151,10 @@ class ParquetTable(StateFactory):
             found = versions.last() if number is None else versions.read(number)
             if found is not None:
                 return found
+        if number is None:
+            raise no_table(f"Parquet table {self.path!r}")
         raise ConfigurationError(
-            f"there is no {'' if number is None else f'version {number} of the '}Parquet table {self.path!r}",
+            f"there is no version {number} of the Parquet table {self.path!r}",
             "See that the path is right, and ParquetTable(...).versions() for what is kept.",
         )
 

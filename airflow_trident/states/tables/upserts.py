@@ -71,6 +71,16 @@ def _changes(found: str | None) -> dict[str, Any] | None:
     return known if isinstance(known, dict) and known.get("kept") == _KEPT and known.get("keys") else None
 
 
+def no_table(what: str) -> ConfigurationError:
+    """
+    :param what: the table's kind and name.
+    """
+    return ConfigurationError(
+        f"there is no {what} yet",
+        "The first commit of a state that writes to it makes it. If there was one, see that the name is right.",
+    )
+
+
 def latest_rows(rows: Any, keys: FieldSpec, deleted: str | None = None) -> Any:
     """The rows of a table of changes that count: of each key the row with the highest ``_txid``, unless it is deleted.
 
