@@ -28,7 +28,7 @@ from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.asset_events import asset_of
 from airflow_trident.tasks.connections import install_resolver
-from airflow_trident.tasks.liveness import EMIT, ComesAfter, TaskOfRun
+from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, tasks_behind
 from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
@@ -149,24 +149,17 @@ class LedgerTask:
             me, since_ms = owner(context), int(timezone.utcnow().timestamp() * 1000)
             ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms), wait=False)
 
-    def comes_after(self, context: Context) -> ComesAfter:
-        """Tells which task instances of this run only start after this one has ended."""
-        ti = context["ti"]
-        index = -1 if ti.map_index is None else ti.map_index
-        task: Any = self
-        below = {one.task_id for one in task.get_flat_relatives(upstream=False)} if task.has_dag() else set()
-
-        def is_below(other: TaskOfRun) -> bool:
-            same_run = (other.dag_id, other.run_id) == (ti.dag_id, ti.run_id)
-            return same_run and other.task_id in below and index in (-1, other.map_index)
-
-        return is_below
+    def asker(self, context: Context) -> Asker:
+        """This task instance, as who waits."""
+        me = owner(context)
+        return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), tasks_behind(self))
 
     def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
         """The trigger with which this task waits in the triggerer."""
         from airflow_trident.triggers.turn import TridentTurnTrigger
 
         kwargs.setdefault("incarnation", self.current_incarnation or None)
+        kwargs.setdefault("behind", sorted(tasks_behind(self)))
         return TridentTurnTrigger(
             topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
         )

@@ -197,7 +197,7 @@ class TridentCoordinatorOperator(TridentOperator):
             Until.PASSED,
             wait_s=settings.turn_wait_s(self.turn_wait_s),
             look_every_s=settings.number(settings.POLL_S, least=0.1),
-            look=ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, comes_after=self.comes_after(context)),
+            look=ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context)),
             say=lambda story: self.log.info("%s", story),
         )
         if isinstance(verdict, Blocked):

@@ -83,7 +83,7 @@ async def wait(
     looks_of_others: int = 1,
 ) -> T | Wait | E:
     """The one wait, of everybody: block on the ledger's watch until there is something else to say than Wait, at most
-    `wait_s` seconds.
+    `wait_s` seconds. Nobody gives up without a look: else who waits for 0 seconds, again and again, never has one.
 
     :param decide: asked again whenever something has changed, or nothing has for `look_every_s`; a committer sweeps in
         it. It gives the view that it decided on, if there is one: what changes after that is not missed.
@@ -104,12 +104,12 @@ async def wait(
             say(story)
             said = story
         left_s = deadline - time.monotonic()
-        if left_s <= 0:
+        if left_s <= 0 and looks:
             return verdict
         seen = view if verdict.on == txid else await ledger.view(verdict.on)
         if seen.pointer != view.pointer:
             continue  # it moved between the two reads
-        if await ledger.wait_for_change(verdict.on, seen, min(left_s, look_every_s)):
+        if left_s > 0 and await ledger.wait_for_change(verdict.on, seen, min(left_s, look_every_s)):
             continue
         looks += 1
         if verdict.on != lowest and looks % looks_of_others:

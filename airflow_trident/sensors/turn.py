@@ -105,8 +105,9 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         txid = text_for_triggerer(self.txid)
         if txid is None or not STARTS_IN_TRIGGERER:
             return
+        # What is behind this task is not known before the DAG is whole: the triggerer has it then.
         trigger = self.turn_trigger(
-            txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=self.incarnation
+            txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=self.incarnation, behind=None
         )
         trigger_cls, trigger_kwargs = trigger.serialize()
         self.start_from_trigger = True
@@ -140,7 +141,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     Until.TURN,
                     wait_s=settings.turn_wait_s(self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
-                    look=ask_airflow(ledger, skip=self._skips, comes_after=self.comes_after(context)),
+                    look=ask_airflow(ledger, skip=self._skips, asker=self.asker(context)),
                     say=say,
                 )
             what = f"transaction {txid} of topology {self.topology_name}"

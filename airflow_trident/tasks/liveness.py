@@ -54,11 +54,26 @@ class TaskOfRun:
         return f"task '{self.task_id}{index}' of run {self.run_id!r} of DAG {self.dag_id!r}"
 
 
-ComesAfter: TypeAlias = Callable[[TaskOfRun], bool]
-"""Does a task instance only begin when the asking one has ended?"""
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A task instance that waits, and the ids of the tasks behind it, which begin only when it has ended."""
+
+    task: TaskOfRun
+    behind: frozenset[str]
+
+    def holds_up(self, other: TaskOfRun) -> bool:
+        """Can the other one begin only when this one has ended?"""
+        same_run = (other.dag_id, other.run_id) == (self.task.dag_id, self.task.run_id)
+        return same_run and other.task_id in self.behind and self.task.map_index in (-1, other.map_index)
+
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 """(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
+
+
+def tasks_behind(task: Any) -> frozenset[str]:
+    """Ids of all tasks below one of a DAG, as a worker has it or as a triggerer gets it; empty outside of a DAG."""
+    return frozenset(task.get_flat_relative_ids(upstream=False)) if task is not None and task.has_dag() else frozenset()
 
 
 def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
@@ -144,13 +159,13 @@ def left_to_committer(record: TxRecord, answers: Answers) -> bool:
     return record.attempt == NO_ATTEMPT or (owner is not None and state_in(owner, answers) in _OVER)
 
 
-def held_up_by_asker(record: TxRecord, answers: Answers, comes_after: ComesAfter) -> Abandoned | None:
+def held_up_by_asker(record: TxRecord, answers: Answers, asker: Asker) -> Abandoned | None:
     """The attempt belongs to a task that only starts again after the asking task has ended, as when a person cleared
     both. Waiting for it would never end."""
     owner = owned_by(record)
     if record.status is not Status.PROCESSING or record.attempt == NO_ATTEMPT or owner is None:
         return None
-    if not comes_after(owner) or state_in(owner, answers) not in _NOT_BEGUN:
+    if not asker.holds_up(owner) or state_in(owner, answers) not in _NOT_BEGUN:
         return None
     return Abandoned(record.txid, f"{owner}, which began its attempt, comes after this task")
 
@@ -210,22 +225,29 @@ def left_to_anybody(ledger: Ledger) -> Abandoned | None:
     return ask_airflow(ledger, skip=False)(record)  # it only writes about PROCESSING transactions
 
 
-def ask_airflow(
-    ledger: Ledger, *, skip: bool, comes_after: ComesAfter = lambda _task: False
-) -> Callable[[TxRecord], Abandoned | None]:
-    """The check of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
+def after_asking(
+    ledger: Ledger, record: TxRecord, answers: Answers | None, *, skip: bool, asker: Asker | None
+) -> Abandoned | None:
+    """What a look comes to, of every task that waits, in a worker or in the triggerer.
 
-    def look(record: TxRecord) -> Abandoned | None:
-        answers = ask(record)
-        held_up = held_up_by_asker(record, answers, comes_after) if answers is not None else None
+    :param record: what holds everybody up.
+    :param answers: Airflow's; None: it does not say now.
+    :param skip: a transaction whose tasks are gone is SKIPPED, else FAILED.
+    :param asker: the task that waits, if that is known.
+    """
+    if answers is not None:
+        held_up = held_up_by_asker(record, answers, asker) if asker is not None else None
         if held_up is not None:
             return held_up
-        gone = judge(record, answers, live_names(ledger, record)) if answers is not None else None
-        if gone is None:
-            return commit_left(ledger, record)
-        return note_gone(ledger, record, gone, skip=skip)
+        gone = judge(record, answers, live_names(ledger, record))
+        if gone is not None:
+            return note_gone(ledger, record, gone, skip=skip)
+    return commit_left(ledger, record)
 
-    return look
+
+def ask_airflow(ledger: Ledger, *, skip: bool, asker: Asker | None = None) -> Callable[[TxRecord], Abandoned | None]:
+    """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
+    return lambda record: after_asking(ledger, record, ask(record), skip=skip, asker=asker)
 
 
 def ask(record: TxRecord) -> Answers | None:

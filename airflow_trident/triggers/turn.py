@@ -17,7 +17,7 @@ from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.waiting import blocked, wait
-from airflow_trident.tasks.liveness import Answers, answered, commit_left, judge, live_names, note_gone, questions
+from airflow_trident.tasks.liveness import Answers, Asker, TaskOfRun, after_asking, answered, questions, tasks_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
 from airflow_trident.triggers.shared_watch import SharedLedger, shared_hub
 
@@ -44,6 +44,7 @@ class TridentTurnTrigger(BaseTrigger):
     :param deferred_ms: when a worker deferred the task (Unix milliseconds); None if there was no worker.
     :param poll_s: None: ``[trident] poll_s``.
     :param incarnation: the incarnation of the topology that `txid` belongs to; None: not known, use the present one.
+    :param behind: ids of the tasks behind the one that waits; None: the triggerer looks in the DAG, if it has it.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class TridentTurnTrigger(BaseTrigger):
         deferred_ms: int | None = None,
         poll_s: float | None = None,
         incarnation: str | None = None,
+        behind: list[str] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topology = topology
@@ -68,6 +70,7 @@ class TridentTurnTrigger(BaseTrigger):
         self.deferred_ms = deferred_ms
         self.poll_s = poll_s
         self.incarnation = incarnation
+        self.behind = behind
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -82,6 +85,7 @@ class TridentTurnTrigger(BaseTrigger):
                 "deferred_ms": self.deferred_ms,
                 "poll_s": self.poll_s,
                 "incarnation": self.incarnation,
+                "behind": self.behind,
             },
         )
 
@@ -132,6 +136,7 @@ class TridentTurnTrigger(BaseTrigger):
 
     async def _look(self, ledger: SharedLedger, record: TxRecord) -> Abandoned | None:
         """Does anybody still work on the transaction that all wait for? If not, the ledger is told."""
+        asker = self._asker()
         try:
             answers = await self._ask(record)
         except Exception as error:  # noqa: BLE001 - the look is only a safety net: without an answer the wait goes on
@@ -142,10 +147,16 @@ class TridentTurnTrigger(BaseTrigger):
                 error,
             )
             return None
-        gone = judge(record, answers, await ledger.call(lambda here: live_names(here, record)))
-        if gone is None:
-            return await ledger.call(lambda here: commit_left(here, record))
-        return await ledger.call(lambda here: note_gone(here, record, gone, skip=self.skip_gone))
+        return await ledger.call(lambda here: after_asking(here, record, answers, skip=self.skip_gone, asker=asker))
+
+    def _asker(self) -> Asker | None:
+        """The task that waits; None where Airflow does not say which it is."""
+        ti = self.task_instance
+        if ti is None:
+            return None
+        behind = tasks_behind(self.task) if self.behind is None else frozenset(self.behind)
+        index = -1 if ti.map_index is None else ti.map_index
+        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind)
 
     async def _ask(self, record: TxRecord) -> Answers:
         """Ask Airflow's Execution API in a thread, because its client blocks."""
@@ -163,7 +174,7 @@ class TridentTurnTrigger(BaseTrigger):
         if isinstance(verdict, Over):
             return f"{what} is committed already" if verdict.committed else f"the turn of {what} has come"
         if isinstance(verdict, Abandoned):
-            return f"the turn of {what} has come: transaction {verdict.by} is processed, and {verdict.why}"
+            return f"the turn of {what} has come: transaction {verdict.by} is left, and {verdict.why}"
         if isinstance(verdict, Blocked):
             return str(blocked(self.topology, verdict))
         return f"{what} was never begun. See `airflow trident ledger list {self.topology}`."

@@ -8,24 +8,30 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.serde import deserialize, serialize
+from airflow.serialization.decoders import smart_decode_trigger_kwargs
+from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from kazoo.client import KazooClient
 
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, trident_transaction
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim, StagedRef
+from airflow_trident.protocol.records import Claim, Owner, StagedRef
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.tasks import liveness
 from airflow_trident.tasks.waits import Until
 from airflow_trident.triggers import shared_watch as hub
-from airflow_trident.triggers import turn
 from airflow_trident.triggers.turn import TridentTurnTrigger
 
 pytestmark = [pytest.mark.zookeeper]
@@ -204,7 +210,7 @@ def test_a_look_that_fails_is_no_news_and_ends_no_wait(
         raise OutcomeUnknownError("the answer was lost", "Run the same step again.")
 
     monkeypatch.setattr(TridentTurnTrigger, "_ask", deleted_run)
-    monkeypatch.setattr(turn, "note_gone", note)
+    monkeypatch.setattr(liveness, "note_gone", note)
 
     async def play() -> TriggerEvent:
         wait = asyncio.create_task(event_of(trigger(2, poll_s=0.05)))
@@ -214,6 +220,50 @@ def test_a_look_that_fails_is_no_news_and_ends_no_wait(
             return await wait
 
     assert isinstance(asyncio.run(play()), TaskSuccessEvent)
+
+
+def turn_of_a_run() -> TridentTurnTrigger:
+    """As the triggerer makes it for a turn sensor that begins there: with the DAG as Airflow keeps it."""
+    topology = Topology("words")
+    words = topology.new_stream("lines", FixedBatchSpout("word string", ["a"], 1))
+    words.group_by("word").persistent_aggregate(SqliteState("/nowhere/words.db"), Count(), "count")
+    with DAG("words", schedule=None) as dag:
+        trident_transaction(topology, engine="local", group_id="t", deferrable=True)
+    task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("t.turn")
+    arguments = smart_decode_trigger_kwargs(task.start_trigger_args.trigger_kwargs)
+    rendered = {"txid": 2, "incarnation": None}
+    made = TridentTurnTrigger(**{**arguments, **rendered, "poll_s": 0.05})
+    made.task_instance = SimpleNamespace(  # type: ignore[assignment]
+        dag_id="words", run_id="cleared", task_id="t.turn", map_index=-1, task=task
+    )
+    return made
+
+
+def test_a_wait_for_what_the_committer_behind_it_has_left_ends_the_task_well(
+    ledger: ZNodeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was cleared whose committer was emitting 1 again: that task begins again only behind the turn sensor."""
+    me = Owner(dag_id="words", run_id="cleared", task_id="t.commit", try_number=1)
+    ledger.restart_attempt(ledger.gate(1, owner=me), owner=me)
+    state: list[str | None] = ["running"]
+    looked = threading.Event()
+
+    async def states(*_: object) -> liveness.Answers:
+        looked.set()
+        return {("words", "cleared"): {"t.commit": state[0]}}
+
+    monkeypatch.setattr(TridentTurnTrigger, "_ask", states)
+
+    async def play() -> TriggerEvent:
+        wait = asyncio.create_task(event_of(turn_of_a_run()))
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.to_thread(looked.wait, LIMIT_S)
+            assert not wait.done()  # while it is at work it is waited for
+            state[0] = None
+            return await wait
+
+    assert isinstance(asyncio.run(play()), TaskSuccessEvent)
+    assert [one.status for one in ledger.transactions()] == [Status.PROCESSING, Status.PROCESSED, Status.PROCESSED]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +278,7 @@ def test_a_wait_for_what_cannot_be_ends_and_says_why(ledger: ZNodeLedger, txid: 
 
 
 def test_a_trigger_survives_its_way_through_the_database() -> None:
-    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5)
+    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5, "a-life", ["t.emit", "t.commit"])
     path, arguments = one.serialize()
     assert path == "airflow_trident.triggers.turn.TridentTurnTrigger"
     again = TridentTurnTrigger(**deserialize(serialize(arguments)))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from tests.fixtures.airflow import give_database
 from tools import kills
@@ -73,6 +73,8 @@ watched = made("watched", 6)  # no fourth transaction: who commits it first is k
 there = TridentBatchTrigger("watched", "DAGS/plays.py:watched", poll_s=0.5)
 with DAG("watched", schedule=[Asset("batches", watchers=[AssetWatcher(name="watched", trigger=there)])]) as watching:
     TridentDrainOperator(task_id="drain", topology=watched, engine="local", max_transactions=2, group=1)
+holds = play("holds", max_pending=3)
+rooms = play("rooms", max_pending=2, turn_wait_s=0, turn_sensor=False)
 again = play("again", turn_sensor=False, turn_wait_s=0, max_pending=2, deferrable=False)
 '''
 
@@ -163,6 +165,30 @@ def test_a_transaction_whose_emitter_a_person_marked_as_done_is_processed_by_its
     stage.until(lambda: stage.airflow.api.runs("runs")["three"] == "success", "the run has ended well")
     assert stage.records("runs")[3].status is Status.COMMITTED
     assert stage.records("runs")[3].attempt == 1
+
+
+@pytest.mark.parametrize(("dag_id", "run_id", "task"), [("holds", "two", "turn"), ("rooms", "three", "coordinate")])
+def test_a_run_whose_own_committer_left_what_it_waits_for_in_the_triggerer_takes_it_up(
+    stage: Stage, dag_id: str, run_id: str, task: str
+) -> None:
+    """As when a person has cleared the run while its committer was emitting another's transaction again."""
+    hold, here = stage.folder / f"hold-{dag_id}-1", stage.folder / f"here-{dag_id}-1"
+    hold.touch()
+    stage.airflow.api.trigger(dag_id, "one")
+    stage.until(here.exists, "transaction 1 is being processed")
+    stage.airflow.api.trigger(dag_id, "two")
+    stage.until(lambda: stage.states(dag_id, "two").get("emit") == "success", "transaction 2 is processed")
+    if run_id == "three":
+        stage.airflow.api.trigger(dag_id, run_id)
+    stage.until(lambda: stage.states(dag_id, run_id).get(task) == "deferred", "it waits in the triggerer")
+    with open_ledger(ZooKeeperSettings(hosts=stage.hosts), dag_id, root=ROOT) as ledger:
+        ledger.start_attempt(1, owner=Owner(dag_id=dag_id, run_id=run_id, task_id="t.commit", try_number=1))
+    os.kill(int(here.read_text()), signal.SIGKILL)
+    hold.unlink()
+    stage.until(lambda: stage.airflow.api.runs(dag_id)[run_id] == "success", "the run has ended well")
+    records = stage.records(dag_id)
+    assert (records[1].status, records[1].owner.run_id) == (Status.COMMITTED, run_id)
+    stage.until(lambda: stage.airflow.api.runs(dag_id)["two"] == "success", "what was above it is committed")
 
 
 @pytest.mark.parametrize(("dag_id", "state"), [("triggerer", "deferred"), ("again", "up_for_reschedule")])

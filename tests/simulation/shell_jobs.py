@@ -29,8 +29,6 @@ from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, VERBS, Airflow, Task,
 from tests.simulation.world import Process, World
 
 TIDY_ROUNDS = 6
-MOST_WAITS = 20
-"""So often a task waits without a look: where reading takes as long as it may wait, it comes to none."""
 OPTIONS = {"poll_s": "1", "reschedule_s": "0", "turn_wait_s": "4", "staging_dir": "/staged"}
 
 
@@ -117,12 +115,7 @@ def work_on(world: World, task: Task, place: int) -> None:
         _judge_error(world, task, error)
     became = airflow.ends(task, mark, outcome)
     world.note(f"{task.name}: {became}, {outcome!r}"[:400])
-    world.waited[task.name, held_by_own] += became == "up_for_reschedule"
-    if (
-        held_by_own
-        and held_by_own == _waits_for_itself(world, task)
-        and world.waited[task.name, held_by_own] > MOST_WAITS
-    ):
+    if became == "up_for_reschedule" and held_by_own and held_by_own == _waits_for_itself(world, task):
         world.judge.broken("P9", f"{task.name} waits for {held_by_own}, which cannot begin before it has ended")
     if became == "success" and task.verb == "coordinate":
         world.judge.coordinated(task, outcome, before)

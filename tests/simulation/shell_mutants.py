@@ -78,7 +78,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("a cleared run waits for what its own committer, behind it, has left", "lives")
 def _() -> Sequence[Patch]:
-    return [(base.LedgerTask, "comes_after", lambda self, context: lambda task: False)]
+    return [(base.LedgerTask, "asker", lambda self, context: None)]
 
 
 # ---- what people see ---------------------------------------------------------------------------------------------

@@ -73,7 +73,6 @@ class World:
     :param apart: workers have staging folders of their own.
     :param commands: what people typed and were killed at: they type it again.
     :param orphans: ephemeral nodes of the killed.
-    :param waited: how often a task waited for what a task behind it is to do.
     :param alive: what runs, or sleeps.
     :param dead: tasks whose process is gone, and Airflow does not know it yet.
     :param loses_staged: staged files were lost, or are not where others look for them.
@@ -103,7 +102,6 @@ class World:
     trace: list[str] = field(default_factory=list)
     commands: list[Selection] = field(default_factory=list)
     orphans: list[str] = field(default_factory=list)
-    waited: Counter[tuple[str, str]] = field(default_factory=Counter)
     alive: list[Process] = field(default_factory=list)
     dead: list[tuple[Any, object]] = field(default_factory=list)
     copies: dict[str, Store] = field(default_factory=dict)

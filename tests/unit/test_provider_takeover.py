@@ -84,6 +84,21 @@ def test_who_waits_for_a_turn_is_told_that_the_next_sweep_takes_it_over(site: Si
 @pytest.mark.parametrize("takes_over", [True, False])
 def test_a_drain_goes_by_the_same_rule(site: Site, takes_over: bool) -> None:
     gate_opened(site, ago_s=2 * TAKEOVER_S if takes_over else 0.0)
+    said = drained(site)
+    assert statuses(site) == ([Status.COMMITTED] * 2 if takes_over else [Status.COMMITTING, Status.PROCESSED])
+    assert takes_over or any("waits: transaction 1 is not committed yet" in line for line in said)
+
+
+def test_a_drain_waits_for_the_last_one_that_is_to_commit_whatever_was_skipped_above_it(site: Site) -> None:
+    """Else it asks the ledger again and again, as fast as that answers, until somebody else commits."""
+    with site.ledger() as ledger:
+        ledger.start_attempt(1, owner=SOMEBODY)
+        ledger.skip(2, "a person said so")
+    assert any("Transaction 1 is PROCESSING, attempt 1 by somebody" in line for line in drained(site))
+
+
+def drained(site: Site) -> list[str]:
+    """What the last wait of a drain says."""
     said: list[str] = []
     with site.ledger() as ledger, LocalEngine() as engine:
         drain = Drain(
@@ -97,8 +112,7 @@ def test_a_drain_goes_by_the_same_rule(site: Site, takes_over: bool) -> None:
             progress=said.append,
         )
         drain._commit(wait_s=1.0)
-    assert statuses(site) == ([Status.COMMITTED] * 2 if takes_over else [Status.COMMITTING, Status.PROCESSED])
-    assert takes_over or any("waits: transaction 1 is not committed yet" in line for line in said)
+    return said
 
 
 def test_what_a_sweep_meanwhile_committed_is_found_by_who_waits(site: Site) -> None:
@@ -127,12 +141,13 @@ def left_by_committer_of(run_id: str, site: Site) -> None:
     assert statuses(site) == [Status.PROCESSING, Status.PROCESSED]
 
 
+@pytest.mark.parametrize("turn_wait_s", [0.1, 0.0])
 def test_a_cleared_run_takes_up_what_its_own_committer_left_instead_of_waiting_for_it(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, turn_wait_s: float
 ) -> None:
     left_by_committer_of("third", site)
     monkeypatch.setattr(liveness, "state_in", lambda worker, answers: None)
-    assert site.run("words.coordinate", "third", max_pending=2, turn_wait_s=0.1) == 1
+    assert site.run("words.coordinate", "third", max_pending=2, turn_wait_s=turn_wait_s) == 1
     for task_id in ("words.emit", "words.commit"):
         assert site.run(task_id, "third") == 1
     assert statuses(site) == [Status.COMMITTED] * 2

@@ -278,13 +278,14 @@ class Drain:
     # ---- commit ------------------------------------------------------------------------------------------------
 
     def _commit(self, *, wait_s: float, take_over: bool = False) -> None:
-        """Sweep; with `wait_s` until the last transaction that was begun is committed, or a failed one blocks it."""
+        """Sweep; with `wait_s` until the last transaction that is to commit has done so, or a failed one blocks it."""
         remembered = not (wait_s or take_over)
         view = self.ledger.view(0, remembered=remembered)
-        last = view.next_txid - 1
-        if last <= view.pointer.committed:
+        first, skipped = view.pointer.committed + 1, view.exceptions.skipped
+        last = next((txid for txid in reversed(range(first, view.next_txid)) if txid not in skipped), None)
+        if last is None:
             return
-        target = last if wait_s else view.pointer.committed + 1
+        target = last if wait_s else first
 
         self._goes_on = remembered  # what waits in the end has nobody who would process what comes next
 
