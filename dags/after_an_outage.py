@@ -1,4 +1,4 @@
-"""Many small batches have piled up: one task takes them in groups, and each remains a transaction of its own."""
+"""Many small batches have piled up: one task takes them in groups, but each stays a transaction of its own."""
 
 import os
 
@@ -13,6 +13,6 @@ spout = FileSpout(f"{HOME}/piled/*.csv", format="csv", fields="customer string, 
 orders = topology.new_stream("orders", spout).group_by("customer")
 orders.persistent_aggregate(SqliteState(f"{HOME}/piled.db"), Count(), "orders")
 
-# without engine="local" the same runs on Spark
+# Without engine="local" it runs on Spark.
 with DAG("after_an_outage", max_active_runs=1) as dag:
     TridentDrainOperator(task_id="drain", topology=topology, engine="local", group="auto", retries=2)

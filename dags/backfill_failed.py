@@ -1,4 +1,4 @@
-"""Replay every FAILED transaction of the word count once the cause is mended, and commit those that waited for it."""
+"""Replay every FAILED transaction of the word count after its cause is mended, and commit those that waited for it."""
 
 from airflow.sdk import DAG
 from word_count import topology

@@ -1,4 +1,4 @@
-"""Sum orders per customer: csv files that appear in a folder, into a Delta table that any engine can read."""
+"""Sum orders by customer: from csv files that appear in a folder to a Delta table that any engine can read."""
 
 import os
 from datetime import timedelta

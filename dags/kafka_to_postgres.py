@@ -1,4 +1,4 @@
-"""Count page views per page: a Kafka topic into a PostgreSQL table, each record counted once.
+"""Count page views by page: from a Kafka topic to a PostgreSQL table. Each record is counted once.
 
 Connections: `kafka_default` (its extras: {"bootstrap.servers": "host:9092"}) and `postgres_default`.
 """

@@ -1,4 +1,4 @@
-"""Turnover of each minute by the time in the rows: windows go over batches, and each fires once."""
+"""The turnover of each minute, by the time in the rows: a window goes over several batches and fires once."""
 
 import os
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Count words that a bolt in another program makes of lines: components of Storm run unmodified, and count once."""
+"""Count words. A bolt in another program splits the lines: a component of Storm, unmodified. Each word counts once."""
 
 import os
 import sys

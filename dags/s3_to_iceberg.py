@@ -1,6 +1,6 @@
-"""Keep the orders that matter: csv objects that appear in a bucket, into an Iceberg table that any engine can read.
+"""Keep the big orders: from csv objects that appear in a bucket to an Iceberg table that any engine can read.
 
-What the tasks hand on lies in the bucket, too, so workers share nothing but that and the table's warehouse.
+The staged batches are in the bucket, too, so workers share only the bucket and the table's warehouse.
 """
 
 import os

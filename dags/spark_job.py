@@ -1,4 +1,4 @@
-"""A Spark job as it is: DataFrames and SQL over new orders, into a Delta and an Iceberg table, both or none."""
+"""An ordinary Spark job: DataFrames and SQL over new orders, written to a Delta and an Iceberg table, both or none."""
 
 import os
 from datetime import timedelta

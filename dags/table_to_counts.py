@@ -1,4 +1,4 @@
-"""New rows of a database table, by rising keys, and a task that asks what is counted: connection `orders_db`."""
+"""New rows of a database table, by rising keys, and a task that queries the sums. Connection: `orders_db`."""
 
 import os
 

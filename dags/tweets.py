@@ -1,4 +1,4 @@
-"""Tweets in Redis: users, hashtags, and hashtags per user are counted in three hashes, by one atomic step per batch."""
+"""Tweets in Redis: users, hashtags, and hashtags by user are counted in three hashes, in one atomic step per batch."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,7 +32,7 @@ class Words(Function):
 def count_tweets(name: str, spout: RedisSpout) -> Topology:
     topology = Topology(name)
     tweets = topology.new_stream("tweets", spout)
-    *ids, text = tweets.fields  # what tells tweets apart
+    *ids, text = tweets.fields  # `ids` identify a tweet
     users = tweets.each(text, Words("@"), "user string").project([*ids, "user"])
     hashtags = tweets.each(text, Words("#"), "hashtag string").project([*ids, "hashtag"])
     both = topology.join([users, hashtags], [ids, ids], [*ids, "user", "hashtag"])

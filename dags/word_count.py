@@ -1,4 +1,4 @@
-"""Count words: each file of a folder is one transaction, and whatever is killed or run twice, no word counts twice."""
+"""Count words: each file of a folder is one transaction. Whatever is killed or run twice, no word is counted twice."""
 
 import os
 import re
@@ -22,6 +22,6 @@ lines = topology.new_stream("lines", FileSpout(f"{HOME}/input/*", format="text",
 words = lines.each("line", Split(), "word").group_by("word")
 words.persistent_aggregate(SqliteState(f"{HOME}/counts.db"), Count(), "count")
 
-# Not registered by itself but as `dag`: backfill_failed.py imports this file and must not define the DAG once more.
+# Only registered by the name `dag`: backfill_failed.py imports this file and must not define the DAG again.
 with DAG("word_count", max_active_runs=3, auto_register=False) as dag:
     trident_transaction(topology, max_pending=4, retries=2, retry_delay=timedelta(seconds=1))

@@ -1,4 +1,4 @@
-"""One DAG of a demonstration: triggers its runs, lets things go wrong, follows its ledger until all is committed."""
+"""One DAG of a demonstration: triggers runs, lets things go wrong, and follows the ledger until all is committed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from tools.local_airflow.rest import FINISHED_RUN
 from tools.local_airflow.services import LocalAirflow
 
 LOOK_S = 0.7
-"""Between two looks at the ledger and the runs; each look costs Airflow some of the CPU that it needs itself."""
+"""Time between two looks at the ledger and the runs. Each look takes CPU time that Airflow itself needs."""
 CLEAR_AFTER_S = 4.0
-"""So long the run works that is cleared: Spark is about to start then, or has."""
+"""How long the run to be cleared works first. By then Spark has started, or is about to."""
 MAX_ACTS = 8
-"""Triggering, backfilling or clearing more often than this without an end is an error of its own."""
+"""More triggers, backfills and clears than this without an end are an error of their own."""
 
 
 @dataclass(slots=True)
 class Act:
-    """What happens to the DAG of `play`, from wherever former runs of the demonstration came."""
+    """Performs `play` on its DAG, starting where earlier runs of the demonstration stopped."""
 
     folder: DemoFolder
     screen: Screen
@@ -41,9 +41,9 @@ class Act:
     _at_work_since: float = 0.0
 
     def perform(self) -> None:
-        """To the end.
+        """Go on to the end.
 
-        :raises TridentError: it could not come to one.
+        :raises TridentError: there was no end.
         """
         self._begin()
         if isinstance(self._step(), Finish):
@@ -54,7 +54,7 @@ class Act:
             self._clear_committed()
 
     def _begin(self) -> None:
-        """Read how far former runs came, without telling it as news."""
+        """Read how far earlier runs came, without showing that as news."""
         self._runs = self.airflow.api.runs(self.play.dag)
         self.records = _read(self.ledger)
         self._told = {kill.name for kill in self.play.kills if kill.marker(self.folder.kills).exists()}
@@ -67,7 +67,7 @@ class Act:
             )
 
     def _play(self) -> None:
-        """From wherever it stands to the end, following :func:`next_step`."""
+        """Follow :func:`next_step` from the present state to the end."""
         acts = 0
         while True:
             step = self._step()
@@ -92,7 +92,7 @@ class Act:
 
     def _step(self) -> Trigger | Watch | Backfill | Clear | Finish:
         self.airflow.processes.require_alive()
-        # first the runs: a run that is over has written its last word into the ledger
+        # The runs first: a run that is over has finished all its writes to the ledger.
         self._follow_runs(self.airflow.api.runs(self.play.dag))
         self._follow_ledger()
         return next_step(list(self.records.values()), self._runs, self.play.transactions)
@@ -129,7 +129,7 @@ class Act:
         self.screen.event("clear", f"the failed tasks of {', '.join(step.run_ids)} run again{why}")
 
     def _run_again(self) -> None:
-        """Everything was committed before: one run must find nothing and change nothing."""
+        """Everything was committed before: one more run must find nothing and change nothing."""
         before = dict(self.records)
         (run_id,) = new_run_ids(self._runs, 1)
         self.airflow.api.trigger(self.play.dag, run_id)
@@ -139,7 +139,7 @@ class Act:
         self.screen.event("runs", f"{run_id}: nothing new, and no transaction was begun", Colour.GREEN)
 
     def _clear_committed(self) -> None:
-        """A whole run of a committed transaction, as the button does: it must change nothing."""
+        """Clear a whole run of a committed transaction, as the button in Airflow does: that must change nothing."""
         before = dict(self.records)
         run_id = before[min(before)].claim.run_id
         self.airflow.api.clear(self.play.dag, run_id)
@@ -180,7 +180,8 @@ class Act:
         self._clear_running()
 
     def _clear_running(self) -> None:
-        """A run whose transaction is being processed, once: what is at work goes on for a while beside the next try."""
+        """Clear once the run whose transaction is being processed: its old try goes on for a while beside the next
+        try."""
         record = self.records.get(self.play.clears or 0)
         if record is None or record.status is not Status.PROCESSING or record.attempt == NO_ATTEMPT:
             return

@@ -1,4 +1,4 @@
-"""The ledger's changes as lines for people: pure."""
+"""Changes of the ledger as lines for people. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class Line:
 def changes(
     before: Mapping[int, TxRecord], after: Mapping[int, TxRecord], *, read: str = "rows", staged: str = "staged rows"
 ) -> list[Line]:
-    """What happened between two readings of the ledger, lowest transaction first.
+    """The lines for all changes between two readings of the ledger, lowest transaction first.
 
-    :param read: what the rows of a batch are; `staged`: and what is staged of them.
+    :param read: name for the rows of a batch.
+    :param staged: name for the rows that are staged of it.
     """
     return [
         Line(txid, text.replace(_READ, read).replace(_STAGED, staged), colour)
@@ -65,13 +66,13 @@ def _status(new: TxRecord) -> Iterator[tuple[str, Colour | None]]:
 
 
 def standing(records: Mapping[int, TxRecord]) -> str:
-    """Where every transaction is, in one line: ``COMMITTED 1 2   PROCESSING 3 4``."""
+    """The transactions by status, in one line: ``COMMITTED 1 2   PROCESSING 3 4``."""
     groups = {status: [str(txid) for txid, one in sorted(records.items()) if one.status is status] for status in Status}
     return "   ".join(f"{status} {' '.join(txids)}" for status, txids in groups.items() if txids)
 
 
 def rows_read(record: TxRecord) -> str:
-    """A dash where only somebody else knows, as a script that read them itself."""
+    """A dash if the ledger has no number, because a script read the rows itself."""
     return f"{record.staged.rows_read:,}" if record.staged is not None and record.staged.rows_read >= 0 else "-"
 
 
@@ -80,7 +81,7 @@ def staged_rows(record: TxRecord) -> int:
 
 
 def batch_of(record: TxRecord) -> str:
-    """What the transaction reads, as its spouts' metadata says: names of files, or ranges of numbers by partition."""
+    """What the transaction reads, from its spouts' metadata: names of files, or ranges of numbers by partition."""
     streams: list[dict[str, Any]] = [one for one in record.metadata.values() if isinstance(one, dict)]
     names = [str(file[0]) for metadata in streams for file in metadata.get("files", ())]
     parts = [(name, part) for metadata in streams for name, part in metadata.get("parts", {}).items()]
@@ -89,6 +90,6 @@ def batch_of(record: TxRecord) -> str:
 
 
 def short(error: str) -> str:
-    """The first sentence; long paths are shortened to the part within the demonstration's folder."""
+    """The first sentence of an error. Paths are shortened to the part below the demonstration's folder."""
     line = _FOLDER.sub("", " ".join(error.split())).partition(". ")[0]
     return line if len(line) <= ERROR_CHARACTERS else line[: ERROR_CHARACTERS - 3] + "..."

@@ -1,4 +1,4 @@
-"""The demonstration's folder: that of its Airflow, with the input, the counts and what went wrong on purpose."""
+"""The demonstration's folder: the folder of its Airflow, with the input, the counts and records of what went wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_NAME = ".trident-demo"
 
 @dataclass(frozen=True)
 class DemoFolder(Folder):
-    """The places in the folder; `root` is absolute."""
+    """The places in the folder. `root` is absolute."""
 
     another: ClassVar[str] = f"name another folder in the environment variable {VARIABLE}"
 
@@ -26,7 +26,7 @@ class DemoFolder(Folder):
 
     @property
     def damage(self) -> Path:
-        """What was damaged in the input, and how it is repaired."""
+        """File with the damaged part of the input, and the bytes to repair it with."""
         return self.root / "damage.json"
 
     @property
@@ -35,11 +35,12 @@ class DemoFolder(Folder):
 
     @property
     def kills(self) -> Path:
-        """One file per process that was killed on purpose."""
+        """Folder with one file for each process that was killed on purpose."""
         return self.root / "kills"
 
     def failure(self, txid: int) -> Path:
-        """Why a transaction failed, for the report at the end: the ledger forgets it when the replay has succeeded."""
+        """File with the reason why a transaction failed, for the final report: the ledger forgets it after the
+        replay."""
         return self.kills / f"failed-{txid}"
 
     @property

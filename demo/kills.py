@@ -13,7 +13,7 @@ from airflow_trident.runtime.milestones import Milestone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """Who dies, once: the first process that reaches `point` with transaction `txid`. `dag`: only tasks of this one."""
+    """Kills, once, the first process that reaches `point` with transaction `txid`. `dag`: only tasks of this DAG."""
 
     name: str
     dag: str = ""
@@ -22,7 +22,7 @@ class Kill:
     story: str
 
     def marker(self, folder: Path) -> Path:
-        """Made by the process right before it dies."""
+        """The file that the process creates right before it dies."""
         return folder / self.name
 
 
@@ -48,7 +48,7 @@ def kill_setting(kills: Iterable[Kill], folder: Path) -> str:
 
 
 def ending(kill: Kill, record: TxRecord) -> str:
-    """How the transaction of a kill ended, in a sentence."""
+    """A sentence about the end of the killed transaction."""
     if record.status is not Status.COMMITTED:
         return f"it is {record.status}"
     if kill.point is Milestone.STAGED:

@@ -1,4 +1,4 @@
-"""Runs a demonstration from the command line: its folder, its lock, its exit status."""
+"""Performs a demonstration from the command line: its folder, its lock, its exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERRUPTED = 130
 def perform(plays: Sequence[Play], folder: DemoFolder, *, keep: bool) -> int:
     """Exit status: 0 if the counts are equal, 1 if not or on an error, 130 if interrupted."""
     for number in INTERRUPTS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup, and then left so
             signal.signal(number, _interrupt)
     screen = Screen()
     try:

@@ -1,4 +1,4 @@
-"""What the demonstration ends with: the ledger, the kills, the words, and the comparison with a plain count."""
+"""The report at the end: the ledger, the kills, the most frequent words, and the comparison with a plain count."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DIFFERENCES = 5
 
 
 def stored_words(folder: DemoFolder) -> Counter[str]:
-    """What the state holds, read as any SQLite client would."""
+    """The content of the state, read as any SQLite client reads it."""
     with closing(sqlite3.connect(f"file:{folder.state}?mode=ro", uri=True)) as connection:
         return Counter(dict(connection.execute(f"SELECT word, count FROM {TABLE}")))
 
 
 def report_words(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
-    """Print all of it; True if every transaction is committed and every word counted as often as it occurs."""
+    """Print the report. True if every transaction is committed and every word has the right count."""
     show_ledger(screen, records, read="lines", staged="words staged")
     show_kills(screen, folder, records, KILLS)
     stored, plain = stored_words(folder), plain_count(folder.input)
@@ -77,7 +77,7 @@ def show_kills(screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecor
 def compare(
     screen: Screen, stored: Counter[str], plain: Counter[str], what: str = "words", where: str = "files"
 ) -> bool:
-    """Every single one, not only the sums."""
+    """Compare every single count, not only the sums."""
     screen.title(f"Every one of the {what} compared with a plain count of the same {where}")
     for name, words in (("exactly-once batches", stored), ("plain loop in Python", plain)):
         screen.line(f"  {name}  {len(words):>8,} different {what}  {words.total():>12,} in all")

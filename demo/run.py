@@ -25,7 +25,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class Demo:
-    """One run of the demonstration in `folder`, which nobody else uses meanwhile."""
+    """One run of the demonstration in `folder`, which nobody else uses at the same time."""
 
     folder: DemoFolder
     screen: Screen
@@ -33,9 +33,9 @@ class Demo:
     keep: bool = False
 
     def run(self) -> bool:
-        """True if the counts are equal.
+        """Returns True if the counts are equal.
 
-        :raises TridentError: it could not come to its end; nothing is left running.
+        :raises TridentError: the demonstration could not come to its end; nothing is left running.
         """
         with ExitStack() as inputs:
             self._prepare(inputs)
@@ -61,7 +61,7 @@ class Demo:
         remains = processes_of(self.folder).kill_remains()
         if remains:
             self.screen.event("clean-up", f"stopped {remains} processes of a demo that was killed; going on from there")
-        _empty(self.folder.work)  # a JVM that was killed leaves its files behind
+        _empty(self.folder.work)  # a killed JVM leaves its files there
         for play in self.plays:
             for name in play.dag_files:
                 (self.folder.dags / name).parent.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ class Demo:
             self.screen.event("input", play.prepare(self.folder, stack))
 
     def _acts(self, stack: ExitStack) -> Iterator[Act]:
-        """Everything that runs; stopped, last one first, when `stack` is left, whatever happens."""
+        """Start everything. When `stack` ends, all is stopped, the last one first, whatever happens."""
         from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
         from airflow_trident.ledger.open import open_ledger
         from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -117,12 +117,12 @@ class Demo:
 
 
 def page_of(url: str, topology: str) -> str:
-    """Where an Airflow at `url` shows a topology."""
+    """The address at which an Airflow at `url` shows a topology."""
     return f"{url}/plugin/transactions/trident/?topology={topology}"
 
 
 def _dags_folder(names: Sequence[str]) -> Path:
-    """:raises ConfigurationError: the examples are not there."""
+    """:raises ConfigurationError: the example DAGs are not there."""
     folder = Path(__file__).parents[1] / "dags"
     if not all((folder / name).is_file() for name in names):
         raise ConfigurationError(
@@ -138,7 +138,7 @@ def _empty(folder: Path) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of the processes behind."""
+    """Ignore a second Ctrl-C: it must not leave half of the processes running."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS}
     try:
         yield

@@ -1,4 +1,4 @@
-"""What people see: one line per event, each with the time since the start."""
+"""The output for people: one line for each event, with the time since the start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Colour(StrEnum):
 
 
 class Screen:
-    """Writes lines; colours only where a terminal shows them and NO_COLOR is not set."""
+    """Writes lines, with colours only if the output is a terminal and NO_COLOR is not set."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -36,11 +36,11 @@ class Screen:
         return time.monotonic() - self._began
 
     def event(self, what: str, text: str, colour: Colour | None = None) -> None:
-        """A line with the time, a word for what it is about, and the rest."""
+        """A line with the time, a word for the subject, and the text."""
         self.line(f"{self.paint(self._clock(), Colour.DIM)}  {what:<10} {self.paint(text, colour)}")
 
     def passing(self, text: str) -> None:
-        """What is going on at this moment: on a terminal only, and gone with the next line."""
+        """Show what goes on at this moment, only on a terminal; the next line replaces it."""
         if self._terminal:
             line = f"{self._clock()}  {text}"[: shutil.get_terminal_size().columns - 1]
             print(f"{_CLEAR}{self.paint(line, Colour.DIM)}", end="", file=self._out, flush=True)
@@ -55,7 +55,7 @@ class Screen:
         self._passing = False
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns as wide as they need; everything but the columns whose head begins with ``<`` is set to the right."""
+        """Columns as wide as needed. They are aligned right, but left if the head begins with ``<``."""
         names = [head.lstrip("<") for head in heads]
         widths = [
             max(len(names[i]), *(len(row[i]) for row in rows)) if rows else len(names[i]) for i in range(len(names))

@@ -1,6 +1,6 @@
-"""What the demonstration does next, as values: pure, so that a run that was killed anywhere simply goes on.
+"""The next step of the demonstration, as a value. Pure, so a run that was killed anywhere can go on.
 
-The ledger says what is done, Airflow says what still runs; nothing else is remembered.
+The ledger knows what is done, and Airflow knows what still runs. Nothing else is remembered.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from tools.local_airflow.rest import FINISHED_RUN
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Make these DAG runs; each claims one transaction."""
+    """Start these DAG runs; each claims one transaction."""
 
     run_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Runs are at work."""
+    """Wait: runs are at work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """No run is at work and these transactions are FAILED: mend the input and replay them."""
+    """No run is at work and these transactions are FAILED: repair the input and replay them."""
 
     txids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """No run is at work and these have failed tasks: let those run again. Where the transaction is committed meanwhile,
-    they find that out and do nothing else."""
+    """No run is at work and these have failed tasks: let the failed tasks run again. If their transaction has been
+    committed meanwhile, they find that out and do nothing else."""
 
     run_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Every file is in a committed transaction, and no run has failed."""
+    """Every file is in a committed transaction, and no run is failed."""
 
 
 Step = Trigger | Watch | Backfill | Clear | Finish
@@ -50,9 +50,9 @@ Step = Trigger | Watch | Backfill | Clear | Finish
 
 def next_step(transactions: Sequence[TxRecord], runs: Mapping[str, str], files: int) -> Step:
     """
-    :param transactions: all of the ledger.
-    :param runs: run id -> Airflow's state of it.
-    :param files: how many there are in the input; each becomes one transaction.
+    :param transactions: all transactions of the ledger.
+    :param runs: run id -> its state in Airflow.
+    :param files: number of files in the input; each becomes one transaction.
     """
     if any(state not in FINISHED_RUN for state in runs.values()):
         return Watch()
@@ -69,7 +69,7 @@ def next_step(transactions: Sequence[TxRecord], runs: Mapping[str, str], files: 
 
 
 def new_run_ids(runs: Mapping[str, str], count: int) -> tuple[str, ...]:
-    """The next `count` of run-1, run-2, ... that do not exist."""
+    """The next `count` unused names among run-1, run-2, ..."""
     numbers = [int(run_id.removeprefix("run-")) for run_id in runs if run_id.removeprefix("run-").isdigit()]
     first = max(numbers, default=0) + 1
     return tuple(f"run-{number}" for number in range(first, first + count))

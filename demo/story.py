@@ -1,4 +1,4 @@
-"""What a demonstration shows: a DAG, its input, what is damaged in it, and the comparison in the end."""
+"""What a demonstration shows: a DAG, its input, the damage in it, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ from demo.screen import Screen
 
 
 class Play(ABC):
-    """Everything that differs between demonstrations. It can be prepared again and again: a run that was killed
-    anywhere goes on."""
+    """Everything that differs between demonstrations. It can be prepared any number of times, so a run that was killed
+    anywhere can go on."""
 
     dag: str
-    """Of the DAG and its topology."""
+    """Name of the DAG and of its topology."""
     dag_files: tuple[str, ...]
     transactions: int
-    """The input becomes so many."""
+    """The number of transactions that the input becomes."""
     lines = "lines"
-    """What is read,"""
+    """Name for the rows that are read."""
     staged = "counted words"
-    """and what is staged of it."""
+    """Name for the rows that are staged."""
     story = ""
-    """What is played, where one demonstration has several plays."""
+    """What this play shows, if a demonstration has several plays."""
     kills: tuple[Kill, ...] = KILLS
     clears: int | None = None
-    """The run of this transaction is cleared while it is processed; and another one when all is committed."""
+    """The run of this transaction is cleared while it is processed, and another run when all is committed."""
 
     @abstractmethod
     def prepare(self, folder: DemoFolder, stack: ExitStack) -> str:
-        """Make the input unless it is there, damaged at one place; in words. Servers are stopped by `stack`."""
+        """Make the input with its damage if it is not there; returns a description. `stack` stops servers at the
+        end."""
 
     def environment(self, folder: DemoFolder) -> Mapping[str, str]:
-        """What Airflow's processes need to know, after `prepare`."""
+        """Environment variables for Airflow's processes; called after `prepare`."""
         return {}
 
     def repair(self, folder: DemoFolder) -> str | None:
-        """Take the damage back; in words, None if there is none."""
+        """Repair the damage; returns a description, None if there is no damage."""
         return None
 
     def cleared(self, folder: DemoFolder) -> Path:
-        """Is there when a run was cleared."""
+        """The file that exists once a run was cleared."""
         return folder.kills / f"{self.dag}-cleared"
 
     @abstractmethod
     def report(self, screen: Screen, folder: DemoFolder, records: Mapping[int, TxRecord]) -> bool:
-        """Print how it ended; True if everything is committed and equal to a plain count."""
+        """Print the end; True if everything is committed and equal to a plain count."""
 
 
 class WordCount(Play):
-    """The words of Python's standard library, file by file."""
+    """Counts the words of Python's standard library, file by file."""
 
     dag = "word_count"
     dag_files = ("word_count.py", "backfill_failed.py")

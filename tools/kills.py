@@ -1,13 +1,13 @@
 """Kills a process with SIGKILL at a milestone of a transaction: for the crash tests and the demonstration.
 
-The environment variable ``AIRFLOW_TRIDENT_CRASH`` says where: ``<milestone>@<txid>:<file>``, several separated by
-commas; with ``<milestone>@<txid>*<times>:<file>`` the process dies when it gets there for that time. Each is used once:
-whoever creates the file first dies there; where the file exists the process goes on. Nothing is caught, flushed or
-cleaned up, as in a real kill. With ``<dag>/`` before the milestone only tasks of that DAG die.
+The environment variable ``AIRFLOW_TRIDENT_CRASH`` names the points: ``<milestone>@<txid>:<file>``, several separated by
+commas. With ``<milestone>@<txid>*<times>:<file>`` the process dies when it is there for that time. Each point is used
+once: the first process that creates the file dies there; if the file exists, a process goes on. Nothing is caught,
+flushed or cleaned up, as in a real kill. With ``<dag>/`` before the milestone only tasks of that DAG die.
 
-Between milestones are the functions of users: one that calls :func:`die` with IN_PASS kills in the middle of a pass.
+Users' functions run between milestones: one that calls :func:`die` with IN_PASS is killed in the middle of a pass.
 
-A program that is to be killed calls :func:`install`. In the tasks of an Airflow a plugin does: :func:`write_plugin`.
+A program that is to be killed calls :func:`install`. In tasks of Airflow a plugin does that: :func:`write_plugin`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _times = Counter[str]()
 
 
 def install() -> None:
-    """From now on, if the environment says so."""
+    """Kill from now on, if the environment variable is set."""
     if os.environ.get(VARIABLE):
         tell(die)
 
 
 def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
-    """Die here if the environment says so and nobody has died here yet.
+    """Die here if the environment variable says so and no process has died here yet.
 
     :param point: a milestone, or IN_PASS.
-    :param process: whose death it is, if not this one's: that of a driver, on a worker of Spark's.
-    :raises ValueError: the environment variable names no such milestone.
+    :param process: the id of the process to kill instead of this one: a worker of Spark kills its driver.
+    :raises ValueError: the environment variable names an unknown milestone.
     """
     for one in os.environ.get(VARIABLE, "").split(","):
         where, _, marker = one.strip().partition(":")
@@ -58,8 +58,8 @@ def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
 
 
 def write_plugin(airflow_home: Path) -> None:
-    """A plugin of the Airflow in that folder, which loads it in the process of each task. It stands alone: tasks need
-    not find this repository."""
+    """Write a plugin for the Airflow in that folder, which loads it in the process of each task. The plugin is a copy
+    of this file, so tasks need not find this repository."""
     plugins = airflow_home / "plugins"
     plugins.mkdir(exist_ok=True)
     text = Path(__file__).read_text(encoding="utf-8")

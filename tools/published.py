@@ -1,7 +1,7 @@
-"""What a build of the package says of itself in public: addresses, and the README with links that lead there.
+"""Public metadata of a build: the addresses of the project, and the README with links to them.
 
-The address of the repository is one setting in pyproject.toml, which is filled for a release. Without it there is
-nowhere to lead to: links to files become plain text, and there are no project URLs.
+The address of the repository is one setting in pyproject.toml, filled in for a release. Without it links to files
+become plain text, and there are no project URLs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def urls_of(repository: str, tag: str) -> dict[str, str]:
 
 
 def led_to(text: str, repository: str, tag: str) -> str:
-    """The README with the links to files as those of this tag: a page for people, and the file itself of a picture."""
+    """The README with links to the files of this tag: for people the page of a file, for a picture the file itself."""
 
     def led(found: re.Match[str]) -> str:
         picture, words, path = found.groups()

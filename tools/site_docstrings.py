@@ -1,4 +1,4 @@
-"""Lets the site's generator read docstrings as they are written here: ``:param a, b: ...`` is about both."""
+"""Lets the site's generator read this project's docstrings: in ``:param a, b: ...`` the text is for both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SEVERAL = re.compile(r"^:param (\w+(?:, \w+)+):((?:.*\n?)(?:[ \t]+.*\n?)*)", re
 
 
 def one_by_one(text: str) -> str:
-    """Each parameter with the text of its line."""
+    """The same text with a ``:param`` line for each parameter."""
 
     def several(found: re.Match[str]) -> str:
         return "".join(f":param {name}:{found[2].rstrip()}\n" for name in found[1].split(", "))

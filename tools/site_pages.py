@@ -1,7 +1,7 @@
-"""What the documentation's site has beside the files of docs/: its contents, and the pages of the public names.
+"""The parts of the documentation's site that are not files of docs/: its contents, and the pages of the public names.
 
-Both are read from what there is, so that nobody has to write a page's name twice: contents from the tables of the index
-pages, public names from the package's own list, by its source alone; nothing of the package is imported.
+Both are read from other files, so nobody has to write a page's name twice: the contents from the tables of the index
+pages, the public names from the source of the package's `__init__`. Nothing of the package is imported.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ EXAMPLES = "examples"
 
 
 def listed(index: Path) -> list[str]:
-    """Pages that the tables of an index page lead to, in their order; paths below its folder."""
+    """Pages to which the tables of an index page link, in their order; paths below its folder."""
     rows = [line for line in index.read_text(encoding="utf-8").splitlines() if line.startswith("| [")]
     found = [link for row in rows for link in re.findall(r"\]\(([\w./-]+\.md)\)", row.split("|")[1])]
     return list(dict.fromkeys(found))
 
 
 def contents() -> list[dict[str, Any]]:
-    """The site's tabs, as mkdocs wants them."""
+    """The site's tabs, in the form that mkdocs needs."""
     first = [page for page in listed(DOCS / "README.md") if not page.endswith("README.md")]
     learn = [page for page in first if page.startswith("tutorial/") or page == "gallery.md"]
     more = [page for page in first if page not in learn]
@@ -47,7 +47,7 @@ def contents() -> list[dict[str, Any]]:
 
 
 def public_names() -> dict[str, list[tuple[str, str]]]:
-    """Room of the package -> (public name, where it is defined), as its `__init__` lists them."""
+    """Room of the package -> (public name, where it is defined), in the order of the package's `__init__`."""
     tree = ast.parse((ROOT / "airflow_trident" / "__init__.py").read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     found: dict[str, list[tuple[str, str]]] = {}
@@ -69,7 +69,7 @@ def page_of(room: str, names: list[tuple[str, str]]) -> str:
 
 
 def example_page(path: Path) -> str:
-    """An example, which lies outside docs/, as a page."""
+    """A page with an example, which is outside of docs/."""
     return f"# `dags/{path.name}`\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
 
 
@@ -92,10 +92,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to examples lead out of docs/, by one folder more than to their pages in the site."""
+    """Change links to examples: in docs/ they go up one folder more than in the site."""
     return re.sub(r"\]\(\.\./((?:\.\./)*)dags/(\w+)\.py\)", rf"](\1{EXAMPLES}/\2.md)", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Docstrings name classes as Sphinx does, ``:class:`~package.Name` ``: the site shows the name alone."""
+    """Show only the name: docstrings refer to classes as in Sphinx, ``:class:`~package.Name` ``."""
     return re.sub(r":\w+: ?<code>~?(?:[\w.]+\.)?(\w+(?:\(\))?)</code>", r"<code>\1</code>", html)

@@ -1,4 +1,4 @@
-"""A script as teams have it: orders of a day summed by customer, and the big sums once more."""
+"""A script as teams have it: sums of orders by day and customer, and once more the big sums."""
 
 import airflow_trident_script as trident
 from pyspark.sql import SparkSession

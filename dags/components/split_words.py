@@ -1,4 +1,4 @@
-"""A bolt in Storm's multilang protocol, as any language could have it: lines in, words out."""
+"""A bolt in Storm's multilang protocol, which can be written in any language: lines in, words out."""
 
 import json
 import os

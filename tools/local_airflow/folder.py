@@ -1,4 +1,4 @@
-"""The one folder in which everything of a local Airflow lies, so that deleting it leaves nothing behind."""
+"""One folder that contains everything of a local Airflow, so that nothing is left when it is deleted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from airflow_trident.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The places in the folder; `root` is absolute."""
+    """The places in the folder. `root` is absolute."""
 
     root: Path
     another: ClassVar[str] = "name another folder"
-    """The end of error texts: how a person has it elsewhere."""
+    """The end of error texts: how a person can choose another folder."""
 
     @property
     def airflow(self) -> Path:
@@ -40,7 +40,7 @@ class Folder:
 
     @property
     def logs(self) -> Path:
-        """What the services printed, one file per service."""
+        """The output of the services, one file for each service."""
         return self.root / "logs"
 
     @property
@@ -50,7 +50,7 @@ class Folder:
 
     @property
     def made(self) -> tuple[Path, ...]:
-        """What :meth:`make` makes."""
+        """The folders that :meth:`make` makes."""
         return (self.airflow, self.dags, self.zookeeper, self.logs, self.work)
 
     def make(self) -> None:
@@ -66,9 +66,9 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process out of the folder; ends with this one, however it ends.
+        """Keep every other process out of the folder. The lock ends with this process, however that ends.
 
-        :raises ConfigurationError: another one is at work here.
+        :raises ConfigurationError: another process is at work here.
         """
         with (self.root / "lock").open("a") as file:
             os.set_inheritable(file.fileno(), False)

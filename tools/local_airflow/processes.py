@@ -1,9 +1,9 @@
 """Child processes with a log file each, and their certain end.
 
-Every child leads a session of its own, works in a directory where nobody else works, and is written down with both
-before it may start children itself. What belongs to a child, however far down and whoever its parent is by now, is
-found by these two marks: Airflow's workers outlive a killed scheduler, and Spark's JVM a killed task. (The environment
-is no such mark: Airflow's processes overwrite theirs with a title.)
+Every child leads a session of its own, which is recorded directly after its start, and works in a directory where
+nobody else works. These two marks identify everything that belongs to a child, at any depth and whoever its parent is
+by now: Airflow's workers outlive a killed scheduler, and Spark's JVM outlives a killed task. (The environment is no
+such mark: Airflow's processes overwrite theirs with a title.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ServiceError(TridentError):
 
 @dataclass(slots=True)
 class Processes:
-    """Children by name. `work` is the working directory of all; `records` keeps their sessions, `logs` their output."""
+    """Children by name. `work`: the working directory of all; `records`: keeps their sessions; `logs`: their output."""
 
     work: Path
     logs: Path
@@ -42,7 +42,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str, command: list[str], environment: dict[str, str]) -> int:
-        """Start a child that runs until it is stopped; its process id. The log of a former life is continued."""
+        """Start a child that runs until it is stopped; returns its process id. An earlier log is continued."""
         with self.log(name).open("ab") as log:
             child = subprocess.Popen(
                 command,
@@ -62,8 +62,8 @@ class Processes:
     ) -> None:
         """Run a child to its end.
 
-        :param say: gets the lines that it prints, as they come; they are in the log, too.
-        :raises ServiceError: its exit status is not 0.
+        :param say: gets the lines that the child prints, as they come; the log has them, too.
+        :raises ServiceError: the exit status of the child is not 0.
         """
         begin = self.log(name).stat().st_size if self.log(name).exists() else 0
         self.start(name, command, environment)
@@ -98,13 +98,13 @@ class Processes:
                 raise self._ended(name, status)
 
     def kill(self, name: str) -> None:
-        """SIGKILL to the child alone: what it started lives on, as after an accident."""
+        """SIGKILL only the child itself: what it started lives on, as after an accident."""
         child = self._running.pop(name)
         child.kill()
         child.wait()
 
     def stop(self, *, grace_s: float = 10.0) -> None:
-        """End all children and everything that they started: SIGTERM, and SIGKILL for what lives after `grace_s`."""
+        """End all children and everything that they started: first SIGTERM, and SIGKILL after `grace_s` seconds."""
         for child in self._running.values():
             if child.poll() is None:
                 child.terminate()
@@ -118,9 +118,11 @@ class Processes:
         self._running.clear()
 
     def kill_remains(self) -> int:
-        """SIGKILL everything that belongs to children of this or a former life; how many processes there were."""
+        """SIGKILL everything that belongs to children, also to those of earlier programs. Returns how many there
+        were."""
         killed: set[int] = set()
-        # again until none is found: a process may have started another one between being listed and being killed
+        # Repeated until none is found: a process may have started another one after it was listed and before it was
+        # killed.
         while found := self._members():
             for process in found:
                 with suppress(ProcessLookupError):
@@ -170,5 +172,5 @@ class Processes:
 def _wait_gone(processes: list[psutil.Process]) -> None:
     import psutil
 
-    # children of this process stay as zombies until they are waited for; _members() does not count those
+    # Children of this process stay as zombies until they are waited for; _members() does not count those.
     psutil.wait_procs(processes, timeout=2.0)

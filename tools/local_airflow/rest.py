@@ -1,7 +1,7 @@
 """A small client of Airflow's REST API.
 
-A burst of requests meets the lock of an SQLite database and is answered by 500 or 503: such a request is sent again.
-That is safe because every request here is either a read, or names what it makes or sets.
+A burst of requests meets the lock of an SQLite database and gets 500 or 503: such a request is sent again. That is
+safe, because every request here is either a read, or names what it makes or sets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ApiUnavailableError(RetryableError):
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """One task instance. `state` is Airflow's word, empty where it has none yet; `tries` counts those begun."""
+    """One task instance. `state`: Airflow's word, empty if it has none yet; `tries`: how many have begun."""
 
     task_id: str
     map_index: int
@@ -53,14 +53,14 @@ class AirflowApi:
         self._client = httpx.Client(
             base_url=self.url,
             timeout=deadline_s,
-            trust_env=False,  # a proxy of the environment knows no way to this machine's loopback address
-            limits=httpx.Limits(max_keepalive_connections=0),  # nothing to close
+            trust_env=False,  # a proxy from the environment cannot reach this machine's loopback address
+            limits=httpx.Limits(max_keepalive_connections=0),  # no connection is left to close
         )
 
     # ---- Airflow itself ----------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, str]:
-        """Component -> status; those that do not run are absent. Empty if the server does not answer."""
+        """Component -> status, without components that do not run; empty if the server does not answer."""
         try:
             answer = self._once("GET", "/api/v2/monitor/health", None)
         except (httpx.HTTPError, ApiError):
@@ -68,7 +68,7 @@ class AirflowApi:
         return {name: str(part["status"]) for name, part in answer.items() if part and part.get("status")}
 
     def has_dag(self, dag_id: str) -> bool:
-        """Has the DAG processor read it?"""
+        """Has the DAG processor read the DAG?"""
         try:
             self.call("GET", f"/dags/{quote(dag_id)}")
         except ApiError as error:
@@ -85,7 +85,7 @@ class AirflowApi:
     # ---- runs --------------------------------------------------------------------------------------------------
 
     def trigger(self, dag_id: str, run_id: str) -> None:
-        """Make a run; one with that id that exists already is as good."""
+        """Make a run. It is no error if a run with that id exists already."""
         try:
             self.call("POST", f"/dags/{quote(dag_id)}/dagRuns", {"dag_run_id": run_id, "logical_date": None})
         except ApiError as error:
@@ -107,7 +107,8 @@ class AirflowApi:
     def clear(
         self, dag_id: str, run_id: str, task_ids: list[str] | None = None, *, only_failed: bool = False
     ) -> list[str]:
-        """Let tasks of a run run again, as the UI's Clear does; without `task_ids`, all of them. What was cleared."""
+        """Let tasks of a run run again, as Clear in the UI does; without `task_ids` all. Returns the ids of these
+        tasks."""
         body: dict[str, Any] = {
             "dry_run": False,
             "dag_run_id": run_id,
@@ -127,9 +128,9 @@ class AirflowApi:
     # ---- the wire ----------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """One request below ``/api/v2``; its JSON answer.
+        """One request below ``/api/v2``. Returns the JSON of the answer.
 
-        :raises ApiError: refused (4xx).
+        :raises ApiError: the server refused the request (4xx).
         :raises ApiUnavailableError: no answer, or only server errors, until the deadline.
         """
         return self._until_answered(method, f"/api/v2{path}", body)
@@ -159,7 +160,7 @@ class AirflowApi:
             try:
                 return self._once(method, path, body)
             except ApiError as error:
-                # the token is of another life of the server, or has run out
+                # The token is of an earlier server, or has expired.
                 if error.status != 401 or fresh:
                     raise
         raise AssertionError("unreachable")
@@ -175,7 +176,7 @@ class AirflowApi:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.2) -> bool:
-    """Ask until it is true; False if it is not after `timeout_s` seconds."""
+    """Ask until the condition is true; False if it is not true within `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,6 +1,6 @@
-"""A real Airflow of one's own in one folder: API server, scheduler, DAG processor and triggerer as child processes.
+"""A real Airflow in one folder: API server, scheduler, DAG processor and triggerer as child processes.
 
-Only 127.0.0.1, only ports that were free, nothing outside the folder. The system tests use the same.
+It uses only 127.0.0.1, only free ports, and nothing outside of the folder. The system tests use it, too.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from tools.local_airflow.processes import Processes, ServiceError
 from tools.local_airflow.rest import AirflowApi, wait_until
 
 HEALTHY_S = 180.0
-"""So long a slow machine may take until every component has reported."""
+"""The time that a slow machine may take until every component is healthy."""
 _COMPONENTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _FOREIGN = ("AIRFLOW", "SPARK_", "PYSPARK_", "PYTHONDONTWRITEBYTECODE", "PYTHONSTARTUP")
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses at this moment."""
+    """A port of 127.0.0.1 that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def base_environment(folder: Folder) -> dict[str, str]:
-    """The caller's environment without what would lead elsewhere; temporary files of Python and Java in the folder."""
+    """The caller's environment without foreign settings; Python and Java put temporary files into the folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     kept["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     kept["TMPDIR"] = str(folder.work)
     kept["NO_PROXY"] = ",".join(filter(None, [kept.get("NO_PROXY"), "127.0.0.1", "localhost"]))
     kept["SPARK_LOCAL_IP"] = "127.0.0.1"
     kept["SPARK_LOCAL_DIRS"] = str(folder.work)
-    # Without the second option every JVM leaves a file in the machine's temporary directory when it is killed.
+    # Without the second option every killed JVM leaves a file in the machine's temporary directory.
     kept["JDK_JAVA_OPTIONS"] = f'"-Djava.io.tmpdir={folder.work}" -XX:-UsePerfData'
     return kept
 
 
 def airflow_environment(folder: Folder, *, port: int, zookeeper: str) -> dict[str, str]:
-    """Settings of one Airflow on this machine, with tasks in processes of the scheduler and SQLite as its database."""
+    """Settings of an Airflow on this machine, with tasks as processes of the scheduler and SQLite as its database."""
     url = f"http://127.0.0.1:{port}"
     options = {
         "CORE__DAGS_FOLDER": str(folder.dags),
@@ -61,7 +61,7 @@ def airflow_environment(folder: Folder, *, port: int, zookeeper: str) -> dict[st
         "API__PORT": str(port),
         "API__SECRET_KEY": secrets.token_hex(32),
         "API_AUTH__JWT_SECRET": secrets.token_hex(32),
-        # The scheduler's default is to sleep a second between two looks: most of the time that a short task takes.
+        # By default the scheduler sleeps a second between two looks: most of the time that a short task takes.
         "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
         "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
         "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
@@ -79,10 +79,10 @@ def airflow_environment(folder: Folder, *, port: int, zookeeper: str) -> dict[st
 
 @dataclass(slots=True)
 class LocalAirflow:
-    """Airflow in a folder. `extra` is added to the environment of every process of it, `for_tasks` to that of the
-    scheduler and so of all tasks.
+    """Airflow in a folder. `extra` is added to the environment of all its processes; `for_tasks` to the environment of
+    the scheduler, and so of all tasks.
 
-    The database is made when it is missing or of another version of Airflow. Stop it with `processes.stop()`.
+    The database is made if it is missing or belongs to another version of Airflow. Stop it with `processes.stop()`.
     """
 
     folder: Folder
@@ -101,7 +101,7 @@ class LocalAirflow:
         self.api = AirflowApi(f"http://127.0.0.1:{port}")
 
     def migrate(self) -> bool:
-        """Make the metadata database; False if there was nothing to do."""
+        """Make or migrate the metadata database; False if there was nothing to do."""
         stamp = self.folder.airflow / "migrated"
         current = version("apache-airflow")
         if stamp.exists() and stamp.read_text() == current:
@@ -123,9 +123,9 @@ class LocalAirflow:
         self.processes.start("scheduler", self.command("scheduler", "--skip-serve-logs"), environment)
 
     def wait_healthy(self, *, timeout_s: float = HEALTHY_S) -> None:
-        """Return when every component has reported. Tasks that are queued before the API server listens would fail.
+        """Return when every component is healthy. A task that is queued before the API server listens would fail.
 
-        :raises ServiceError: one has ended, or they are not all up in time.
+        :raises ServiceError: a component has ended, or not all are up in time.
         """
         health: dict[str, str] = {}
 
@@ -142,7 +142,7 @@ class LocalAirflow:
             )
 
     def wait_for_dag(self, dag_id: str, *, timeout_s: float = HEALTHY_S) -> None:
-        """:raises ServiceError: the DAG processor has not read it in time; the text has the import errors."""
+        """:raises ServiceError: the DAG processor has not read the DAG in time; the text has the import errors."""
 
         def read() -> bool:
             self.processes.require_alive()
@@ -156,7 +156,7 @@ class LocalAirflow:
             )
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line of ``airflow ...``; run it with `environment`."""
+        """The command line for ``airflow ...``; run it with `environment`."""
         return [*_airflow(), *arguments]
 
     def _start(self, name: str, *arguments: str) -> None:
@@ -164,7 +164,7 @@ class LocalAirflow:
 
 
 def processes_of(folder: Folder) -> Processes:
-    """The child processes of a folder, those of a former life included."""
+    """The child processes of a folder, also those of an earlier program."""
     return Processes(work=folder.work, logs=folder.logs, records=folder.root / "processes.json")
 
 
