@@ -1,4 +1,4 @@
-"""Do the states hold exactly what the ledger says? Asked before anything begins, and before each commit (P11)."""
+"""Do the states hold exactly what the ledger says? Checked before anything begins, and before each commit (P11)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs 
 
 
 def markers_of(topology: Topology) -> dict[str, Marker | None]:
-    """What each state that knows what is applied to it says of that."""
+    """State name -> its marker, for each state that knows which txids it holds."""
     markers: dict[str, Marker | None] = {}
     for name, spec in topology.states.items():
         if spec.factory.capabilities.knows_txids:
@@ -30,18 +30,18 @@ def markers_of(topology: Topology) -> dict[str, Marker | None]:
 
 
 def markers_of_open(topology: Topology, states: Mapping[str, State]) -> dict[str, Marker | None]:
-    """As :func:`markers_of`, of states that are open."""
+    """The same as :func:`markers_of`, for states that are open."""
     specs = topology.states
     return {name: state.marker() for name, state in states.items() if specs[name].factory.capabilities.knows_txids}
 
 
 def require_ledger_ahead(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
-    """A ledger that was wiped or restored gives used txids to new data: the states would skip it, or hold it twice.
-
-    A fence that a state has seen and the ledger never gave out proves it, as does a txid.
+    """A ledger that was wiped or restored gives used txids to new data: the states would skip the data, or hold them
+    twice. A fence that a state has seen and the ledger never gave out proves it; so does a txid.
 
     :param markers: state name -> marker.
-    :param view: read after the markers: others begin and commit meanwhile, and what a state held, the ledger knows.
+    :param view: read after the markers. Others may begin and commit meanwhile, so a later view knows all that a state
+        held.
     :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
     """
     for name, marker in markers.items():
@@ -60,21 +60,21 @@ def require_ledger_ahead(topology: str, markers: Mapping[str, Marker | None], vi
 
 
 def lacking(name: str, marker: Marker | None, view: LedgerView) -> Txids:
-    """What the ledger calls COMMITTED and a state does not hold.
+    """The txids that the ledger calls COMMITTED and a state does not hold.
 
-    :param view: read before the marker: what was committed then, the state must hold now.
+    :param view: read before the marker: the state must now hold everything that was committed then.
     """
     upto = view.pointer.committed
     needed = needed_by(view, name, upto)
     if needed is not None:
         return needed if marker is None else marker.lacks(needed)
-    # A ledger of version 1: what the state left out below its highest txid is taken from its own word.
+    # A ledger of version 1: below its highest txid the state itself says what it left out.
     return Txids.span(1 if marker is None else marker.high + 1, upto) - known_gaps(view, name)
 
 
 def require_states_whole(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
-    """No state may go on over a gap: what it lacks would be missing for good. A gap comes from a state that was
-    deleted, or restored from an old copy, or of which two workers have a copy each.
+    """No state may go on over a gap: what it lacks would be missing for good. A gap means that the state was deleted,
+    or restored from an old copy, or that two workers have a copy each.
 
     :param view: read before the markers.
     :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED (P11).
@@ -86,7 +86,8 @@ def require_states_whole(topology: str, markers: Mapping[str, Marker | None], vi
 
 
 def require_agreement(ledger: Ledger, topology: Topology) -> None:
-    """Ledger and states say the same. Since when each state belongs to the topology, a ledger of version 1 learns here.
+    """Checks that ledger and states say the same. A ledger of version 1 learns here since when each state belongs to
+    the topology.
 
     :raises LedgerBehindStateError: a state is ahead of the ledger.
     :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED.
@@ -104,7 +105,7 @@ def require_agreement(ledger: Ledger, topology: Topology) -> None:
 
 
 def _learn(ledger: Ledger, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
-    """From now on every gap is known, and a new one is noticed."""
+    """Records all gaps that exist now, so that a new one is noticed."""
     since, lost = {}, []
     for name, marker in markers.items():
         holes, gaps = NO_TXIDS if marker is None else Txids(marker.holes), known_gaps(view, name)
@@ -126,7 +127,7 @@ def empty_states(topology: Topology, before: Definition) -> list[str]:
             with spec.factory.make_state(spec) as state:
                 marker = state.marker()
         except TridentError:
-            continue  # whoever commits next says what is wrong with it
+            continue  # the next committer says what is wrong with it
         if marker is None or not marker.high:
             found.append(name)
     return found
@@ -135,11 +136,12 @@ def empty_states(topology: Topology, before: Definition) -> list[str]:
 def may_commit(
     ledger: Ledger, topology: Topology, view: LedgerView, txid: int, states: OpenStates, *, strictly: bool = False
 ) -> LedgerView | None:
-    """What says that its turn has come, and that ledger and states agree; None: it has not come.
+    """The view that shows that the transaction's turn has come and that ledger and states agree; None: it is not its
+    turn.
 
-    :param strictly: the ledger is read before and after the markers. A ledger only grows: where it agrees with
-        markers that were read after it, it would agree with them now, so that is done only where it does not.
-    :raises DefinitionChangedError: a committer of a former definition would not know of a state that was accepted
+    :param strictly: read the ledger again after the markers. That is only needed if the first check fails: a ledger
+        only grows, so if it agrees with markers that were read after it, it would also agree with them now.
+    :raises DefinitionChangedError: a committer of an older definition would not know a state that was accepted
         meanwhile.
     """
     if not isinstance(decide_commit(view, txid), Commit):
@@ -151,7 +153,7 @@ def may_commit(
     try:
         require_states_whole(topology.name, markers, view)
         if strictly:
-            view = ledger.view(txid)  # once more, after the markers
+            view = ledger.view(txid)  # again, after the markers
         require_ledger_ahead(topology.name, markers, view)
     except (LedgerBehindStateError, StateBehindLedgerError):
         if strictly:

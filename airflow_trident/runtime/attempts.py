@@ -1,4 +1,4 @@
-"""Attempts begin here: where a spout is opaque, an attempt chooses its batch (P2)."""
+"""Begins attempts. If a spout is opaque, an attempt chooses its batch (P2)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *,
 
 
 def _choosing(topology: Topology) -> MetadataOf:
-    """Asks the opaque spouts, each once per position: the ledger asks again when others write meanwhile."""
+    """Asks the opaque spouts, once per position: the ledger asks again when others write meanwhile."""
     spouts = {name: spout for name, spout in topology.spouts.items() if spout.kind is SpoutKind.OPAQUE}
     known: dict[str, dict[str, Json]] = {}
 

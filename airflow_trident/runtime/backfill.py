@@ -1,7 +1,7 @@
-"""Backfill: replay FAILED and SKIPPED transactions, each exactly once, lowest first.
+"""Backfill: replays FAILED and SKIPPED transactions, each exactly once, lowest first.
 
-A backfill may be killed at any point. What it was at is on a list of the ledger until it is processed, or committed if
-it is late, and the same backfill takes it up again (P12).
+A backfill may be killed at any point. The ledger lists each transaction that it began to replay until this is
+processed, or committed if it is late; the same backfill takes it up again (P12).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BackfillOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """What became of one transaction; `also_committed`: others that its commit sweep took along."""
+    """What became of one transaction; `also_committed`: other transactions that its commit sweep committed."""
 
     txid: int
     outcome: BackfillOutcome
@@ -49,8 +49,8 @@ class Backfilled:
 class Selection:
     """Which transactions: one range (both ends included; an end of None is open).
 
-    `failed`: whatever stays as it is unless a person comes: all that are FAILED, all whose replay was begun and has not
-    ended, and what is processed and waits for nobody.
+    `failed`: all that would stay as they are without a person: those that are FAILED, those whose replay began and has
+    not ended, and processed ones that wait for nobody.
     """
 
     first: int | None = None
@@ -73,13 +73,15 @@ class Selection:
 
 @dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """Replays transactions in this process, with the protocol of every other task: whoever else is at work, each state
-    has each transaction once in the end.
+    """Replays transactions in this process, with the protocol of every other task: whoever else is at work, in the end
+    each state has each transaction once.
 
-    :param owner: who replays; where it is a task, what an earlier try of it left is this one's.
-    :param group: how many are processed together, if that can be: see
-        :class:`~airflow_trident.runtime.drains.limits.DrainLimits`. What the commit pointer has passed goes by itself.
-    :raises ConfigurationError: `group` is a number, and the topology or a state of it goes one by one.
+    :param owner: who replays; a task also owns what an earlier try of it left.
+    :param group: how many are processed together, if possible: see
+        :class:`~airflow_trident.runtime.drains.limits.DrainLimits`. Transactions at or below the commit pointer are
+        processed alone.
+    :raises ConfigurationError: `group` is a number, but the topology or one of its states takes transactions one by
+        one.
     """
 
     ledger: Ledger
@@ -98,7 +100,7 @@ class Backfill:
         require_groups(self.topology.compile(), parse_group(self.group))
 
     def run(self, selection: Selection) -> list[Backfilled]:
-        """Replay the selected transactions that are not committed; a failure of one does not stop the others.
+        """Replays the selected transactions that are not committed; a failure of one does not stop the others.
 
         :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
         """
@@ -151,7 +153,7 @@ class Backfill:
         )
 
     def _one(self, txid: int, engine: Engine, *, leaves: bool) -> Backfilled:
-        """:param leaves: what others are at is left to them: nobody named this transaction."""
+        """:param leaves: leave the transaction to others who work on it, because nobody named it."""
         attempts = self._attempts()
         try:
             other = self._somebody_at(txid) if leaves else None
@@ -167,7 +169,7 @@ class Backfill:
         return self._committed(txid, engine)
 
     def _committed(self, txid: int, engine: Engine) -> Backfilled:
-        """The commit phase of one that is processed."""
+        """The commit phase of a processed transaction."""
         try:
             result = self._committer(engine).commit(txid, take_over=True)
         except TridentError as error:
@@ -181,7 +183,8 @@ class Backfill:
         return Backfilled(txid=txid, outcome=BackfillOutcome.PROCESSED, detail=why, also_committed=others)
 
     def _several(self, txids: Sequence[int], engine: Engine, *, leaves: bool) -> Iterator[Backfilled]:
-        """In passes and commits of as many as go together; then by itself what was not free."""
+        """Processes and commits together what can go together; afterwards the others, which were not free, one by
+        one."""
         left = list(txids)
         for ended in process_many(
             self.ledger,
@@ -211,7 +214,8 @@ class Backfill:
             yield self._told(self._one(txid, engine, leaves=leaves))
 
     def _left_over(self, engine: Engine, tried: Collection[int]) -> list[Backfilled]:
-        """Commit what is processed, or lost its batch, and whose turn has come: its run may have ended long ago."""
+        """Commits the next transaction if it is processed or lost its batch, and all that follow: its run may have
+        ended long ago."""
         view = self.ledger.view(0)
         first = view.pointer.committed + 1
         if not view.pending or first in tried:
@@ -225,7 +229,7 @@ class Backfill:
         return [Backfilled(txid=txid, outcome=BackfillOutcome.COMMITTED) for txid in committed]
 
     def _somebody_at(self, txid: int) -> str | None:
-        """Who else works on the transaction now, if its owner is a live worker that is listed."""
+        """Who else works on the transaction now: its owner, if that is listed as a live worker."""
         tx = self.ledger.view(txid).tx
         if tx is None or tx.status not in (Status.PROCESSING, Status.COMMITTING):
             return None
@@ -233,7 +237,7 @@ class Backfill:
         if tx.owner == me or tx.owner.is_same_task(me):
             return None
         if not tx.owner.worker and (tx.owner.host, tx.owner.pid) == (me.host, me.pid):
-            return None  # what this very process left when it could not be listed
+            return None  # this process left it when it could not be listed
         if not is_alive(self.ledger.workers(), tx.owner):
             return None
         return (
@@ -242,5 +246,5 @@ class Backfill:
 
 
 def is_unprocessed(tx: TxRecord) -> bool:
-    """Is there something to process? What is staged, too: who names it wants it run again."""
+    """Is there something to process? Also if it is staged: a caller that names it wants it to run again."""
     return not tx.status.is_final and tx.status is not Status.COMMITTING

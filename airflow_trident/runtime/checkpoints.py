@@ -1,7 +1,7 @@
-"""How far the checkpoints of a topology's stateful functions are, for people: reading only.
+"""How far the checkpoints of a topology's stateful functions are, for people. Only reads.
 
-The commit sweep drives the checkpoints (`states.keyvalue.checkpoints`): whoever commits next recovers first. So there
-is nothing to repair by hand after a crash, and this says what will be done.
+The commit sweep drives the checkpoints (`states.keyvalue.checkpoints`): the next committer recovers first. So nobody
+has to repair anything by hand after a crash; this module only says what the next committer will do.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from airflow_trident.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """One stateful node. `partitions`: namespace -> its marks. They are read one by one: during a commit they may be of
-    different moments."""
+    """One stateful node. `partitions`: namespace -> its marks. They are read one by one, so during a commit they may
+    show different moments."""
 
     state: str
     record: CheckpointRecord
@@ -26,9 +26,9 @@ class CheckpointView:
 
     @property
     def recovery(self) -> Action:
-        """What whoever comes next does first: INITSTATE if nothing was left unfinished."""
+        """What the next committer does first; INITSTATE if nothing was left unfinished."""
         step = decide(self.record, Mode.RECOVERING)
-        assert step is not None  # the column has no gap
+        assert step is not None  # every case has an action
         return step.action
 
 

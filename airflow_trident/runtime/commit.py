@@ -1,8 +1,8 @@
 """The commit phase: the sweep that commits, in order, every transaction whose turn has come.
 
-Staged batches are durable, so any process can commit any of them. A committer therefore never commits its own
-transaction only: a late replay of transaction 2 also commits 3 and 4 that were processed meanwhile, and nobody waits in
-vain for a task that has ended.
+Staged batches are durable, so any process can commit any of them. So a committer does not only commit its own
+transaction: a late replay of transaction 2 also commits 3 and 4 that were processed meanwhile, and nobody waits in vain
+for a task that has ended.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
 
 TAKEOVER_S = 60.0
-"""A commit of somebody who is not known to be alive is taken over when its gate was opened so long ago."""
+"""A commit whose owner is not known to be alive is taken over this long after its gate was opened."""
 
 EMIT_TRIES = 3
-"""So often one committer emits a transaction of somebody else again; then it is FAILED, and nobody waits for it. So
-often it takes up what it left unfinished itself: two tries of one task at once would supersede each other for ever."""
+"""A committer emits another's transaction again at most this often; then it is FAILED, and nobody waits for it. It
+takes up its own unfinished ones as often: else two tries of one task at once would supersede each other for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
     """`committed`: txids that this call committed, in order. `own`: the caller's transaction: AlreadyCommitted, by
-    whomever; else what it waits for. `view`: what that was decided on."""
+    whomever, or what it waits for. `view`: the view that this was decided on."""
 
     committed: tuple[int, ...]
     own: AlreadyCommitted | Wait | Blocked
@@ -95,10 +95,10 @@ class SweepResult:
 class Committer:
     """What a commit needs. `engine` is called only when a staged batch is gone and must be emitted again.
 
-    `takes_up`: is the attempt of a PROCESSING transaction one that the caller began itself, and is not at any more?
-    Whoever waits for the caller waits for it in vain: its turn come, it is emitted again.
-    `most_together`: so many waiting transactions are committed in one step at most; 1: each alone.
-    `go_on`: is asked to say COMMITTED first, for who begins the next transactions in the same step.
+    `takes_up`: did the caller itself begin the attempt of this PROCESSING transaction, and no longer works on it?
+    Nobody else ends that attempt, so the transaction is emitted again when its turn has come.
+    `most_together`: one step commits at most this many waiting transactions; 1: each alone.
+    `go_on`: is asked first to say COMMITTED: it may begin the next transactions in the same step.
     """
 
     ledger: Ledger
@@ -113,9 +113,9 @@ class Committer:
     go_on: GoOn = lambda _tickets: 0
     _emitted: Counter[int] = field(default_factory=Counter, init=False, repr=False)
     _fences: dict[int, int] = field(default_factory=dict, init=False, repr=False)
-    """Of groups whose gate it opened and that go on one by one, by txid."""
+    """Txid -> fence, of groups whose gate this committer opened and which it may commit one by one."""
     _held: list[CommitTicket] = field(default_factory=list, init=False, repr=False)
-    """Of the gate that was opened in the step that said PROCESSED, for the next sweep."""
+    """Tickets of a gate that was opened in the step that said PROCESSED, for the next sweep."""
 
     def commit(
         self,
@@ -125,10 +125,10 @@ class Committer:
         states: OpenStates | None = None,
         remembered: bool = False,
     ) -> SweepResult:
-        """Sweep: commit what can be committed now. Who has to wait does so elsewhere, and sweeps again.
+        """Sweeps: commits all that can be committed now. A caller that must wait waits elsewhere, and sweeps again.
 
-        :param take_over: do not leave anything to another committer that began it: the caller knows that it is dead.
-        :param states: already open, or to be kept open by the caller.
+        :param take_over: take over commits that other committers began: the caller knows that these are dead.
+        :param states: open already, or kept open by the caller.
         :param remembered: see :meth:`Ledger.view`.
         :raises TransitionError: `txid` was never begun.
         :raises LedgerBehindStateError: a state holds what the ledger does not know.
@@ -140,11 +140,11 @@ class Committer:
         return SweepResult(committed=tuple(committed), own=self._about(view, txid), view=view)
 
     def processed_at_gate(self, records: Sequence[TxRecord], manifest: Manifest, states: OpenStates) -> bool:
-        """PROCESSED and COMMITTING in one step, where the turn of what a pass staged has come and it goes together: the
-        next sweep commits it. False: nothing was changed, or not all of it fitted into the step.
+        """PROCESSED and COMMITTING in one step, if it is the turn of the transactions that a pass staged and they go
+        together; the next sweep commits them. False: nothing was changed, or not all of them fitted into the step.
 
         :param records: rising, as they are when they are PROCESSED.
-        :raises FencedError, TransitionError: one of them is in other hands by now.
+        :raises FencedError, TransitionError: somebody else has changed one of them.
         """
         first, many = records[0], len(records)
         path = first.staged.manifest if first.staged is not None else ""
@@ -153,13 +153,13 @@ class Committer:
             return False
         whole = len(first_group(records, {path: manifest})) == many
         if not whole or GroupCommitter.is_followed(self.ledger, records, manifest, self.most_together):
-            return False  # one gate for both is a step less
+            return False  # one gate for both saves a step
         view = replace(self.ledger.view(first.txid, remembered=True), tx=first)
         try:
             if may_commit(self.ledger, self.topology, view, first.txid, states) is None:
                 return False
         except USER_ERRORS:
-            return False  # the sweep says it, when they are PROCESSED
+            return False  # the sweep raises it again, when they are PROCESSED
         done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=one.staged) for one in records if one.staged]
         tickets = self.ledger.processed_and_gate(done, owner=self.attempts.owner)
         self._fences.update({one.txid: one.fence for one in tickets})
@@ -175,7 +175,7 @@ class Committer:
         return decision
 
     def _sweep(self, own: int, states: OpenStates, take_over: bool, remembered: bool) -> list[int]:
-        """Commit from the pointer upwards until one is not ready, and `own` if it comes late, below the pointer."""
+        """Commits from the pointer upwards until one is not ready; and `own` if it is late, below the pointer."""
         done: list[int] = []
         first = self.ledger.view(own, remembered=remembered)
         if first.tx is not None and own <= first.pointer.committed:
@@ -184,7 +184,7 @@ class Committer:
                 done.append(own)
         txid, alone, known = first.pointer.committed + 1, 0, not done
         while txid < first.next_txid:
-            # What was just read of the own one holds while nothing was committed before it.
+            # The first view of the own transaction is valid as long as nothing was committed before it.
             view = first if txid == own and known else self.ledger.view(txid, remembered=remembered)
             if view.tx is None or view.tx.status.lets_others_pass:
                 txid += 1
@@ -208,13 +208,13 @@ class Committer:
         return done
 
     def _held_from(self, tx: TxRecord) -> tuple[CommitTicket, ...]:
-        """The tickets that were given out with its own, to be used once."""
+        """The held tickets, if the first of them belongs to `tx`. They are used only once."""
         held = tuple(self._held)
         self._held.clear()
         return held if held and (held[0].txid, held[0].fence) == (tx.txid, tx.fence) else ()
 
     def _is_left(self, tx: TxRecord) -> bool:
-        """Is its commit in other hands? Not if this committer opened its gate, with those of a group."""
+        """Is its commit in other hands? Not if this committer opened its gate, as one of a group."""
         return tx.fence != self._fences.get(tx.txid, -1) and is_left_to_its_committer(self.ledger, tx)
 
     def _together(
@@ -226,7 +226,7 @@ class Committer:
         remembered: bool,
         held: Sequence[CommitTicket],
     ) -> GroupEnd | None:
-        """Commit what can be committed in one step from here on; None: the first one goes alone."""
+        """Commits what can be committed in one step from here on; None: the first one goes alone."""
         tx = view.tx
         if tx is None or self.most_together < 2 or not isinstance(decide_commit(view, tx.txid), Commit):
             return None
@@ -252,8 +252,8 @@ class Committer:
         return end
 
     def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
-        """Its turn has come: emit again what lost its batch, and what the caller left unfinished; None if that fails.
-        What others have in hand stays."""
+        """The transaction's turn has come: emits it again if it lost its batch or the caller left it unfinished; None
+        if that fails. A transaction that others work on stays as it is."""
         decision, tx = decide_commit(view, txid), view.tx
         unfinished = isinstance(decision, Wait) and decision.on == txid and tx is not None and self.takes_up(tx)
         if isinstance(decision, EmitAgain):
@@ -265,7 +265,7 @@ class Committer:
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
 
     def _try(self, view: LedgerView, txid: int, states: OpenStates, held: Sequence[CommitTicket] = ()) -> bool:
-        """Commit one transaction if its turn has come; False if it has not, or a newer committer took it."""
+        """Commits one transaction if its turn has come; False if it has not, or a newer committer took it."""
         ready = view if held else may_commit(self.ledger, self.topology, view, txid, states)
         if ready is None:
             return False
@@ -277,8 +277,8 @@ class Committer:
         return False
 
     def _commit_now(self, view: LedgerView, txid: int, states: OpenStates, ticket: CommitTicket | None) -> bool | None:
-        """Gate, unless there is a ticket; states, COMMITTED. False: it is in other hands; None: it is still in these,
-        but another transaction's commit (late, or the one above a late one) had a higher fence in a state meanwhile."""
+        """Gate, unless there is a ticket; states, COMMITTED. False: others took it; None: they did not, but another
+        transaction's commit (late, or the one above a late one) gave a state a higher fence meanwhile."""
         try:
             ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner)
             reached(Milestone.GATE_OPENED, txid)
@@ -295,9 +295,9 @@ class Committer:
             raise
         except TransitionError:
             if self.ledger.view(txid).tx == view.tx:
-                raise  # refused although nothing changed meanwhile: trying again would be in vain
+                raise  # refused although nothing changed meanwhile: trying again does not help
             return False
-        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: people wait, and wonder
+        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: waiting people look for it
             self._note(ticket, error)
             raise
         reached(Milestone.COMMITTED, txid)
@@ -309,7 +309,7 @@ class Committer:
             note_error(self.ledger, ticket.txid, error, rows=self.attempts.rows_in_errors)
 
     def _staged(self, ticket: CommitTicket) -> dict[str, Batch]:
-        """:raises StagingError: it cannot be read."""
+        """:raises StagingError: the staged batch cannot be read."""
         area = StagingArea(self.staging_root)
         manifest, plan = manifest_of(area, self.ledger, ticket.staged), self.topology.compile()
         tell_other_code(manifest, plan, self.progress)
@@ -317,10 +317,10 @@ class Committer:
         return {sink.name: staged_batch(area, manifest, ticket, sink, whole=sink.name in whole) for sink in plan.staged}
 
     def _apply(self, ticket: CommitTicket, states: OpenStates) -> tuple[CommitTicket, dict[str, int]]:
-        """Apply the staged batch to every state; where it is gone, emit it again first, also where that is seen while
-        it is applied: a state that has it knows so. The ticket that holds now, and :attr:`TxRecord.late_rows`.
+        """Applies the staged batch to every state. A batch that is gone is emitted again first, also if that shows only
+        now: a state that has it says so. Returns the valid ticket and :attr:`TxRecord.late_rows`.
 
-        :raises ConfigurationError: what was emitted again is gone again.
+        :raises ConfigurationError: the staged batch is gone again after the last try.
         """
         tries = 0
         while True:
@@ -359,9 +359,9 @@ class Committer:
         return late_rows
 
     def _emit(self, txid: int, *, mine: bool) -> bool:
-        """Emit a transaction whose turn has come and that nobody is at: whoever emitted it may have ended long ago.
+        """Emits a transaction whose turn has come and that nobody works on: its emitter may have ended long ago.
 
-        :param mine: its failure is that of the caller; of another's it is only noted.
+        :param mine: the caller's transaction: its failure is raised; another's is only noted.
         """
         self._emitted[txid] += 1
         attempts = self.attempts
@@ -372,7 +372,7 @@ class Committer:
             with self.engine() as engine:
                 run_attempt(self.ledger, self.topology, record, engine, self.staging_root, attempts, self.progress)
         except (FencedError, TransitionError):
-            return False  # somebody else is at it
+            return False  # somebody else works on it
         except TridentError as error:
             if mine:
                 raise
@@ -388,9 +388,9 @@ class Committer:
 
 
 def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
-    """The one rule about a commit that somebody else began. It stays his while he is a live worker of the topology, and
-    for :data:`TAKEOVER_S` in any case. Clocks that differ change that time: a take-over too early only costs work, as
-    the fence decides."""
+    """The one rule for a commit that somebody else began: leave it to its owner while that is a live worker of the
+    topology, and for :data:`TAKEOVER_S` in any case. Clocks that differ change that time; a take-over too early only
+    costs work, because the fence decides."""
     if tx.status is not Status.COMMITTING:
         return False
     began_ms = tx.times_ms.get(Status.COMMITTING.value, 0)

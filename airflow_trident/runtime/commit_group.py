@@ -1,8 +1,8 @@
-"""Waiting transactions are committed together: one step of the ledger opens the gate of all, each state takes all in
-one step, and one step of the ledger says COMMITTED.
+"""Commits waiting transactions together: one step of the ledger opens the gate of all, each state takes all in one
+step, and one step of the ledger says COMMITTED.
 
-A group is nothing durable. Whoever finds one that was left goes on with its members alone, or in another cut, and ends
-the same: fences and markers decide.
+A group is not durable. A committer that finds an unfinished one commits its members alone, or in other groups, with the
+same result: fences and markers decide.
 """
 
 from __future__ import annotations
@@ -45,19 +45,22 @@ if TYPE_CHECKING:
     from airflow_trident.plan.graph import SinkNode
 
 OVERTAKEN_TIMES = 10
-"""So often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
+"""How often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
 
 GoOn: TypeAlias = Callable[[Sequence[CommitTicket]], int]
-"""Says COMMITTED of the first of these in a step that also begins what comes next; of how many: 0, nothing was done."""
+"""Says COMMITTED for the first of these, in a step that also begins the next transactions. Returns for how many; 0:
+nothing was done."""
 
 FIRST_LOOK = 8
-"""So many transactions behind one that can commit are read together at first, then so many times as many."""
+"""How many transactions behind one that can commit are read together at first; each next reading takes that many
+times more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEnd:
-    """`committed`: by this call, in order. If there are none, they are in other hands now (`elsewhere`), or the first
-    one is to be committed alone, and with it all up to `upto`; `gated`: the tickets of these, whose gates are open."""
+    """`committed`: by this call, in order. If it is empty, others have taken the transactions (`elsewhere`), or the
+    first one must be committed alone, and all others up to `upto`, too; `gated`: the tickets of these, whose gates are
+    open."""
 
     committed: tuple[int, ...] = ()
     elsewhere: bool = False
@@ -67,7 +70,7 @@ class GroupEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupCommitter:
-    """Commits groups; :class:`~airflow_trident.runtime.commit.Committer` asks it to, and has the same members."""
+    """Commits groups for :class:`~airflow_trident.runtime.commit.Committer`, and has the same members."""
 
     ledger: Ledger
     topology: Topology
@@ -80,7 +83,7 @@ class GroupCommitter:
     def waiting(
         self, view: LedgerView, is_free: Callable[[TxRecord], bool], most: int, *, remembered: bool
     ) -> tuple[TxRecord, ...]:
-        """What can commit from the transaction of `view` on, whose turn has come; empty: it goes alone.
+        """The transactions that can commit together, from that of `view` on, whose turn has come; empty: it goes alone.
 
         :param is_free: see :func:`~airflow_trident.runtime.waiting_runs.waiting_run`.
         """
@@ -92,7 +95,7 @@ class GroupCommitter:
 
     @staticmethod
     def is_followed(ledger: Ledger, records: Sequence[TxRecord], manifest: Manifest, most: int) -> bool:
-        """Has the transaction after these been processed before them, as far as is remembered, and may go with them?"""
+        """Is the next transaction processed already, as far as is remembered, and may it go with these?"""
         txid = records[-1].txid + 1
         if len(records) >= most or manifest.inseparable or txid >= ledger.view(0, remembered=True).next_txid:
             return False
@@ -100,7 +103,7 @@ class GroupCommitter:
         return after is not None and after.status is Status.PROCESSED
 
     def _above(self, view: LedgerView, remembered: bool) -> Iterator[TxRecord]:
-        """The records above that of `view`, read as they are looked at: mostly the first of them waits for nothing."""
+        """The records above that of `view`, read only when needed: mostly the first of them is not ready."""
         assert view.tx is not None
         txid, many = view.tx.txid + 1, FIRST_LOOK
         while txid < view.next_txid:
@@ -118,7 +121,7 @@ class GroupCommitter:
         """Gate, states, COMMITTED, for the first of these that go together; None: the first one goes alone.
 
         :param held: tickets of an open gate; used if they are those of the group.
-        :raises TridentError: a store or the ledger does not answer. It goes on with the next sweep.
+        :raises TridentError: a store or the ledger does not answer. The next sweep goes on.
         """
         group, manifests = self._group_of(waiting)
         if len(group) < 2:
@@ -130,7 +133,7 @@ class GroupCommitter:
                 end = self._once(txids, manifests, states, held if known else ())
                 if end is not None:
                     return end
-        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: people wait, and wonder
+        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: waiting people look for it
             note_error(self.ledger, txids[0], error, rows=self.attempts.rows_in_errors)
             raise
         return GroupEnd(elsewhere=True)
@@ -145,7 +148,7 @@ class GroupCommitter:
                 try:
                     found[record.staged.manifest] = manifest_of(area, self.ledger, record.staged)
                 except (StagingError, NewerRecordError):
-                    break  # whoever commits it alone emits it again, or says what is wrong
+                    break  # the committer that commits it alone emits it again, or says what is wrong
         return first_group(waiting, found), found
 
     def _once(
@@ -155,7 +158,7 @@ class GroupCommitter:
         states: OpenStates,
         tickets: Sequence[CommitTicket],
     ) -> GroupEnd | None:
-        """None: still in these hands, but another transaction's commit had a higher fence in a state meanwhile."""
+        """None: others did not take it, but another transaction's commit gave a state a higher fence meanwhile."""
         try:
             tickets = tickets or self.ledger.gate_many(txids, owner=self.attempts.owner)
             _told(Milestone.GATE_OPENED, tickets)
@@ -164,7 +167,7 @@ class GroupCommitter:
         except FencedError:
             return self._fenced(tickets)
         except TransitionError:
-            return GroupEnd(upto=txids[-1], gated=tuple(tickets))  # somebody was at one of them meanwhile
+            return GroupEnd(upto=txids[-1], gated=tuple(tickets))  # somebody changed one of them meanwhile
         except TridentError as error:
             if error.outcome is not Outcome.FAIL and not isinstance(error, StagingError | UserCodeError):
                 raise
@@ -197,9 +200,9 @@ class GroupCommitter:
             _told(Milestone.APPLIED, tickets)
 
     def _staged(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest]) -> dict[str, list[pa.Table]]:
-        """State -> the batch of each ticket, in their order, or one of all of them.
+        """State -> the batches of the tickets, in their order, or one batch of all of them.
 
-        :raises StagingError: they cannot be read, or not taken apart.
+        :raises StagingError: they cannot be read, or cannot be separated.
         """
         area, parts = StagingArea(self.staging_root), dict[str, dict[int, int]]()
         for ticket in tickets:
@@ -217,7 +220,7 @@ class GroupCommitter:
                     _require_whole(tickets, attempts)
                     return tables
                 found.update(zip(attempts, tables, strict=True))
-            # Who was processed together need not follow on each other: one between them had a pass of its own.
+            # Transactions that were processed together need not be neighbours: one between them had its own pass.
             return [found[ticket.txid] for ticket in tickets]
 
         return {sink.name: batches(sink) for sink in self.topology.compile().staged}
@@ -231,7 +234,7 @@ class GroupCommitter:
 
 
 def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -> None:
-    """Keep what a commit ended with on the record, for who waits and wonders.
+    """Notes on the record how a commit failed, for people who wait.
 
     :param rows: see :class:`~airflow_trident.runtime.phases.Attempts`.
     """
@@ -242,10 +245,10 @@ def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -
 
 
 def _require_whole(tickets: Sequence[CommitTicket], merged: Mapping[int, int]) -> None:
-    """Between the look at what waits and the gate somebody may have processed some of it again, merged by key: one
-    batch of some would be taken for that of all.
+    """Somebody may have processed some of the waiting transactions again before the gate, merged by key: then a batch
+    of some would be taken for a batch of all.
 
-    :raises InseparableError: there are others at the gate than those that were merged.
+    :raises InseparableError: the gate has other transactions than those that were merged.
     """
     others = [one.txid for one in tickets if one.txid not in merged]
     if others:

@@ -1,10 +1,10 @@
 """The commit phase beyond the staged batch: what depends on what the batch changed in a state.
 
-After a state has transaction n, its values of the batch's keys cannot change before n is COMMITTED, because n+1 is
-applied only then. Reading them, computing what is downstream, and applying that under the same ticket can therefore be
-done again after a kill at any point, with the same result; a state that has n already says so. Whoever is late to read
-(another committer has finished n, and n+1 has changed the values) holds a lower fence than every state downstream has
-seen, and is refused there.
+When a state has transaction n, its values for the batch's keys cannot change before n is COMMITTED, because n+1 is
+applied only then. So reading them, computing what is downstream, and applying that under the same ticket can be
+repeated after a kill at any point, with the same result; a state that has n already says so. A committer may read too
+late, when another one has finished n, and n+1 has changed the values. But then its fence is lower than the one that
+every state downstream has seen, and these states refuse it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ def apply_downstream(
     apply: Apply,
     progress: Progress,
 ) -> None:
-    """Run the levels of the commit phase in order, each after the states that it reads have the transaction.
+    """Runs the levels of the commit phase in order, each after the states that it reads have the transaction.
 
-    It runs in this process: what a batch changes is small beside what was read for it.
+    It runs in this process, because the changes of a batch are small compared with what was read for it.
 
-    :param batches: what was staged, by state and by the name of what is handed on; grows by what the levels give.
-    :param apply: brings a batch into a state, by its name.
+    :param batches: what was staged, by the name of the state or of the carried tuples; the results of the levels are
+        added.
+    :param apply: applies a batch to a state, by its name.
     """
     for level in plan.commit:
         tables = {name: batches[name] for name in level.carried}
@@ -69,8 +70,8 @@ def apply_downstream(
 
 
 def require_distinct_keys(plan: Plan, batches: dict[str, pa.Table]) -> None:
-    """What an upsert would refuse is refused before any state is touched: another state of the transaction would have
-    it already.
+    """Refuses a batch that an upsert would refuse, before any state is touched: otherwise another state of the
+    transaction would have it already.
 
     :param batches: what was staged, by state.
     :raises UserCodeError: two tuples of a batch have the same key and different values, and nothing says which counts.
@@ -85,7 +86,7 @@ def require_distinct_keys(plan: Plan, batches: dict[str, pa.Table]) -> None:
 
 
 def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
-    """What the batch changed: key and value fields of each of its keys that has a value now; for windows, tuples of
+    """What the batch changed: key and value fields, for each of its keys that has a value now; for windows, tuples of
     completed windows."""
     if isinstance(spec.updater, WindowUpdater):
         return spec.updater.emitted(state.get_many)
@@ -96,7 +97,7 @@ def new_values(spec: StateSpec, state: State, batch: pa.Table) -> pa.Table:
 
 
 def with_commit_time(spec: StateSpec, ticket: CommitTicket, batch: pa.Table) -> pa.Table:
-    """The batch as a window of time gets it: one tuple behind it says what time it is, also when the batch is empty."""
+    """The batch for a window of time: one more tuple at its end says what time it is, also if the batch is empty."""
     if not isinstance(spec.updater, WindowUpdater) or COMMIT_TIME not in names_of(spec.staged):
         return batch
     time_ms = ticket.time_ms if spec.updater.time == COMMIT_TIME else ticket.begun_ms
@@ -105,9 +106,9 @@ def with_commit_time(spec: StateSpec, ticket: CommitTicket, batch: pa.Table) -> 
 
 
 def note_overlooked(spec: StateSpec, state: State, txid: int, progress: Progress) -> int:
-    """Say which tuples a window did not take as others in the highest transaction.
+    """Reports tuples of the highest transaction that a window did not treat like the others.
 
-    :return: how many came too late for all their windows, and are in none; 0 of any other state.
+    :return: how many came too late for all their windows, and are in none; 0 for any other state.
     """
     if not isinstance(spec.updater, WindowUpdater):
         return 0
@@ -134,7 +135,7 @@ def _spec(plan: Plan, name: str) -> StateSpec:
 def level_job(
     plan: Plan, level: CommitLevel, ticket: CommitTicket, tables: dict[str, pa.Table], progress: Progress
 ) -> Job:
-    """The level with its tuples, as work for an engine."""
+    """The level and its tuples, as a job for an engine."""
     stages = tuple(_with_tuples(stage, tables) for stage in level.stages)
     return Job(
         plan=replace(plan, stages=stages, commit=()),
@@ -153,9 +154,9 @@ def _with_tuples(stage: Stage, tables: dict[str, pa.Table]) -> Stage:
 
 
 def require_all_fed(topology: Topology, ticket: CommitTicket, fed: set[str]) -> None:
-    """COMMITTED means that every state has it (P8).
+    """COMMITTED means that every state has the transaction (P8).
 
-    :raises CorruptError: the plan left one out.
+    :raises CorruptError: the plan left a state out.
     """
     left_out = topology.states.keys() - fed
     if left_out:

@@ -1,5 +1,5 @@
-"""The verbs of :mod:`airflow_trident.runtime.phases` for several transactions: begun, attempted and recorded in a step
-of the ledger each. What that does to each of them is what its own step would do (P1 to P5)."""
+"""The verbs of :mod:`airflow_trident.runtime.phases` for several transactions: one step of the ledger begins them, one
+starts their attempts, one records them. Each step does to each transaction what its own step would do (P1 to P5)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ def coordinate_many(
     ask_lag: bool = False,
     rows_in_errors: bool = True,
 ) -> BeginManyResult:
-    """Give each claim its transaction, as :func:`~airflow_trident.runtime.phases.coordinate` does for one, in one step;
-    as many as there are batches, room and records that fit into it. Parameters and errors are those of that function.
+    """Gives each claim its transaction, in one step, as :func:`~airflow_trident.runtime.phases.coordinate` does for
+    one: for as many as there are batches, room, and records that fit into the step. Parameters and errors are those of
+    that function.
 
-    :param claims: at least one, in the order of the transactions that they are to have.
+    :param claims: at least one, in the order of their transactions.
     """
     with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as told:
         require_definition(ledger, topology, check_states=check_states)
@@ -68,9 +69,9 @@ def commit_and_coordinate(
     attempt_by: Owner | str,
     ask_lag: bool,
 ) -> CommittedAndBegun:
-    """COMMITTED and :func:`coordinate_many` in one step. Who goes on must :func:`tell_success` afterwards.
+    """COMMITTED and :func:`coordinate_many` in one step. The caller must :func:`tell_success` afterwards.
 
-    What is wrong with a source is raised, and nothing is changed: the two steps by themselves say what it is.
+    An error of a source is raised, and nothing is changed: the two single steps then say what is wrong.
     """
     require_definition(ledger, topology, check_states=False)
     opened = coordinators.opened()
@@ -91,12 +92,12 @@ def commit_and_coordinate(
 
 
 def new_records(begun: Sequence[Begun]) -> list[TxRecord]:
-    """Those that the very call began."""
+    """The records that this call began."""
     return [one.record for one in begun if one.new and one.record is not None]
 
 
 def _batches(coordinators: Mapping[str, Coordinator]) -> BatchesOf:
-    """A transaction has a batch of each stream that has something for it; the last ones of a group may have fewer."""
+    """A transaction has a batch of each stream that has one for it; the last transactions of a group may have fewer."""
 
     def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
         found = {name: one.next_batches(txid, position.get(name), most)[:most] for name, one in coordinators.items()}
@@ -107,7 +108,7 @@ def _batches(coordinators: Mapping[str, Coordinator]) -> BatchesOf:
 
 
 def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | None:
-    """About how many bytes a transaction has to read; None: one of its spouts does not know."""
+    """About how many bytes a transaction reads; None: one of its spouts does not know."""
     sizes = [
         coordinators[name].size_bytes(codec.require_json(metadata, "the metadata"))
         for name, metadata in record.metadata.items()
@@ -118,10 +119,10 @@ def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | 
 
 
 def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], attempts: Attempts) -> list[TxRecord]:
-    """New attempts of all of these, in as few steps as take them.
+    """New attempts of all of these, in as few steps as possible.
 
     :param txids: rising, of a topology without opaque spouts.
-    :raises TransitionError, FencedError: one of them is in other hands by now; some may have their attempt.
+    :raises TransitionError, FencedError: somebody else has changed one of them; some may have their attempt.
     """
     records: list[TxRecord] = []
     while len(records) < len(txids):
@@ -134,7 +135,7 @@ def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], attempts: 
 
 
 def publish_group(manifest: Manifest, staging_root: str, chunk_bytes: int) -> dict[int, StagedRef]:
-    """Make the result of a pass visible: what each of its transactions has staged.
+    """Makes the result of a pass visible. Returns what each of its transactions has staged.
 
     :param chunk_bytes: see :meth:`StagingArea.publish`.
     """
@@ -149,7 +150,7 @@ def publish_group(manifest: Manifest, staging_root: str, chunk_bytes: int) -> di
 def record_processed_many(ledger: Ledger, records: Sequence[TxRecord], staged: Mapping[int, StagedRef]) -> None:
     """PROCESSED, if all attempts are still the current ones.
 
-    :raises StaleAttemptError, TransitionError: one of them is not. Those before it may be recorded.
+    :raises StaleAttemptError, TransitionError: one attempt is not. Transactions before it may be recorded.
     """
     left = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in records]
     while left:

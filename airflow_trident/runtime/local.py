@@ -1,6 +1,6 @@
-"""The protocol in one process: recover what is unfinished, then one transaction after another until nothing is new.
+"""The protocol in one process: finishes unfinished transactions, then runs one after another until nothing is new.
 
-For notebooks, tests and small jobs. The same ledger, promises and states as in Airflow; what differs is only that
+For notebooks, tests and small jobs. Ledger, promises and states are the same as in Airflow; the only difference is that
 nobody else is at work.
 """
 
@@ -31,7 +31,7 @@ _PROGRAM = "LocalRunner"
 def owner_of_this_process(program: str = "") -> Owner:
     """User, host and process.
 
-    :param program: what it calls itself.
+    :param program: the name that the program gives itself.
     """
     return Owner(program=program, user=getpass.getuser(), host=socket.gethostname(), pid=os.getpid())
 
@@ -56,7 +56,7 @@ class LocalRunner:
         require_place("the staging folder", self.staging_root)
 
     def run(self, *, max_transactions: int | None = None) -> list[int]:
-        """Commit everything that is there, at most `max_transactions` new transactions; their txids.
+        """Commits everything that is there, with at most `max_transactions` new transactions. Returns their txids.
 
         :raises BlockedError: a lower transaction is FAILED.
         """
@@ -80,7 +80,7 @@ class LocalRunner:
         return done
 
     def recover(self) -> list[int]:
-        """Bring every transaction that was begun and not committed to its end, lowest first."""
+        """Finishes every transaction that was begun and not committed, lowest first."""
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
             return self._recover(me)
 

@@ -1,4 +1,4 @@
-"""Are there more rows for a state than whoever commits should hold at once? Counted before any state is touched."""
+"""Are there more rows for a state than a committer should hold at once? Counted before any state is touched."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from airflow_trident.runtime.staged_batches import needed_whole
 from airflow_trident.staging.manifest import Manifest
 
 DEFAULT_MAX_MERGE_ROWS = 10_000_000
-"""Some gigabytes as Python's rows."""
+"""These are some gigabytes as Python's rows."""
 
 
 def require_mergeable(manifest: Manifest, plan: Plan, most: int) -> None:
-    """:param most: rows that a commit may hold of a state at once.
-    :raises ConfigurationError: what was staged has more for a state that takes its batch whole. It names the
+    """:param most: how many rows of a state a commit may hold at once.
+    :raises ConfigurationError: more rows were staged for a state that takes its batch whole. The error names the
         transaction, unless several were staged together: alone each may be small enough.
     """
     whole, rows = needed_whole(plan), manifest.rows

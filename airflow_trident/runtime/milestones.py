@@ -1,6 +1,6 @@
-"""The milestones of a transaction, told to who wants to know: a log, a measurement, a test that kills the process.
+"""The milestones of a transaction, for a log, a measurement, or a test that kills the process.
 
-Nobody is told unless somebody asked to be, with :func:`told`.
+Only listeners of :func:`tell` and :func:`told` are called.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 
 class Milestone(StrEnum):
-    """What has just been done. A kill right behind any of them changes nothing about the final state (P9)."""
+    """What has just been done. A kill right after any of them changes nothing about the final state (P9)."""
 
     BEGUN = "begun"
     ATTEMPT_STARTED = "attempt-started"
@@ -33,19 +33,19 @@ _listeners: list[Listener] = []
 
 
 def reached(milestone: Milestone, txid: int) -> None:
-    """Tell who wants to know."""
+    """Calls all listeners."""
     for listener in _listeners:
         listener(milestone, txid)
 
 
 def tell(listener: Listener) -> None:
-    """From now on, in this process and in what it forks."""
+    """Calls the listener from now on, in this process and its forks."""
     _listeners.append(listener)
 
 
 @contextmanager
 def told(listener: Listener) -> Iterator[None]:
-    """Within the block."""
+    """Calls the listener within the block."""
     tell(listener)
     try:
         yield

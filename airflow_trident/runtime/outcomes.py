@@ -1,5 +1,5 @@
-"""How a coordinator ended, noted in the ledger for people. Else a topology that cannot begin looks like one with
-nothing to do."""
+"""Notes in the ledger, for people, how a coordinator ended. Otherwise a topology that cannot begin would look like one
+with nothing to do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_trident.types import Json
 
 
 def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> None:
-    """Whatever goes wrong with that fails nobody."""
+    """If this fails, nothing else fails."""
     with suppress(Exception):
         ledger.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, error=error))
 
@@ -36,7 +36,7 @@ def tell_result(ledger: Ledger, claim: Claim, result: BeginResult | BeginManyRes
 
 
 def tell_plan(ledger: Ledger, topology: Topology) -> None:
-    """Keep the plan's picture, where the ledger has another one; whatever goes wrong with that fails nobody."""
+    """Keeps the plan's picture if the ledger has another one. If this fails, nothing else fails."""
     with suppress(Exception):
         note_picture(ledger, picture_of(topology.compile()))
 
@@ -45,19 +45,20 @@ def tell_plan(ledger: Ledger, topology: Topology) -> None:
 def telling(
     ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True
 ) -> Iterator[Callable[[BeginResult | BeginManyResult], None]]:
-    """Around a look at the sources: an error is told before it goes on, a result by what this gives. That a transaction
-    was begun is in the step that begins it; for room in the window most wait too shortly to speak of it."""
+    """Wraps a look at the sources: notes an error before it is raised further, and a result that is passed to the
+    yielded function. The step that begins a transaction notes that itself. A wait for room in the window is not noted:
+    most are short."""
     try:
         yield partial(tell_result, ledger, claim)
     except (LedgerUnavailableError, OutcomeUnknownError):
-        raise  # the ledger would not hear of it either, and each try takes its deadline
+        raise  # the ledger could not note it either, and each try takes its deadline
     except Exception as error:
         tell(ledger, claim, OutcomeKind.ERROR, recorded_text(error, rows=rows_in_errors))
         raise
 
 
 def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json]], dict[str, Lag]]:
-    """What the sources have beyond a position, of those that can say."""
+    """How much the sources have beyond a position, for those that can say."""
 
     def asked(position: dict[str, Json]) -> dict[str, Lag]:
         found: dict[str, Lag] = {}

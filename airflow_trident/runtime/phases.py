@@ -1,7 +1,7 @@
-"""The verbs of the protocol: coordinate, process, commit. No Airflow, no Spark: all they need is handed in.
+"""The verbs of the protocol: coordinate, process, commit. No Airflow, no Spark: the caller passes all they need.
 
-Each verb may be killed at any point and run again, by anybody, any number of times (P9). The order of durable steps is
-what makes that true: intent first (the attempt, COMMITTING), then the effect, then the fact.
+Each verb may be killed at any point and run again, by anybody, any number of times (P9). The order of durable steps
+makes that possible: first the intent (the attempt, COMMITTING), then the effect, then the fact.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 
 class OnFailure(StrEnum):
-    """What becomes of a transaction whose attempts are used up."""
+    """What becomes of a transaction that has no attempts left."""
 
     BLOCK = "block"
     """FAILED: later commits wait until a person replays or skips it."""
@@ -71,12 +71,12 @@ def coordinate(
     rows_in_errors: bool = True,
     coordinators: OpenCoordinators | None = None,
 ) -> BeginResult:
-    """Give the claim its transaction: decide the batch of each stream and record it (Storm: $batch's first half).
+    """Gives the claim its transaction: decides the batch of each stream and records it (Storm: $batch's first half).
 
     :param attempt_by: see :meth:`Ledger.begin`.
-    :param check_states: false for a caller that did this before and goes from transaction to transaction: the states
-        are not looked at, the definition as it was last seen.
-    :param ask_lag: ask the sources what they have beyond a new transaction, for people; it costs another look at them.
+    :param check_states: False for a caller that did this before and goes from transaction to transaction: the states
+        are not read, and the definition is compared with a remembered one.
+    :param ask_lag: ask the sources what they have beyond a new transaction, for people; this reads them once more.
     :param rows_in_errors: see :class:`Attempts`.
     :param coordinators: of a caller that goes from transaction to transaction, and closes them.
     :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
@@ -94,7 +94,7 @@ def coordinate(
 
 
 def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool) -> None:
-    """The ledger is that of this topology, and agrees with the states.
+    """Checks that the ledger belongs to this topology and agrees with the states.
 
     :param check_states: see :func:`coordinate`, whose errors it raises.
     """
@@ -132,8 +132,8 @@ def _begin(
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
-    """Tell coordinators which transactions are committed, if they want to know. The ledger says it, so never too early;
-    and each time again, so a kill loses nothing."""
+    """Tells coordinators that implement `success` which transactions are committed. The ledger says so, so it is never
+    too early; and they are told again each time, so a kill loses nothing."""
     told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
     if not told:
         return
@@ -152,14 +152,14 @@ class ProcessOutcome(StrEnum):
     COMMIT_UNDER_WAY = "commit under way"
     ALREADY_PROCESSED = "processed already, in a run that has ended"
     SUPERSEDED = "superseded by a newer attempt"
-    """Opaque: a lower transaction took the batch of this one, and somebody else emits it again."""
+    """Opaque: a lower transaction took this one's batch, and somebody else emits it again."""
     WAITS_FOR_BATCH = "waits for the batch of the transaction before it"
     """Opaque: it has no batch; a committer emits it again when its turn comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessResult:
-    """`attempt` and `staged` are those of this call; None where nothing was to do."""
+    """`attempt` and `staged` are those of this call; None if there was nothing to do."""
 
     txid: int
     outcome: ProcessOutcome
@@ -170,8 +170,8 @@ class ProcessResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """Who tries (a text names a program), and what a failure means. `last_try`: the caller will not try again.
-    `timeout_s`: of one attempt. `replays`: it is a backfill: see :meth:`Ledger.start_attempt`. `rows_in_errors`: may
-    the ledger quote rows in errors? `max_merge_rows`: so many rows a commit may hold of a state at once."""
+    `timeout_s`: of one attempt. `replays`: this is a backfill: see :meth:`Ledger.start_attempt`. `rows_in_errors`: may
+    the ledger quote rows in errors? `max_merge_rows`: how many rows of a state a commit may hold at once."""
 
     owner: Owner | str
     last_try: bool = False
@@ -193,18 +193,18 @@ def process(
     *,
     seen: LedgerView | None = None,
 ) -> ProcessResult:
-    """Run the processing phase of a transaction under a new attempt, and record its staged batch.
+    """Runs the processing phase of a transaction under a new attempt, and records its staged batch.
 
     Opaque spouts: while this transaction is processed, a lower one may begin a new attempt and take its batch. Then
-    this one is processed once more, with the batch that it has then.
+    this one is processed once more, with its new batch.
 
     :param seen: the transaction as the caller has just read it, which saves reading it again.
-    :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; that is in the ledger.
+    :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; the ledger has noted it.
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
-    :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended.
+    :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
     """
     while True:
-        # An outdated view may start an attempt, which finds out; it must not say that there is nothing to do.
+        # An outdated view may start an attempt, which notices it; but it must not say that there is nothing to do.
         current = seen is not None and isinstance(decide_process(seen, txid), Process)
         view, seen = seen if seen is not None and current else ledger.view(txid), None
         decision = decide_process(view, txid)
@@ -239,11 +239,12 @@ def process(
 
 
 def require_not_late(topology: Topology, txid: int, committed: int) -> None:
-    """A transaction that the commit pointer has passed is refused where a state depends on the order of batches. The
-    next one may commit at any moment: between two states of this one, too. Then the second could not take it any more.
+    """Refuses a transaction that the commit pointer has passed, if a state depends on the order of batches. The next
+    transaction may commit at any moment, also between two states of this one: then the second state could not take it
+    any more.
 
-    :param committed: the commit pointer, of the very look that found the transaction not committed: a newer one may
-        have passed it because it was committed meanwhile.
+    :param committed: the commit pointer from the same view that showed the transaction as not committed: a newer
+        pointer may have passed it because it was committed meanwhile.
     :raises LateBatchError: the transaction was passed, and a state depends on the order of batches.
     """
     if committed < txid:
@@ -266,7 +267,7 @@ def run_attempt(
     attempts: Attempts,
     progress: Progress,
 ) -> StagedRef:
-    """The work of an attempt that the ledger has: run, stage, publish, PROCESSED."""
+    """Does the work of an attempt that is in the ledger: run, stage, publish, PROCESSED."""
     txid, attempt = record.txid, record.attempt
     reached(Milestone.ATTEMPT_STARTED, txid)
     try:
@@ -277,14 +278,14 @@ def run_attempt(
     except (*USER_ERRORS, KeyboardInterrupt) as error:
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):
-            raise stale from error  # whoever superseded it has cleaned up behind it
+            raise stale from error  # the newer attempt has cleaned up this one's files
         raise
     record_processed(ledger, record, staged)
     return staged
 
 
 def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
-    """What an engine is to do for the current attempt of a transaction."""
+    """The job of an engine for the current attempt of a transaction."""
     incarnation = ledger.view(0, remembered=True).topology.incarnation
     return Job(
         plan=topology.compile(),
@@ -298,7 +299,7 @@ def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: s
 
 
 def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> StagedRef:
-    """Make an attempt's result visible, with the code that made it as this process knows it.
+    """Makes an attempt's result visible, and adds the digest of the code that made it, as this process knows the code.
 
     :param chunk_bytes: see :meth:`StagingArea.publish`.
     """
@@ -317,9 +318,9 @@ def record_processed(ledger: Ledger, record: TxRecord, staged: StagedRef) -> Non
 def note_failure(
     ledger: Ledger, txid: int, attempt: int, error: BaseException, attempts: Attempts
 ) -> FencedError | None:
-    """Write a failed attempt into the ledger; a late word from an old attempt changes nothing (P4).
+    """Notes a failed attempt in the ledger. A late report of an old attempt changes nothing (P4).
 
-    :returns: why nothing was changed, if a newer attempt is the cause.
+    :returns: the error, if a newer attempt is the reason that nothing was changed.
     """
     if isinstance(error, FencedError):
         return error
@@ -357,8 +358,9 @@ def unknown_transaction(topology: str, decision: Unknown) -> TransitionError:
 
 
 def kept_record(view: LedgerView, topology: str, txid: int) -> TxRecord:
-    """The record of transaction `txid`, of which `view` is.
+    """The record of transaction `txid`.
 
+    :param view: the view of this transaction.
     :raises TransitionError: it was never begun, or is committed and pruned.
     """
     if view.tx is not None:

@@ -1,4 +1,4 @@
-"""A topology file of qtopology as a topology: spouts through spools, bolts as children, wires as streams."""
+"""Makes a topology from a topology file of qtopology: spouts write spools, bolts are children, wires are streams."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_declar
 States = Mapping[str, Callable[[Stream], Any]]
 _STREAM, _DATA = "stream_id", "data"
 _SERVERS = {"rest": "a queue that the requests go into", "dir": "a FileSpout of the folder"}
-"""Standard spouts that wait for others to call them, and what to use."""
+"""Standard spouts that wait to be called by others, and what to use instead."""
 
 
 def import_file(
@@ -90,7 +90,7 @@ class _Import:
         return self._fields.get(node, WHOLE)
 
     def _ids(self, node: str) -> tuple[str, ...]:
-        """The streams of a node that somebody takes."""
+        """The streams of a node that are read."""
         read = [DEFAULT_STREAM if one is None else one for one in self._found.streams_of(node)]
         return tuple(dict.fromkeys((*read, DEFAULT_STREAM) if node in self._states else read))
 
@@ -108,7 +108,7 @@ class _Import:
     def _spout(self, node: NodeDefinition, folder: str) -> None:
         ids = self._ids(node.name)
         if not ids:
-            return  # nobody would see what it gives
+            return  # nobody would read what it emits
         if node.type == "sys" and node.cmd in _SERVERS:
             raise ConfigurationError(
                 f"{self._found.file}: spout {node.name!r} ({node.cmd}) serves for as long as it lives, and no process "
@@ -145,7 +145,7 @@ class _Import:
             self._streams[node.name, one] = stream
 
     def _wire(self, node: BoltDefinition, wire: Input) -> Stream:
-        """As stream id and text, so that nodes of all kinds fit together."""
+        """Tuples of stream id and text, so that nodes of all kinds fit together."""
         if wire.stream_id == TELEMETRY and wire.source in {spout.name for spout in self._found.spouts}:
             raise ConfigurationError(
                 f"{self._found.file}: bolt {node.name!r} reads the telemetry of the spout {wire.source!r}, which has "

@@ -1,4 +1,4 @@
-"""Asking a topology: a query stream runs here over what is committed, and its tuples are the answer."""
+"""Asks a topology: a query stream runs in this process over committed data, and its tuples are the answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Json, Schema, is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """The tuples of an answer, each with a value per field of `schema`."""
+    """The tuples of an answer; each has a value for each field of `schema`."""
 
     schema: Schema
     rows: tuple[tuple[Any, ...], ...]
@@ -35,17 +35,17 @@ class QueryResult:
         return names_of(self.schema)
 
     def as_json(self) -> list[dict[str, Json]]:
-        """An object for each tuple. Times are ISO 8601, intervals microseconds, decimals text, bytes hex."""
+        """One object per tuple. Times are ISO 8601, intervals microseconds, decimals text, bytes hex."""
         return [dict(zip(self.fields, map(json_value, row), strict=True)) for row in self.rows]
 
 
 def query(topology: Topology, name: str, *args: Any) -> QueryResult:
-    """Ask: ``query(topology, "count_of", "storm").rows``.
+    """Asks a query: ``query(topology, "count_of", "storm").rows``.
 
     It runs in this process, and each state that it reads gives what is committed at that moment. Two states need not
     show the same transaction.
 
-    :param args: a value for each argument of the query.
+    :param args: one value for each argument of the query.
     :raises PlanError: the topology has no such query.
     :raises ConfigurationError: the arguments do not fit.
     :raises UserCodeError: a function of the query raised.
@@ -65,10 +65,10 @@ def query(topology: Topology, name: str, *args: Any) -> QueryResult:
 
 
 def query_texts(topology: Topology, name: str, args: list[Any]) -> QueryResult:
-    """As :func:`query`, of arguments that came from a command line or a template: a text stands for a value of its
-    argument's type, anything else for itself.
+    """:func:`query` with arguments from a command line or a template: a text is parsed as its argument's type, and any
+    other value is used as it is.
 
-    :raises ConfigurationError: a text is no value of its argument's type.
+    :raises ConfigurationError: a text is not a value of its argument's type.
     """
     topology.queries.compile(name)
     schema = topology.queries.names[name]
@@ -96,9 +96,9 @@ def _require_count(topology: Topology, name: str, schema: Schema, count: int) ->
 
 
 def parse_text(field: Field, text: str) -> Any:
-    """The value that a text is, by its field's type; ``null`` is null, except of a string.
+    """Parses a text as a value of the field's type; ``null`` is null, except for a string.
 
-    :raises ConfigurationError: it is none.
+    :raises ConfigurationError: the text is not such a value.
     """
     if text == "null" and field.type != "string":
         return None
@@ -139,7 +139,7 @@ def _timestamp(text: str) -> datetime.datetime:
 
 
 def json_value(value: Any) -> Json:
-    """A value of any field as JSON has it."""
+    """A value of any field as JSON."""
     if isinstance(value, list | tuple):
         return [json_value(one) for one in value]
     if isinstance(value, dict):

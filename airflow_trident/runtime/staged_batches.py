@@ -1,4 +1,4 @@
-"""What is staged, as states take it: rows, in one or in pieces, or the files as they are."""
+"""Staged batches in the forms that states take: rows, whole or in pieces, or the files themselves."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Batch: TypeAlias = "pa.Table | StagedBatch | StagedFiles"
 
 
 def manifest_of(area: StagingArea, ledger: Ledger, staged: StagedRef) -> Manifest:
-    """What was staged, wherever it is: in a chunk of the ledger, or in the staging area.
+    """The manifest of what was staged, from a chunk of the ledger or from the staging area.
 
-    :raises StagingError: it is not there, or damaged.
+    :raises StagingError: it is missing or damaged.
     :raises NewerRecordError: a newer version of the package wrote it.
     """
     if not staged.chunk:
@@ -41,10 +41,10 @@ def manifest_of(area: StagingArea, ledger: Ledger, staged: StagedRef) -> Manifes
 
 
 def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode, *, whole: bool) -> Batch:
-    """The rows of one transaction. Where nobody else's are in its files: those files, if the state takes them and they
-    are on a file system, else what reads them when the state asks for it.
+    """The batch of one transaction as rows. But if its files have no other transaction's rows: the files, if the state
+    takes files and they are on a file system; otherwise a batch that reads them when the state asks.
 
-    :param whole: others than the state need the rows.
+    :param whole: not only the state needs the rows.
     :raises StagingError: they cannot be read.
     """
     slot = manifest.slot
@@ -59,7 +59,7 @@ def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, si
 
 
 def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], None]) -> None:
-    """A batch that was staged is committed as it is; a person who mended the code in between may want to know."""
+    """A staged batch is committed as it is; a person who changed the code in between may want to know."""
     changed = changed_code(manifest.code, code_of(plan.sinks)) if manifest.code else []
     if changed:
         slot = manifest.slot
@@ -71,7 +71,7 @@ def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], No
 
 def needed_whole(plan: Plan) -> frozenset[str]:
     """The states whose batches the commit phase reads itself: an updater may refuse its input before any state changes,
-    and changes are told to others."""
+    and other nodes are told the changes."""
     told = {name for level in plan.commit for name in level.new_values.values()}
     return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
 
@@ -92,8 +92,8 @@ def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> Configu
 
 
 def remove_old(area: StagingArea, tickets: Sequence[CommitTicket], retention: int) -> None:
-    """Clean up behind what was just committed. The ledger prunes what it keeps; the staging area is only asked if
-    something of this was there, and what is left till then goes with the next batch that is."""
+    """Removes old staged batches after a commit. The ledger prunes its own chunks. The staging area is asked only if
+    one of these batches was there; leftovers are removed with the next batch that is."""
     last = tickets[-1]
     if not all(one.staged.chunk for one in tickets):
         area.remove_before(last.topology, last.incarnation, last.txid - retention)

@@ -1,4 +1,4 @@
-"""The time-out of an attempt: its job is cancelled, and where that does not end it, it is interrupted."""
+"""The time-out of an attempt: its job is cancelled; if that does not end it, its thread is interrupted."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from airflow_trident.staging.manifest import Manifest
 from airflow_trident.staging.storage import storage_at
 
 AGAIN_S = 1.0
-"""How long after one cancelling comes the next: a job may have begun in between."""
+"""The time between two cancel calls: a job may have begun in between."""
 GRACE_S = 10.0
-"""How long a cancelled job may take to end; only then the thread that waits for it is interrupted."""
+"""How long a cancelled job may take to end; after that the thread that waits for it is interrupted."""
 
 
 def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None) -> Manifest:
-    """``engine.run(job)``, or ``engine.run_group(jobs)`` of several, cancelled after `limit_s` seconds.
+    """Calls ``engine.run(job)``, or ``engine.run_group(jobs)`` for several, and cancels it after `limit_s` seconds.
 
     Some work does not end when it is cancelled: a function of the local engine that does not return, a source that
-    hangs. That is interrupted by a signal, in a main thread only. A time-out of Airflow's own comes first.
+    hangs. A signal interrupts such work, but only in a main thread. A time-out of Airflow itself comes first.
 
     :raises AttemptTimeoutError: it took longer.
-    :raises ConfigurationError: nothing can be staged, which is asked before any work.
+    :raises ConfigurationError: nothing can be staged; this is checked before any work.
     """
     group = (jobs,) if isinstance(jobs, Job) else tuple(jobs)
     job = group[-1]
 
     def run() -> Manifest:
-        if not job.chunk_bytes:  # else it may not be needed, and is asked before anything is published there
+        if not job.chunk_bytes:  # with chunks: may not be needed; checked before publishing
             storage_at(job.staging_root).require_usable()
         return engine.run(job) if len(group) == 1 else engine.run_group(group)
 
@@ -44,7 +44,7 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
         while not ended.wait(wait_s):
             expired.set()
             wait_s = AGAIN_S
-            with suppress(Exception):  # an economy: what goes on has no way to commit
+            with suppress(Exception):  # only saves work: a job that goes on cannot commit
                 engine.cancel(job.slot)
 
     threading.Thread(target=watch, name="trident-timeout", daemon=True).start()
@@ -71,7 +71,7 @@ def _named(group: Sequence[Job]) -> str:
 
 @contextmanager
 def _interrupted_after(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError in this thread, if it is the main one and nobody else uses its alarm."""
+    """Raises TimeoutError in this thread, if this is the main thread and nobody else uses its alarm."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""Upkeep of one state, as a person or a schedule wants it."""
+"""Upkeep of one state, started by a person or a schedule."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ def require_upkeep(spec: StateSpec, act: Upkeep) -> None:
 
 
 def keep_up(spec: StateSpec, act: Upkeep, progress: Callable[[str], object]) -> bool:
-    """
+    """Does the upkeep.
+
     :return: was there anything to do?
     :raises ConfigurationError: the state has no such upkeep, or its store cannot be used.
-    :raises StoreUnavailableError: it does not answer, or others are always faster; nothing was changed.
-    :raises OutcomeUnknownError: it did not answer the commit; doing it again finds out.
+    :raises StoreUnavailableError: the store does not answer, or others are always faster; nothing was changed.
+    :raises OutcomeUnknownError: the store did not answer the commit; doing it again finds out.
     """
     require_upkeep(spec, act)
     with spec.factory.make_state(spec) as state:

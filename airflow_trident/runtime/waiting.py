@@ -1,4 +1,4 @@
-"""Waiting for other transactions: one loop for everybody who does, in a worker or in a triggerer."""
+"""Waiting for other transactions: one loop for every waiter, in a worker or in a triggerer."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ T = TypeVar("T")
 E = TypeVar("E")
 
 Look: TypeAlias = Callable[[TxRecord], E | None]
-"""Called with the record of the transaction that everybody waits for, each time it stood still for a while. It may
-change the ledger: mark a transaction whose tasks are gone as FAILED. What it answers ends the wait."""
+"""Called with the record of the transaction that everybody waits for, each time nothing has changed for a while. It may
+change the ledger: mark a transaction whose tasks are gone as FAILED. An answer other than None ends the wait."""
 
 
 def nobody_looks(record: TxRecord) -> None:
-    """For who knows no more than the ledger does."""
+    """For a waiter that knows no more than the ledger does."""
 
 
 def lowest_uncommitted(view: LedgerView, txid: int) -> int | None:
-    """The lowest transaction below `txid` that must still commit: the one that all the others wait for."""
+    """The lowest transaction below `txid` that must still commit: all the others wait for it."""
     skipped = view.exceptions.skipped
     return next((lower for lower in range(view.pointer.committed + 1, txid) if lower not in skipped), None)
 
 
 def waiting_story(topology: str, txid: int, why: str, culprit: TxRecord | None) -> str:
-    """What a waiting task says: what it waits for, who is at that, and how to go on without waiting.
+    """What a waiting task says: what it waits for, who works on that, and how to go on without waiting.
 
-    :param culprit: the record of :func:`lowest_uncommitted`, or that of the transaction itself.
+    :param culprit: the record of :func:`lowest_uncommitted`, or of the transaction itself.
     """
     story = f"transaction {txid} of topology {topology} waits: {why}."
     if culprit is None:
@@ -54,7 +54,7 @@ def waiting_story(topology: str, txid: int, why: str, culprit: TxRecord | None) 
 
 
 def blocked(topology: str, by: Blocked) -> BlockedError:
-    """The one error of everybody who waits for a FAILED transaction: names the cure."""
+    """The error of every waiter for a FAILED transaction; it names the cure."""
     return BlockedError(
         f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
         f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
@@ -63,7 +63,7 @@ def blocked(topology: str, by: Blocked) -> BlockedError:
 
 
 class WatchedLedger(Protocol):
-    """What a wait needs of a ledger. In a worker it blocks the thread, in a triggerer it may not."""
+    """What a wait needs from a ledger. In a worker it may block the thread, in a triggerer it must not."""
 
     async def view(self, txid: int) -> LedgerView: ...
 
@@ -82,14 +82,16 @@ async def wait(
     say: Callable[[str], None],
     looks_of_others: int = 1,
 ) -> T | Wait | E:
-    """The one wait, of everybody: block on the ledger's watch until there is something else to say than Wait, at most
-    `wait_s` seconds. Nobody gives up without a look: else who waits for 0 seconds, again and again, never has one.
+    """The loop of every waiter: blocks on the ledger's watch until `decide` gives something other than Wait, for at
+    most `wait_s` seconds. It looks at least once before it gives up: otherwise a caller that waits for 0 seconds, again
+    and again, would never look.
 
-    :param decide: asked again whenever something has changed, or nothing has for `look_every_s`; a committer sweeps in
-        it. It gives the view that it decided on, if there is one: what changes after that is not missed.
+    :param decide: asked again after every change, and when nothing has changed for `look_every_s`; a committer sweeps
+        in it. It returns the view that it decided on, if there is one: so a change after that is not missed.
     :param look: see :data:`Look`.
-    :param say: gets the :func:`waiting_story`, again whenever it changes.
-    :param looks_of_others: of so many looks one is done, where another waiter is nearer to what holds everybody up.
+    :param say: gets the :func:`waiting_story`, and again whenever it changes.
+    :param looks_of_others: only one of this many looks is done if another waiter is nearer to the transaction that
+        everybody waits for.
     """
     deadline = time.monotonic() + wait_s
     said, looks = "", 0
@@ -108,7 +110,7 @@ async def wait(
             return verdict
         seen = view if verdict.on == txid else await ledger.view(verdict.on)
         if seen.pointer != view.pointer:
-            continue  # it moved between the two reads
+            continue  # the pointer moved between the two reads
         if left_s > 0 and await ledger.wait_for_change(verdict.on, seen, min(left_s, look_every_s)):
             continue
         looks += 1
@@ -143,7 +145,7 @@ def wait_while_undecided(
     look: Look[E],
     say: Callable[[str], None],
 ) -> T | Wait | E:
-    """:func:`wait` in a worker: everything in it blocks."""
+    """:func:`wait` in a worker, where everything blocks."""
 
     async def decide_here() -> tuple[T | Wait, LedgerView | None]:
         return decide()

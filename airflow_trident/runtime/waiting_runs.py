@@ -1,4 +1,4 @@
-"""Which waiting transactions are committed in one step. Pure: it is given records and manifests."""
+"""Decides which waiting transactions are committed in one step. Pure: the caller passes records and manifests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.manifest import Manifest
 
 MOST_TOGETHER = 200
-"""A step of the ledger and of the states takes so many transactions at most."""
+"""The most transactions of one step of the ledger and of the states."""
 MOST_ROWS = 1_000_000
-"""Of what is staged apart for each transaction a step takes so many rows at most: they are in memory together."""
+"""The most rows of one step, for transactions that were staged apart: these rows are in memory together."""
 
 
 def waiting_run(records: Iterable[TxRecord], is_free: Callable[[TxRecord], bool], most: int) -> tuple[TxRecord, ...]:
-    """Those that can commit one after the other, from the first one on, which can commit now.
+    """The transactions that can commit one after the other, from the first one on, which can commit now.
 
-    :param records: in txid order; what is missing between them is committed.
+    :param records: in txid order; those missing in between are committed.
     :param is_free: may a commit that somebody has begun be taken over?
     """
     found: list[TxRecord] = []
@@ -34,7 +34,7 @@ def waiting_run(records: Iterable[TxRecord], is_free: Callable[[TxRecord], bool]
 
 
 def first_group(waiting: Sequence[TxRecord], manifests: Mapping[str, Manifest]) -> tuple[TxRecord, ...]:
-    """The first of them that go together. What was merged by key goes as a whole and by itself, or not at all.
+    """The first of these that go together. A batch that was merged by key goes as a whole and alone, or not at all.
 
     :param waiting: staged, in txid order; at least one.
     :param manifests: path -> manifest, of those that can be read.

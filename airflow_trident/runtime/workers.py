@@ -1,4 +1,4 @@
-"""Lists commands and notebooks in the ledger while they work, as Airflow does not know them. When one is killed its
+"""Lists commands and notebooks in the ledger while they work, because Airflow does not know them. If one is killed, its
 session ends, and those who wait for it notice."""
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from airflow_trident.protocol.records import Owner
 
 @contextmanager
 def at_work(ledger: Ledger, owner: Owner | str) -> Iterator[Owner]:
-    """The owner of what is done inside, with its name among the live workers.
+    """The owner of the work inside the block, with its name among the live workers.
 
-    Tasks of Airflow are left as they are: Airflow knows of them. No work fails because the list cannot be written:
-    then nobody notices the end of this process, and a person must.
+    Airflow's tasks are not listed: Airflow knows them. If the list cannot be written, the work goes on; but then nobody
+    notices the end of this process, and a person must.
     """
     me = Owner.of(owner)
     if me.is_task or me.worker:

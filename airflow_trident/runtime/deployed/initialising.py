@@ -1,4 +1,4 @@
-"""What a worker does when it is told to initialise a topology: everything that can be wrong before the first batch."""
+"""A worker initialises a topology: it finds everything that can be wrong before the first batch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from airflow_trident.types import names_of
 
 
 def initialise(topology: Topology, ledger: Ledger, *, children_here: bool) -> None:
-    """Compile the topology, compare its definition with the ledger's, ask its states, and start and stop each of its
-    bolts in other programs once.
+    """Compiles the topology, compares its definition with the ledger's, asks its states, and starts and stops each of
+    its bolts in other programs once.
 
-    Spouts in other programs are left alone: one that is started may take something from its source.
+    Spouts in other programs are not started: a started one may take something from its source.
 
-    :param children_here: bolts of the processing phase run on this machine, and not on those of a cluster.
+    :param children_here: bolts of the processing phase run on this machine, not on the machines of a cluster.
     :raises DefinitionChangedError: the ledger belongs to another definition.
     :raises LedgerBehindStateError, StateBehindLedgerError, StoreUnavailableError: the states are not as they must be.
     :raises ConfigurationError, ChildError, UserCodeError: a bolt cannot be started.
@@ -47,4 +47,4 @@ def bolts_of(topology: Topology, *, children_here: bool = True) -> Iterator[tupl
 
 
 def _unheard(_said: dict[str, Any]) -> None:
-    """Nobody asked for what it says."""
+    """Drops what the bolt says: nobody asked for it."""

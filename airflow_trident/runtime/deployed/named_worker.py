@@ -1,7 +1,7 @@
-"""A named worker: registers, and obeys what the deployments that name it are told, until all of them are shut down.
+"""A named worker: registers, and obeys the commands of the deployments that name it, until all of them are shut down.
 
-Only what :mod:`airflow_trident.protocol.deployment_steps` says is done here. Nothing here is needed for exactly once: a
-worker that is lost, or two that take each other for lost, are what the ledger fences.
+It does only what :mod:`airflow_trident.protocol.deployment_steps` says. Nothing here is needed for exactly once: if a
+worker is lost, or two workers take each other for lost, the ledger fences them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _ANSWERS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """Seconds. `poll_s`: between looks at a source without news. `look_s`: between looks at unchanged deployments.
-    `wait_s`: for a deployment that names the worker, and for its name. `stop_s`: for begun work when it is to end."""
+    `wait_s`: for a deployment that names the worker, and for the name to be free. `stop_s`: for begun work when the
+    worker must end."""
 
     poll_s: float = 5.0
     look_s: float = 1.0
@@ -77,11 +78,11 @@ class _Served:
 
 @dataclass(kw_only=True)
 class NamedWorker:
-    """One use each. `run` blocks; `stop` may be called from a signal handler.
+    """A worker; each object is used once. `run` blocks; `stop` may be called from a signal handler.
 
     :param deployments: closed at the end, which frees the name.
-    :param only: serve these topologies; empty: all that are deployed on the name, also those that come later.
-    :param owner: who, as in the owner of an attempt.
+    :param only: serve these topologies; empty: all that are deployed on the name, also later ones.
+    :param owner: who runs it, as in the owner of an attempt.
     """
 
     name: str
@@ -93,7 +94,7 @@ class NamedWorker:
     patience: Patience = field(default_factory=Patience)
 
     def __post_init__(self) -> None:
-        """:raises PlanError: the name cannot be one."""
+        """:raises PlanError: a worker cannot have such a name."""
         require_name("worker", self.name)
         self._stopping = threading.Event()
         self._served: dict[str, _Served] = {}
@@ -108,12 +109,12 @@ class NamedWorker:
         )
 
     def run(self) -> bool:
-        """Serve until all topologies are shut down or taken away, or :meth:`stop`.
+        """Serves until all topologies are shut down or taken away, or until :meth:`stop`.
 
         :returns: False if something was left unfinished, for others.
-        :raises ConfigurationError: no deployment names the worker, or not all of `only`.
+        :raises ConfigurationError: no deployment names the worker, or not all of `only` do.
         :raises NameTakenError: another process has the name.
-        :raises LedgerUnavailableError: ZooKeeper does not answer at the start. Later it is waited for.
+        :raises LedgerUnavailableError: ZooKeeper does not answer at the start. Later the worker waits for it.
         """
         finished = True
         try:
@@ -126,7 +127,7 @@ class NamedWorker:
         return finished
 
     def stop(self) -> None:
-        """Finish what was begun, and end. The topologies are left to the other workers."""
+        """Finishes what was begun, and ends. The other workers keep the topologies."""
         self._stopping.set()
 
     # ---- register ----------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class NamedWorker:
                 return
 
     def _require_name(self, deployed: Deployed) -> None:
-        """:raises NameTakenError: its session was lost for long, and another process took the name meanwhile."""
+        """:raises NameTakenError: the session was lost for long, and another process took the name meanwhile."""
         mine = deployed.live.get(self.name)
         if mine is None:
             self.deployments.register(self.registration)
@@ -161,7 +162,7 @@ class NamedWorker:
     # ---- serve -------------------------------------------------------------------------------------------------
 
     def _look(self) -> bool:
-        """One look at everything; False when there is nothing more to do here."""
+        """Looks at everything once; False when there is nothing more to do here."""
         mine: list[Roster] = []
         try:
             deployed = self.deployments.read()
@@ -175,7 +176,7 @@ class NamedWorker:
                 return False
             if not any(changed):
                 self.deployments.wait_for_change(mine, self.patience.look_s)
-        except RetryableError as error:  # what runs notices it by itself; the session may go on, or another begin
+        except RetryableError as error:  # running drains notice it; the session may go on, or a new one begins
             self._say_once(f"worker {self.name} cannot read its deployments: {error}")
             self._stopping.wait(self.patience.look_s)
         return True
@@ -184,8 +185,8 @@ class NamedWorker:
         return all(served.left and not served.doing.draining for served in self._served.values())
 
     def _drop(self, still: set[str], unreadable: Mapping[str, str]) -> None:
-        """Topologies that are not deployed here any more. One that cannot be read may still be: nothing more is begun
-        until a person deploys it again."""
+        """Finishes topologies that are no longer deployed here. An unreadable one may still be deployed: nothing more
+        is begun until a person deploys it again."""
         for name in still:
             self._served.setdefault(name, _Served())
         for name, served in self._served.items():
@@ -202,7 +203,7 @@ class NamedWorker:
                 served.error = error
 
     def _serve(self, roster: Roster) -> bool:
-        """Do the next thing about a topology; True: look again at once."""
+        """Does the next thing for a topology; True: look again at once."""
         served = self._served[roster.deployment.topology]
         due = duty(roster, self.name, served.doing)
         if due is not Duty.LEAVE:  # it may have been deployed here before
@@ -244,7 +245,7 @@ class NamedWorker:
             with self.means.open_ledger(deployment.topology, deployment.incarnation) as ledger:
                 initialise(topology, ledger, children_here=self.means.children_here)
             served.engine = served.engine or self.means.engine_of(topology)
-        except Exception as error:  # noqa: BLE001 - whatever it is: it is told, and the other topologies go on
+        except Exception as error:  # noqa: BLE001 - whatever it is: report it, and go on with the other topologies
             again = isinstance(error, TridentError) and error.outcome is Outcome.RETRY
             served.error = str(error) if isinstance(error, TridentError) else error_text(error)
             served.retry_at = time.monotonic() + self.patience.poll_s if again else None
@@ -256,7 +257,7 @@ class NamedWorker:
         return True
 
     def _answer(self, roster: Roster, status: WorkerStatus, error: str = "") -> bool:
-        """Acknowledge, unless that was done; True: look again."""
+        """Acknowledges, if that was not done yet; True: look again."""
         if self._has_answered(roster, status) and roster.acknowledged[self.name].error == error[:MAX_ERROR]:
             return False
         deployment = roster.deployment
@@ -275,7 +276,7 @@ class NamedWorker:
         return roster.answered(self.name, status)
 
     def _lead(self, roster: Roster, deployed: Deployed) -> bool:
-        """What any worker may write, and the first one does: the command that is due, and who runs the topology."""
+        """Writes what any worker may write (the first one does): the command that is due, and who runs the topology."""
         if self._served[roster.deployment.topology].left:
             return False
         if self.deployments.advance(roster, by=self.name):
@@ -317,8 +318,8 @@ class NamedWorker:
 
 def require_named(deployed: Deployed, worker: str, only: Collection[str]) -> None:
     """
-    :raises ConfigurationError: a topology of `only` is not deployed, or not on this worker; or none is, where all are
-        meant. Names the cure.
+    :raises ConfigurationError: a topology of `only` is not deployed, or not on this worker; or `only` is empty and no
+        topology is deployed on it. The error names the cure.
     """
     for topology in only:
         if topology in deployed.unreadable:

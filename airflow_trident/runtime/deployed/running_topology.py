@@ -1,4 +1,4 @@
-"""One topology that a worker runs: drain after drain, in a thread of its own, until it is told to finish."""
+"""A topology that a worker runs: drain after drain, in its own thread, until it is told to finish."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from airflow_trident.runtime.phases import Attempts, Progress
 from airflow_trident.topology.topology import Topology
 
 _WAIT_S = 10.0
-"""So long a drain waits in its end for what others hold; then the worker looks again whether it is to go on."""
+"""How long a drain waits at its end for transactions that others hold; then the worker looks again whether to go on."""
 _CANCEL_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Means:
-    """What a worker runs topologies with.
+    """What a worker needs to run topologies.
 
-    :param code_of: name -> topology; raises what is wrong with its code.
+    :param code_of: name -> topology; raises if its code is wrong.
     :param open_ledger: (topology, incarnation) -> its ledger, for one thread, which closes it.
-    :param engine_of: made once for each topology.
+    :param engine_of: called once for each topology.
     :param children_here: see :func:`airflow_trident.runtime.deployed.initialising.initialise`.
     :param claim: the txid is added to its key.
     """
@@ -44,7 +44,7 @@ class Means:
 
 
 class RunningTopology:
-    """Runs until :meth:`finish`; what fails is tried again after a pause, and told until it is mended.
+    """Runs until :meth:`finish`. What fails is tried again after a pause; its error is reported until a try succeeds.
 
     :param poll_s: pause after a drain that found nothing new.
     """
@@ -56,26 +56,26 @@ class RunningTopology:
         self._topology, self._incarnation, self._engine, self._means = topology, incarnation, engine, means
         self._poll_s, self._progress = poll_s, progress
         self._finishing = threading.Event()
-        # a daemon: a worker that gave up waiting for it ends all the same
+        # a daemon: a worker that stopped waiting for this thread can end
         self._thread = threading.Thread(target=self._run, name=f"trident-{topology.name}", daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Is something of the topology in its hands?"""
+        """Does this process still work on the topology?"""
         return self._thread.is_alive()
 
     def finish(self) -> None:
-        """Begin no more transactions, and end when those that were begun are at their end."""
+        """Begins no more transactions, and ends when the begun ones are finished."""
         self._finishing.set()
 
     def join(self, timeout_s: float) -> bool:
-        """True: it has ended."""
+        """True: the thread has ended."""
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Cancel its jobs, best effort: others take up what they were at."""
+        """Cancels its jobs, best effort: others take up their transactions."""
         canceller = threading.Thread(target=self._engine.cancel, name="trident-cancel", daemon=True)
         canceller.start()
         canceller.join(_CANCEL_S)

@@ -6,8 +6,8 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # spark-submit puts this file's folder first on the path, where our modules would hide others of the same names
-    # (bisect): before anything of ours is imported, which imports them.
+    # spark-submit puts this file's folder first on the path. There our modules would hide others of the same name
+    # (bisect). So it is removed before anything of ours is imported, because that imports them.
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != os.path.dirname(os.path.abspath(__file__))]
 
 import pickle
@@ -34,8 +34,8 @@ from airflow_trident.staging.manifest import Manifest
 
 
 class DriverEngine(SparkEngine):
-    """After the application is ended from outside its jobs fail. That says nothing about their transactions: write
-    nothing."""
+    """If the application is ended from outside, its jobs fail. That says nothing about their transactions, so nothing
+    is written."""
 
     def __init__(self, sessions: ApplicationSessions) -> None:
         super().__init__(sessions)
@@ -60,7 +60,7 @@ class DriverEngine(SparkEngine):
 
 
 def main(order_path: str, result_path: str) -> int:
-    """0, or 1 if the drain ended with an error; the result file says both. Also 0 if the order is for another driver:
+    """0, or 1 if the drain ended with an error; the result file says which. Also 0 if the order is not for this driver:
     then nothing was done."""
     try:
         content = _taken(order_path)
@@ -70,14 +70,14 @@ def main(order_path: str, result_path: str) -> int:
         order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
         remove(order_path)
         answer(result_path, _drain(order))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the one who waits must read it
+    except Exception as error:  # noqa: BLE001 - whatever it was, the waiting task must read it
         answer(result_path, translate(error, "the drain"))
         return 1
     return 0
 
 
 def _taken(path: str) -> bytes | None:
-    """The order; None: another driver has it, or it was taken back. That is said in the log, and nowhere else."""
+    """The order; None: another driver has it, or it was taken back. Only the log says so."""
     me = Taker.this_process(_driver_id())
     try:
         content = read_order(path, "the order of a drain")
@@ -94,7 +94,7 @@ def _taken(path: str) -> bytes | None:
 
 
 def _driver_id() -> str:
-    """What the cluster calls this driver, if that can be told from here."""
+    """The cluster's id of this driver; "" if it is unknown here."""
     folder = os.path.basename(os.getcwd())
     if folder.startswith("driver-"):  # a standalone cluster's worker runs it in a folder of that name
         return folder
@@ -109,7 +109,7 @@ def _drain(order: DrainOrder) -> DrainResult:
         DriverEngine(ApplicationSessions()) as engine,
     ):
         if Owner.of(order.attempts.owner).is_task:
-            with suppress(TridentError):  # for people: the first drain of a topology makes its ledger only later
+            with suppress(TridentError):  # for people; the first drain of a topology creates its ledger only later
                 task, now_ms = Owner.of(order.attempts.owner).who, time.time_ns() // 10**6
                 ledger.enlist(Worker(host=socket.gethostname(), pid=os.getpid(), task=task, txid=None, since_ms=now_ms))
         return Drain(
@@ -136,7 +136,7 @@ def _leave() -> NoReturn:
 
 
 def _say(line: str) -> None:
-    """To the driver's log, through the JVM, which may be dead already."""
+    """Writes to the driver's log, through the JVM, which may be dead already."""
     with suppress(OSError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

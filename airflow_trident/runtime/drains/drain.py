@@ -1,7 +1,7 @@
 """The drain: one process, one Spark application, many transactions, pipelined.
 
-The processing of later transactions overlaps the commit of earlier ones, and the JVM starts once. Ledger, promises and
-states are those of every other task; only one thread speaks to the ledger, the others run the engine.
+Later transactions are processed while earlier ones commit, and the JVM starts only once. Ledger, promises and states
+are the same as for every other task. Only one thread speaks to the ledger; the others run the engine.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 
 AT_ONCE = 2
-"""Passes at work at the same time, if nobody says how much may be pending: one is processed while one commits."""
+"""How many passes run at the same time, unless `max_pending` says otherwise: one is processed while one commits."""
 
 LAG_EVERY_S = 30.0
 
 LOOK_EVERY_S = 30.0
-"""So often a drain that waits sweeps again though nothing has changed: somebody's commit may be left by then."""
+"""A waiting drain sweeps again after this time even without changes: another's commit may have been abandoned by
+then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
-    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, where it processed."""
+    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, in passes of this drain."""
 
     committed: tuple[int, ...]
     rows_read: int
@@ -56,10 +57,10 @@ class DrainResult:
 
 @dataclass(kw_only=True)
 class Drain:
-    """Runs a topology until nothing is new. One use each.
+    """Runs a topology until nothing is new. Each object is used once.
 
     :param claim: whose claims they are; the txid is added to its key.
-    :param stopping: asked before each transaction is begun; true ends the drain as its limits do.
+    :param stopping: asked before each transaction begins; True ends the drain as its limits do.
     """
 
     ledger: Ledger
@@ -99,10 +100,11 @@ class Drain:
         )
 
     def run(self) -> DrainResult:
-        """Recover what is unfinished, then go on with new transactions.
+        """Finishes unfinished transactions, then goes on with new ones.
 
-        :raises UserCodeError, SparkJobError, ...: a transaction's tries are used up; what could commit is committed.
-        :raises BlockedError: a FAILED transaction of somebody else stands in the way.
+        :raises UserCodeError, SparkJobError, ...: a transaction has no tries left; everything that can commit is
+            committed.
+        :raises BlockedError: a FAILED transaction of somebody else is in the way.
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
         self.ledger.register(self.topology.definition())
@@ -125,7 +127,7 @@ class Drain:
                     self._emit_again()
                     self._commit(wait_s=0.0)
                     full = self._fill()
-                # What is left is in other workers' hands. When they are done the window may have room again.
+                # Other workers have the rest. When they are done, the window may have room again.
                 self._commit(wait_s=self.limits.wait_s)
         if self._error is not None:
             raise self._error
@@ -148,7 +150,7 @@ class Drain:
 
     @property
     def _error(self) -> Exception | None:
-        """What it ends with, when what can commit has committed."""
+        """The error that the drain raises after everything that can commit is committed."""
         return next(iter(self._passes.failures.values()), None) or self._ended
 
     # ---- processing --------------------------------------------------------------------------------------------
@@ -165,15 +167,15 @@ class Drain:
         return self.limits.max_pending or AT_ONCE * self._size.now
 
     def _fill(self) -> bool:
-        """Begin transactions; True when only the window of pending ones keeps it from beginning more."""
+        """Begins transactions; True if it could begin more, but the window of pending ones is full."""
         while self._ahead is not None or self._may_begin():
             begun, self._ahead = self._ahead, None
             if begun is None:
                 seen = self.ledger.view(0, remembered=True)
                 if self._passes.running and self._has_no_room(seen):
-                    return True  # the ledger need not be asked while there is other work; nor are small groups begun
+                    return True  # while others run: neither ask the ledger nor begin small groups
                 begun = self._coordinate(self._next_claims(seen))
-            else:  # as who coordinates anew does
+            else:  # as `coordinate_many` does
                 tell_success(self.ledger, self._coordinators.opened())
             if isinstance(begun, Blocked):
                 self._ended = self._ended or blocked(self.topology.name, begun)
@@ -184,7 +186,7 @@ class Drain:
             self._passes.begin(new_records(begun))
             for one in begun:
                 if one.new or one.record is None or one.record.status in (Status.COMMITTING, Status.COMMITTED):
-                    continue  # an earlier try of this very task still runs
+                    continue  # an earlier try of this task still runs
                 self._passes.alone(one.txid)
         return False
 
@@ -204,8 +206,8 @@ class Drain:
         return begun
 
     def _commit_and_begin(self, tickets: Sequence[CommitTicket]) -> int:
-        """Commits, and begins in the same step as many groups as then find a pass. Gives how many are COMMITTED: 0 if
-        nothing can begin, or if it failed: the two steps alone then say why."""
+        """Commits, and in the same step begins as many groups as there are idle passes. Returns how many are COMMITTED;
+        0 if nothing can begin, or if it failed: then the two single steps say why."""
         goes_on = self._goes_on and self._states_checked and self._ahead is None
         if not goes_on or not self._may_begin():
             return 0
@@ -236,7 +238,7 @@ class Drain:
         return len(both.committed)
 
     def _has_no_room(self, seen: LedgerView) -> bool:
-        """For a group as large as they are now."""
+        """Is there no room for a group of the present size?"""
         decision = decide_begin(seen, max_pending=self._max_pending)
         return isinstance(decision, Full) or (
             isinstance(decision, Begin) and self._max_pending - seen.pending < self._most()
@@ -247,12 +249,13 @@ class Drain:
         return [replace(self.claim, key=f"{self.claim.key}/{first + number}") for number in range(many)]
 
     def _most(self, groups: int = 1) -> int:
-        """How many are begun together."""
+        """How many transactions begin together."""
         many, left = groups * self._size.now, self.limits.max_transactions
         return many if left is None else min(many, left - self._begun)
 
     def _asks_lag(self, most: int) -> bool:
-        """Now and then, since it costs a look at the sources; and when no further transaction will tell."""
+        """Only from time to time, because it reads the sources; and at the last transaction that this drain may
+        begin."""
         if time.monotonic() < self._lag_due and self._begun + most != self.limits.max_transactions:
             return False
         self._lag_due = time.monotonic() + LAG_EVERY_S
@@ -266,7 +269,8 @@ class Drain:
         return self._stop_at is None or time.monotonic() < self._stop_at
 
     def _emit_again(self) -> None:
-        """Process what lost its batch to a lower transaction, lowest first; each is tried as often as a new one."""
+        """Processes transactions that lost their batch to a lower one, lowest first; each has as many tries as a new
+        one."""
         if not self.topology.opaque:
             return
         view = self.ledger.view(0, remembered=True)
@@ -278,7 +282,7 @@ class Drain:
     # ---- commit ------------------------------------------------------------------------------------------------
 
     def _commit(self, *, wait_s: float, take_over: bool = False) -> None:
-        """Sweep; with `wait_s` until the last transaction that is to commit has done so, or a failed one blocks it."""
+        """Sweeps; with `wait_s` until the last transaction that must commit is committed, or a failed one blocks it."""
         remembered = not (wait_s or take_over)
         view = self.ledger.view(0, remembered=remembered)
         first, skipped = view.pointer.committed + 1, view.exceptions.skipped
@@ -287,7 +291,7 @@ class Drain:
             return
         target = last if wait_s else first
 
-        self._goes_on = remembered  # what waits in the end has nobody who would process what comes next
+        self._goes_on = remembered  # at the end nobody would process the next transactions
 
         def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
             result = self._committer.commit(target, take_over=take_over, states=self._states, remembered=remembered)

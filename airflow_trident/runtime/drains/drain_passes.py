@@ -1,5 +1,5 @@
-"""Passes over several transactions, and what happens when one fails. A drain, a task with several transactions and a
-backfill use it."""
+"""Passes over several transactions, and what happens when one fails. Used by a drain, a backfill, and a task with
+several transactions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
 
 Gate: TypeAlias = Callable[[Sequence[TxRecord], Manifest], bool]
-"""Of a pass: its transactions as they are when they are PROCESSED, and its manifest."""
+"""Gets the transactions of a pass, as they are when they are PROCESSED, and its manifest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What a pass staged, and how long it took, in seconds."""
+    """What a pass staged, and how many seconds it took."""
 
     manifest: Manifest
     took_s: float
@@ -55,8 +55,8 @@ def run_pass(engine: Engine, jobs: Sequence[Job], limit_s: float | None) -> Pass
 
 
 def parts_of(records: Sequence[TxRecord], named_txid: int | None) -> list[list[TxRecord]]:
-    """The passes after a failed one: the transaction that its error names, alone, and the others; else two halves. One
-    bad one among n costs at most 2 log2(n) + 1 passes."""
+    """The passes after a failed one: the transaction that its error names, alone, and the others; without a name, two
+    halves. One bad transaction among n costs at most 2 log2(n) + 1 passes."""
     alone = [one for one in records if one.txid == named_txid]
     others = [one for one in records if one.txid != named_txid]
     if alone and others:
@@ -66,7 +66,8 @@ def parts_of(records: Sequence[TxRecord], named_txid: int | None) -> list[list[T
 
 
 def still_ours(ledger: Ledger, records: Sequence[TxRecord]) -> list[TxRecord]:
-    """Those whose attempt is still the current one, and not ended: nobody has taken, skipped or committed them."""
+    """The transactions whose attempt is still the current one and has not ended: nobody has taken, skipped or committed
+    them."""
     attempts = {one.txid: one.attempt for one in records}
     found = ledger.transactions(records[0].txid, records[-1].txid) if records else ()
     return [one for one in found if one.status is Status.PROCESSING and attempts.get(one.txid) == one.attempt]
@@ -78,17 +79,17 @@ def named(records: Sequence[TxRecord]) -> str:
 
 
 class Passes:
-    """Processes transactions, several in a pass where that can be; those of a pass that failed again, in fewer.
+    """Processes transactions, several in a pass if possible; those of a failed pass again, in smaller passes.
 
-    Threads run the engine; only the caller's speaks to the ledger. Used as a context, it cancels what still runs when
-    the context ends with an error.
+    Threads run the engine; only the caller's thread speaks to the ledger. Used as a context manager, it cancels running
+    passes when the context ends with an error.
 
-    :param attempts: `last_try`: will nobody try again when the tries of one are used up here?
-    :param size: how many go together; each pass corrects it.
-    :param tries: attempts of one transaction by itself. What its share in a failed pass of several tells is nothing.
-    :param workers: passes at a time.
-    :param gate: records what a pass staged and opens its gate, in one step, if its turn has come; else it does nothing
-        and says so. Asked where no other pass has ended, which would go through the gate with it.
+    :param attempts: `last_try`: nobody will try again when a transaction has no tries left here.
+    :param size: how many transactions go together; each pass corrects it.
+    :param tries: attempts of a transaction by itself. A failed pass of several does not count as a try of its members.
+    :param workers: how many passes run at a time.
+    :param gate: if it is their turn, says PROCESSED for the transactions of an ended pass and opens their gate, in one
+        step, and returns True; otherwise it may do nothing.
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class Passes:
         self.progress = progress
         self.rows_read = 0
         self.failures: dict[int, Exception] = {}
-        """What those ended with whose tries are used up, by txid, and that hold up others or cannot be taken up yet."""
+        """Txid -> error, for transactions without further tries that hold up others or cannot be taken up yet."""
         self.skipped: dict[int, Exception] = {}
-        """The same, of those that others may pass."""
+        """The same for transactions that others may pass."""
         self._coordinators = coordinators
         self._gate = gate
         self._workers = workers
@@ -141,20 +142,21 @@ class Passes:
 
     @property
     def idle(self) -> int:
-        """So many more can be at work at the same time."""
+        """How many more passes can run at the same time."""
         return max(0, self._workers - len(self._running))
 
     # ---- begin one -------------------------------------------------------------------------------------------------
 
     def begin(self, records: Sequence[TxRecord]) -> None:
-        """Passes over transactions whose attempt has begun, in order."""
+        """Runs passes over transactions whose attempts have begun, in order."""
         opened = self._coordinators.opened() if len(records) > 1 else {}
         for group in self.size.cut(records, partial(size_of, opened)) if len(records) > 1 else [records]:
             if group:
                 self._submit(group)
 
     def again(self, records: Sequence[TxRecord]) -> None:
-        """New attempts: together where that can be, else of each; what is in other hands by now is left there."""
+        """New attempts: together if possible, else one by one. Transactions that others have taken meanwhile are left
+        to them."""
         if self.size.together and len(records) > 1:
             with suppress(FencedError, TransitionError):
                 txids = [one.txid for one in records]
@@ -172,14 +174,14 @@ class Passes:
                 self.progress(f"transaction {one.txid}: {error}")
 
     def alone(self, txid: int) -> None:
-        """A new attempt. Where a spout is opaque, later transactions may lose their batch by it."""
-        with suppress(InvalidatedError):  # its turn comes with that of the one before it
+        """A new attempt of one transaction. With an opaque spout, later transactions may lose their batch by it."""
+        with suppress(InvalidatedError):  # its turn comes with the one before it
             attempts = self.attempts
             record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner, replays=attempts.replays)
             self._submit([record])
 
     def afresh(self, txid: int) -> None:
-        """As :meth:`alone`, for one that lost its batch: it is tried as often as a new one."""
+        """Does the same as :meth:`alone` for a transaction that lost its batch: it has as many tries as a new one."""
         self._tries[txid] = 0
         self.alone(txid)
 
@@ -192,9 +194,11 @@ class Passes:
     # ---- end one ---------------------------------------------------------------------------------------------------
 
     def take_results(self) -> None:
-        """Wait until a pass has ended; record what it staged, and begin what has to follow one that failed.
+        """Waits until a pass has ended, records what it staged, and begins the passes that follow a failed one.
 
-        What is at the gate by that is committed before the next result is taken: then the turn of that has come."""
+        If a pass is at the gate now, the caller commits it before it takes the next result, whose turn may have come
+        then.
+        """
         if not self._running:
             return
         self._at_gate = False
@@ -216,7 +220,7 @@ class Passes:
                 self._failed(records[0], error)
 
     def _is_current(self, record: TxRecord) -> bool:
-        """False: a lower transaction took its batch meanwhile, and with it the attempt."""
+        """False: a lower transaction took its batch meanwhile, and so the attempt ended."""
         tx = self.ledger.view(record.txid, remembered=True).tx if self.topology.opaque else None
         return tx is None or tx.attempt == record.attempt
 
@@ -239,7 +243,7 @@ class Passes:
         return None
 
     def _gated(self, records: Sequence[TxRecord], manifest: Manifest, staged: Mapping[int, StagedRef]) -> bool:
-        """Is all of it PROCESSED and at the gate, by one step? If not, some of it may be PROCESSED."""
+        """Did one step make all of them PROCESSED and open their gate? If not, some may be PROCESSED."""
         processed = [replace(one, status=Status.PROCESSED, staged=staged[one.txid]) for one in records]
         try:
             done = self._gate(processed, manifest)
@@ -251,7 +255,8 @@ class Passes:
         return done
 
     def _record_group(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
-        """What of it is in other hands by now is left there. Merged by key it counts for nobody then."""
+        """Transactions that others have taken meanwhile are left to them. Then a batch merged by key counts for
+        nobody."""
         require_mergeable(manifest, self.topology.compile(), self.attempts.max_merge_rows)
         staged = publish_group(manifest, self.staging_root, self.ledger.chunk_bytes)
         try:
@@ -268,7 +273,8 @@ class Passes:
                     record_processed(self.ledger, one, staged[one.txid])
 
     def _group_failed(self, records: Sequence[TxRecord], error: Exception) -> None:
-        """No evidence against any one, unless the error names it: that one is passed alone, and the others again."""
+        """The error of a group says nothing about any one transaction, unless it names one: that one runs alone, and
+        the others again."""
         self.size.failed()
         parts = parts_of(records, getattr(error, "txid", None))
         how = " and ".join(named(part) for part in parts)
@@ -287,7 +293,7 @@ class Passes:
             return
         tx = self.ledger.view(record.txid).tx
         if tx is None or tx.attempt != record.attempt:
-            return  # somebody else's by now
+            return  # somebody else has it now
         if tx.status is Status.FAILED or (tx.status is Status.PROCESSING and not last):
             self.failures[record.txid] = error
         elif tx.status.lets_others_pass:

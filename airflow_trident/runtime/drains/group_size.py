@@ -1,8 +1,8 @@
-"""How many transactions a drain processes together. Pure, but for what it remembers.
+"""How many transactions a drain processes together. Pure, except for what it remembers.
 
-A group pays for what a pass costs beside its rows; when that is paid, more only makes a failure dearer and the first
-commit later. So a pass may take some seconds, or, where it costs much by itself (a busy machine, a cluster that is far
-away), twice what it would without rows; and it is bounded by what there is to read.
+A group shares the fixed cost of a pass. When that is paid, a larger group only makes a failure more expensive and the
+first commit later. So a pass may take some seconds; or, if its fixed cost is high (a busy machine, a cluster that is
+far away), twice what it would take without rows. The amount to read is limited, too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
 from airflow_trident.staging.manifest import Manifest
 
 FIRST = 8
-"""The first group; also the most while nobody knows how much there is to read."""
+"""The first group; also the largest one while nobody knows how much there is to read."""
 GROUP_BYTES = 64 << 20
-"""So much is read by one pass, if it is of more than one transaction. With half of it, 100 batches of 3.4 MB cost a
-sixth more beside one job over all of them; with twice as much no less (docs/benchmarks.md)."""
+"""One pass over more than one transaction reads at most this much. With half of it, 100 batches of 3.4 MB cost a sixth
+more beside one job over all of them; with twice as much no less (docs/benchmarks.md)."""
 LONG_S = 5.0
-"""A pass that takes longer is halved the next time, unless most of it is what every pass costs."""
+"""After a pass that takes longer, the next one is half as large, unless most of the time is what every pass costs."""
 REMEMBERED = 6
-"""Passes of so many sizes tell what a pass costs."""
+"""How many sizes of passes are remembered, to tell what a pass costs."""
 ROW_BYTES = 100
-"""A row of a source that does not say how much there is to read."""
+"""The assumed bytes of a row, if a source does not say how much there is to read."""
 GROWS = 4
-"""So many times as many the next time, at most."""
+"""The next group is at most this many times as large."""
 
 
 class GroupSize:
-    """How many transactions the next group may have, which each pass corrects.
+    """How many transactions the next group may have; each pass corrects it.
 
-    :param together: may several be processed in one pass at all?
+    :param together: may one pass process several transactions at all?
     """
 
     def __init__(self, limits: DrainLimits, *, together: bool) -> None:
@@ -55,7 +55,7 @@ class GroupSize:
         return self._now if self._fixed is not None else max(1, min(self._now, self._room()))
 
     def passed(self, members: int, took_s: float) -> None:
-        """A pass of so many went well. The first one of a process takes longer than all others."""
+        """A pass of `members` transactions succeeded. The first pass of a process takes longer than all others."""
         self._passes += 1
         if self._fixed is None and (self._passes > 1 or took_s < LONG_S):
             others = [one for one in self._took if one[0] != members]  # of each size the last one
@@ -63,8 +63,8 @@ class GroupSize:
             self._now = min(self._most, next_size(self._now, self._took))
 
     def staged(self, manifest: Manifest) -> None:
-        """What a pass read and staged. If a spout gives no size, the next batches count as the largest of the last
-        passes."""
+        """What a pass read and staged. If a spout gives no size, its next batches count as large as the largest of the
+        last passes."""
         members = manifest.members
         rows = max(one.rows_read for one in members)
         if rows >= 0:
@@ -75,9 +75,9 @@ class GroupSize:
             self._now = max(1, self._now // 2)
 
     def cut(self, records: Sequence[TxRecord], size_of: Callable[[TxRecord], int | None]) -> list[list[TxRecord]]:
-        """Passes of at most `now` transactions, and of at most GROUP_BYTES where there are more than one.
+        """Divides transactions into passes of at most `now`, and of at most GROUP_BYTES if a pass has more than one.
 
-        :param size_of: how much there is to read of one; None: its spout does not say.
+        :param size_of: how many bytes a transaction has to read; None: its spout does not say.
         """
         if self._fixed is not None:
             return [list(records[at : at + self._fixed]) for at in range(0, len(records), self._fixed)]
@@ -93,18 +93,19 @@ class GroupSize:
         return passes
 
     def _shares(self) -> list[int]:
-        """About how much there is to read of each of those that were looked at last."""
+        """About how many bytes each of the last cut transactions has to read."""
         usual = max(self._read, default=GROUP_BYTES // FIRST)
         return [usual if size is None else size for size in self._sizes]
 
     def _room(self) -> int:
-        """How many transactions of these sizes one pass takes."""
+        """How many transactions of these sizes fit into one pass."""
         total = sum(self._shares())
         return MOST_IN_GROUP if total == 0 else max(1, GROUP_BYTES * len(self._sizes) // total)
 
 
 def next_size(now: int, took: Sequence[tuple[int, float]]) -> int:
-    """The next size, between half and four times the present one. A pass that was not full says nothing about more.
+    """The next size, between half and four times the present one. A pass that was not full says nothing about larger
+    ones.
 
     :param took: members and seconds of the last passes, at least one.
     """
@@ -116,13 +117,14 @@ def next_size(now: int, took: Sequence[tuple[int, float]]) -> int:
         wanted = now * GROWS
     else:
         wanted = int(max(LONG_S - by_itself_s, by_itself_s) / each_s)
-    # What is remembered of larger passes may be old, of a slow start: this one shows what so many take at most.
+    # Remembered larger passes may be old, from a slow start: this pass shows how long its members take at most.
     wanted = max(wanted, int(members * LONG_S / max(last_s, 0.001)))
     return max(1, now // 2, min(wanted, now * GROWS if members >= now else now))
 
 
 def _line(took: Sequence[tuple[int, float]]) -> tuple[float, float | None]:
-    """Seconds of a pass, and of each of its members: the line through these passes. Passes of one size cannot tell."""
+    """The fixed seconds of a pass, and the seconds of each member: the line through these passes. Passes of one size
+    only cannot tell the second."""
     sizes, seconds = zip(*took, strict=True)
     if len(set(sizes)) < 2:
         return 0.0, None

@@ -1,4 +1,4 @@
-"""When a drain ends, and how much it works on at a time."""
+"""When a drain ends, and how much it processes at a time."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from airflow_trident.plan.stages import Plan
 
 AUTO: Final = "auto"
 MOST_IN_GROUP = 200
-"""Transactions of one pass, however small they are."""
+"""The most transactions of one pass, however small they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainLimits:
-    """When a drain begins no more transactions: after so many, after so many seconds, or (always) without new data.
+    """When a drain begins no more transactions: after a number, after a number of seconds, or (always) without new
+    data.
 
-    `group`: how many are begun, processed and committed together: so many at most; ``auto``, by what there is to read
-    and how long it takes; 1: each by itself. `max_pending`: how many are uncommitted at once; None: twice the group.
-    `tries`: attempts of one transaction by itself before it is FAILED or SKIPPED. `wait_s`: how long it waits in the
-    end for transactions that other workers hold.
+    `group`: the most transactions that are begun, processed and committed together; ``auto``: chosen by how much there
+    is to read and how long that takes; 1: each alone. `max_pending`: how many are uncommitted at once; None: twice the
+    group. `tries`: attempts of one transaction by itself before it is FAILED or SKIPPED. `wait_s`: how long the drain
+    waits at its end for transactions that other workers hold.
 
     :raises ConfigurationError: a number is below 1, or `max_pending` has no room for the group.
     """
@@ -47,9 +48,9 @@ class DrainLimits:
 
 
 def parse_group(value: Any) -> int | str:
-    """``auto``, or a number of transactions, which may be written as a text.
+    """``auto``, or a number of transactions, which may be given as a text.
 
-    :raises ConfigurationError: it is neither, or below 1.
+    :raises ConfigurationError: the value is neither, or below 1 or too large.
     """
     text = str(value).strip()
     if text == AUTO:
@@ -63,10 +64,10 @@ def parse_group(value: Any) -> int | str:
 
 
 def require_groups(plan: Plan, group: int | str) -> None:
-    """Where a person says how large groups are, there must be groups. With ``auto`` one is taken at a time where that
-    is all that the topology can do.
+    """If a person sets the size of groups, the topology must be able to run groups. With ``auto``, a topology that
+    cannot takes one transaction at a time.
 
-    :raises ConfigurationError: it goes one by one.
+    :raises ConfigurationError: the topology takes transactions one by one.
     """
     if group in (AUTO, 1):
         return

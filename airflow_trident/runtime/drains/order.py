@@ -1,11 +1,11 @@
-"""A whole drain as a Spark application of its own: what travels to its driver, and what comes back.
+"""A whole drain as its own Spark application: what is sent to its driver, and what comes back.
 
-Both lie in the staging folder (:mod:`airflow_trident.engine.spark.orders`). The order holds logins: the driver
-removes it as soon as it is read.
+Both are files in the staging folder (:mod:`airflow_trident.engine.spark.orders`). The order contains logins, so the
+driver removes it as soon as it has read it.
 
-Whoever submits an application may be killed before it knows, or has told anybody, which one that is. So a driver takes
-the order before it does anything, and who comes back takes it too: of the two only one can. No second driver works
-beside one that nobody knew of, and none begins later that nobody waits for.
+A task that submits an application may be killed before it knows, or has told anybody, which application that is. So a
+driver takes the order before it does anything, and the task's next try takes it too: only one of the two can. So no
+second driver works beside an unknown one, and no driver begins later for which nobody waits.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _RESULT = Format(
     cure="What it committed stays, and a retry goes on from there. See the driver's log.",
     error=SparkJobError,
 )
-"""It travels from driver to task, both of the same version: none is written."""
+"""The result goes from driver to task, which have the same version: so no version is written."""
 _TAKER = Format(noun="who took the order of a drain", version=1, cure="Run the task again.", error=SparkJobError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrainOrder:
-    """What `Drain` is given, and how the driver reaches what it needs: it has no Airflow to ask.
+    """The arguments of `Drain`, and how the driver reaches what it needs: it cannot ask Airflow.
 
     :param root: the folder of all ledgers.
     :param connections: those that the topology's spouts and states name, by id.
-    :param chunk_bytes: staged batches of up to so many bytes are kept in the ledger.
+    :param chunk_bytes: the ledger keeps staged batches of at most this many bytes.
     """
 
     topology: Topology
@@ -66,7 +66,7 @@ class DrainOrder:
 
 
 def connections_of(topology: Topology) -> dict[str, Connection]:
-    """The connections that its spouts and states name, resolved here.
+    """The connections that its spouts and states name, resolved in this process.
 
     :raises ConfigurationError: there is no such connection.
     """
@@ -76,7 +76,7 @@ def connections_of(topology: Topology) -> dict[str, Connection]:
 
 
 def _ids(thing: Any, depth: int) -> Iterator[str]:
-    """A ``conn_id`` may lie in a part of a spout or state. Where explicit settings win it is not asked for."""
+    """A part of a spout or state may have a ``conn_id``. It is left out if explicit settings override it."""
     if not type(thing).__module__.startswith("airflow_trident.") or not depth:
         return
     members = {one.name: getattr(thing, one.name) for one in fields(thing)} if is_dataclass(thing) else vars(thing)
@@ -94,7 +94,7 @@ def _ids(thing: Any, depth: int) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainFiles:
-    """Paths, the same for the task and for the driver. `name`: no other drain has it."""
+    """Paths, the same for the task and for the driver. `name`: unique to this drain."""
 
     order: str
     result: str
@@ -103,9 +103,9 @@ class DrainFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Taker:
-    """The one that has an order: a driver, or a task that took it back.
+    """Who has an order: a driver, or a task that took it back.
 
-    `instance`: of this process alone. `driver_id`: what the cluster calls it, "" where it does not say.
+    `instance`: unique to this process. `driver_id`: the cluster's id, "" if the cluster does not say.
     """
 
     host: str
@@ -122,13 +122,13 @@ class Taker:
 
 
 NOBODY_KNOWN = Taker(host="", pid=0, instance="")
-"""Has an order of which it cannot be read who took it: its driver ended while it took it."""
+"""The taker of an order if it cannot be read: the driver ended while it took the order."""
 
 
 def take(order: str, me: Taker) -> Taker:
-    """Take the order, if nobody has: who has it now, and for ever.
+    """Takes the order if nobody has. Returns who has it, now and for ever.
 
-    :raises StoreUnavailableError, ConfigurationError: the staging folder does not answer, or nobody may write there.
+    :raises StoreUnavailableError, ConfigurationError: the staging folder does not answer, or is not writable.
     """
     said = orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
     try:
@@ -138,9 +138,9 @@ def take(order: str, me: Taker) -> Taker:
 
 
 def take_back(files: DrainFiles) -> Taker | None:
-    """Take back an order that no driver has taken: none will, and None is the answer. Else who has it.
+    """Takes back an order that no driver has taken. None: no driver will take it. Otherwise: who has it.
 
-    That it is taken stays written: a driver may have read the order, and be about to take it.
+    The note that it is taken stays: a driver may have read the order and be about to take it.
     """
     me = Taker.this_process()
     holder = take(files.order, me)
@@ -152,7 +152,7 @@ def take_back(files: DrainFiles) -> Taker | None:
 
 @contextmanager
 def removing(files: DrainFiles) -> Iterator[None]:
-    """Nothing of them is left afterwards."""
+    """Removes all these files at the end of the block."""
     try:
         yield
     finally:
@@ -162,7 +162,7 @@ def removing(files: DrainFiles) -> Iterator[None]:
 
 
 def place(order: DrainOrder) -> DrainFiles:
-    """Write it for the driver.
+    """Writes the order for the driver.
 
     :raises ConfigurationError: something in the topology cannot be pickled.
     """
@@ -174,7 +174,7 @@ def place(order: DrainOrder) -> DrainFiles:
 
 
 def answer(path: str, outcome: DrainResult | TridentError) -> None:
-    """All of it or nothing: the driver may be killed at any point."""
+    """Writes the whole result or nothing: the driver may be killed at any point."""
     if isinstance(outcome, TridentError):
         said: dict[str, Any] = {"error": to_json(outcome)}
     else:
@@ -183,9 +183,9 @@ def answer(path: str, outcome: DrainResult | TridentError) -> None:
 
 
 def collect(files: DrainFiles) -> DrainResult | None:
-    """What the driver answered; None if it did not.
+    """The driver's result; None if it wrote none.
 
-    :raises TridentError: what the drain ended with.
+    :raises TridentError: the error of the drain.
     """
     content = orders.collect(files.result)
     if content is None:
@@ -198,7 +198,7 @@ def collect(files: DrainFiles) -> DrainResult | None:
 
 
 def no_answer(files: DrainFiles, what: str, ended: str = "") -> SparkJobError:
-    """:param ended: what the cluster says about its end."""
+    """:param ended: what the cluster says about the end of the application."""
     how = f" as {ended}" if ended else ""
     return SparkJobError(
         f"{what} ended{how} and left no result in {os.path.dirname(files.result)!r}",

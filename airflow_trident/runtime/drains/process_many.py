@@ -1,4 +1,4 @@
-"""The processing phase of many transactions by one caller: the emitter of a run that has several, a backfill."""
+"""The processing phase of many transactions by one caller: a backfill, or the emitter of a run that has several."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from airflow_trident.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Transactions processed together, by txid. `failures`: the errors; `skipped`: SKIPPED because of one. The others
-    are PROCESSED, or another process has them."""
+    """Transactions that were processed together, by txid. `failures`: their errors; `skipped`: errors of those that are
+    SKIPPED now. The others are PROCESSED, or another process has them."""
 
     txids: tuple[int, ...]
     rows_read: int = 0
@@ -41,14 +41,15 @@ def process_many(
     group: int | str,
     is_free: Callable[[TxRecord], bool],
 ) -> Iterator[Ended]:
-    """New attempts of those that are free, as many at a time as go together; what became of each lot, when it ended.
+    """New attempts of the free transactions, as many at a time as go together. Yields the result of each lot when it
+    has ended.
 
-    What the commit pointer has passed goes by itself, as its commit does. One attempt of each by itself fails it here:
-    who calls this tries again, or does not.
+    Transactions at or below the commit pointer are processed alone, because they commit alone. If the one attempt of a
+    transaction by itself fails, it counts as failed here; the caller may try again.
 
     :param txids: rising, at least one.
     :param group: see :class:`~airflow_trident.runtime.drains.limits.DrainLimits`.
-    :param is_free: is there something to do for it, and nobody else at it? Asked again when its turn comes.
+    :param is_free: is there something to do for it, and does nobody else work on it? Asked again when its turn comes.
     :raises TransitionError: one was never begun.
     """
     free = [one.txid for one in known_records(ledger, txids) if is_free(one)]
@@ -108,7 +109,7 @@ def _by_itself(
 
 
 def known_records(ledger: Ledger, txids: Sequence[int]) -> list[TxRecord]:
-    """Those of these transactions that are not pruned, which COMMITTED ones may be.
+    """The records of these transactions, without pruned ones, which were COMMITTED or CLOSED.
 
     :param txids: rising, at least one.
     :raises TransitionError: one was never begun.
@@ -121,7 +122,7 @@ def known_records(ledger: Ledger, txids: Sequence[int]) -> list[TxRecord]:
 
 
 def first_to_raise(failures: Mapping[int, Exception]) -> Exception | None:
-    """What stands for all of them: the first that trying again may help, so that it is tried; else the first."""
+    """The error to raise for all of them: the first one after which another try may help, else the first one."""
     for error in failures.values():
         if not isinstance(error, TridentError) or error.outcome is Outcome.RETRY:
             return error

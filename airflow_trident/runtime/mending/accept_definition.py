@@ -11,7 +11,7 @@ from airflow_trident.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class AcceptedDefinition:
-    """`differences`: one line each. `begins`: state -> its first transaction, of states that are new or were empty."""
+    """`differences`: one line each. `begins`: state -> its first transaction, for states that are new or were empty."""
 
     differences: tuple[str, ...] = ()
     begins: dict[str, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class AcceptedDefinition:
 
 
 def accept_definition(ledger: Ledger, topology: Topology) -> AcceptedDefinition:
-    """Record the topology's definition in place of the ledger's.
+    """Records the topology's definition in place of the ledger's.
 
     :raises UnknownTopologyError: it has no ledger.
     """

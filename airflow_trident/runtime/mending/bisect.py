@@ -1,7 +1,7 @@
-"""Find the poison record: narrow a transaction that fails to the smallest run of input rows that still fails.
+"""Finds the poison record: narrows a failing transaction to the smallest run of input rows that still fails.
 
-Runs the processing phase again and again over parts of the recorded batch, into a temporary folder. Ledger and states
-are only read.
+Runs the processing phase again and again over parts of the recorded batch, into a temporary folder. It only reads
+ledger and states.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SHOWN_ROWS = 5
 class Poison:
     """The smallest part that fails: `rows` rows of `stream` from row `first` of the batch (0 is the first one).
 
-    `where`: the split that the first of them is in, as its spout names it. `examples`: at most five of the rows.
-    `alone` is false if only rows far from each other fail together, so that no half of the part fails by itself.
+    `where`: the split of the first of these rows, as its spout names it. `examples`: at most five of the rows. `alone`
+    is false if only rows far from each other fail together, so that no half of the part fails by itself.
     """
 
     stream: str
@@ -46,7 +46,7 @@ class Poison:
 
 
 def poison_lines(txid: int, found: Poison | None) -> list[str]:
-    """What :func:`bisect` found, for people."""
+    """The result of :func:`bisect`, for people."""
     if found is None:
         return [f"transaction {txid} does not fail: nothing to find"]
     what = f"{found.rows} rows" if found.rows > 1 else "1 row"
@@ -61,7 +61,7 @@ def poison_lines(txid: int, found: Poison | None) -> list[str]:
 def bisect(ledger: Ledger, topology: Topology, txid: int, engine: Engine, progress: Progress = quiet) -> Poison | None:
     """The rows of transaction `txid` that make its processing fail; None if it does not fail (any more).
 
-    Takes about two runs per halving: some forty for a million rows.
+    Needs about two runs per halving: some forty for a million rows.
 
     :raises TransitionError: never begun, or committed and pruned, or without a batch now (opaque).
     :raises SourceChangedError: the source no longer holds the batch.
@@ -101,7 +101,8 @@ class _Search:
         return sum(rows for _, rows in self._sizes[stream])
 
     def error_of(self, ranges: dict[str, tuple[int, int]]) -> str | None:
-        """The error of a run over rows ``first <= row < last`` of the streams named, and all of the others."""
+        """The error of a run over rows ``first <= row < last`` of the named streams and all rows of the others; None:
+        no error."""
         self._runs += 1
         plan = _restricted(self._plan, {name: (*bounds, self._sizes[name]) for name, bounds in ranges.items()})
         with tempfile.TemporaryDirectory(prefix="trident-bisect-") as folder:
@@ -114,7 +115,7 @@ class _Search:
         return None
 
     def narrow(self, stream: str) -> Poison | None:
-        """Halve the stream's rows as long as one half fails; None if the failure does not depend on them."""
+        """Halves the stream's rows as long as one half fails; None if the failure does not depend on them."""
         first, last = 0, self.rows_of(stream)
         if last == 0 or self.error_of({stream: (0, 0)}) is not None:
             return None

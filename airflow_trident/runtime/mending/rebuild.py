@@ -1,8 +1,8 @@
-"""Rebuild: replay into a state alone what it lacks, from what the ledger still has of it.
+"""Rebuild: replays only into one state what it lacks, from what the ledger still knows.
 
-The cure for a state that is behind its ledger: restored from an old copy, deleted, moved. The state itself says what it
-lacks, and each transaction goes in by its own atomic step; so this may be killed anywhere, run again, and run twice at
-once. Nothing commits meanwhile: every committer refuses until the states are whole.
+This is the cure for a state that is behind its ledger: restored from an old copy, deleted, moved. The state itself says
+what it lacks, and each transaction goes in by its own atomic step; so a rebuild may be killed anywhere, run again, and
+run twice at once. Nothing commits meanwhile: every committer refuses until the states are whole.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ LostReasons = dict[str, dict[int, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What a rebuild did, by state: `replayed`, and `lost` for good, as a person accepted."""
+    """What a rebuild did, by state: `replayed`, and `lost` for good, which a person accepted."""
 
     replayed: dict[str, Txids]
     lost: dict[str, Txids]
 
 
 class _CannotReplay(Exception):
-    """A transaction is lost after all."""
+    """It turns out that a transaction is lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,20 +71,20 @@ class Rebuild:
     progress: Progress = quiet
 
     def lacks(self, states: Collection[str] = ()) -> dict[str, Txids]:
-        """What each of the states lacks; of all states of the topology, if none is named. Those that are whole are left
-        out.
+        """What each of these states lacks; without names, each state of the topology. Complete states are left out.
 
-        :raises ConfigurationError: the topology has no such state, or it cannot know what it lacks.
-        :raises LedgerBehindStateError: it is the ledger that is behind.
+        :raises ConfigurationError: the topology has no such state, or the state cannot know what it lacks.
+        :raises LedgerBehindStateError: not the state but the ledger is behind.
         """
         return self._look(states)[0]
 
     def run(self, states: Collection[str] = (), *, accept_loss: str = "", dry_run: bool = False) -> Rebuilt:
-        """Replay into `states` (all, if none is named) what they lack.
+        """Replays into `states` (all, if none is named) what they lack.
 
-        :param accept_loss: the reason for which a person goes on without what cannot be replayed; kept in the ledger.
+        :param accept_loss: why a person goes on without transactions that cannot be replayed; kept in the ledger.
         :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
-        :raises LostTransactionsError: transactions cannot be replayed, and nobody has accepted that; names them.
+        :raises LostTransactionsError: transactions cannot be replayed, and nobody has accepted that; the error names
+            them.
         """
         self.ledger.register(self.topology.definition())
         lack, markers = self._look(states)
@@ -148,7 +148,7 @@ class Rebuild:
         self, lack: Mapping[str, Txids], markers: Mapping[str, Marker | None], records: Mapping[int, TxRecord]
     ) -> LostReasons:
         reads = _reads(self.topology)
-        # A state is judged after those that feed it: what is lost for them is lost for it.
+        # A state is judged after those that feed it: what they lost is lost for it, too.
         order = sorted(lack, key=lambda name: len(reads[name]))
         lost: LostReasons = {name: {} for name in order}
         for name in order:
@@ -205,7 +205,7 @@ class Rebuild:
     def _replay(
         self, todo: Mapping[str, Txids], records: Mapping[int, TxRecord], accept_loss: str
     ) -> tuple[dict[str, Txids], dict[str, Txids]]:
-        """:returns: what was replayed, and what turned out to be lost only then, by state."""
+        """:returns: what was replayed, and what only then turned out to be lost, by state."""
         done: dict[str, Txids] = {}
         lost: dict[str, Txids] = {}
         every = Txids.joined(part for txids in todo.values() for part in txids.ranges)
@@ -236,7 +236,7 @@ class Rebuild:
         return done, lost
 
     def _ticket(self, record: TxRecord, fence: int, view: LedgerView, needed: dict[str, Txids]) -> CommitTicket:
-        """For the states alone: the ledger has committed it already."""
+        """A ticket for the states only: the ledger has committed the transaction already."""
         return CommitTicket(
             topology=self.topology.name,
             incarnation=view.topology.incarnation,
@@ -251,7 +251,7 @@ class Rebuild:
         )
 
     def _batches(self, record: TxRecord, into: Collection[str], engine: Engine) -> dict[str, pa.Table]:
-        """The staged batch, if it is there still; else that of a replay."""
+        """The staged batch, if it still exists; otherwise that of a replay."""
         plan, area = self.topology.compile(), StagingArea(self.staging_root)
         downstream = bool(set(into) - {sink.name for sink in plan.staged})
         wanted = [sink for sink in plan.staged if downstream or sink.name in into]
@@ -321,7 +321,7 @@ def _staged(record: TxRecord) -> StagedRef:
 
 
 def _reads(topology: Topology) -> dict[str, frozenset[str]]:
-    """State -> the states of the topology that it is fed from, all the way up."""
+    """State -> the states of the topology that feed it, directly or indirectly."""
     found: dict[str, frozenset[str]] = {}
     for sink in topology.compile().sinks:
         above = ordered([sink])
@@ -344,7 +344,8 @@ def _why_not_in(spec: StateSpec, txid: int, high: int) -> str:
 def _will_be_at(
     state: str, txid: int, lack: Mapping[str, Txids], lost: LostReasons, markers: Mapping[str, Marker | None]
 ) -> bool:
-    """Is `txid` the highest in a state when its turn comes? Only then are its new values those of then."""
+    """Will `txid` be the highest in a state when its turn comes? Only then the state gives the same new values as
+    before."""
     if state not in markers:
         return False
     marker = markers[state]

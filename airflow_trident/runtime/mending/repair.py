@@ -1,4 +1,4 @@
-"""Repair: seed a ledger that was wiped, or restored from an old copy, from what the states hold."""
+"""Repair: seeds a ledger that was wiped, or restored from an old copy, from what the states hold."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from airflow_trident.topology.topology import Topology
 def repair(
     ledger: ZNodeLedger, topology: Topology, staging_root: str, *, dry_run: bool = False, progress: Progress = quiet
 ) -> Seed:
-    """Make the ledger of `topology` agree with its states, and say what that means.
+    """Makes the ledger of `topology` agree with its states, and reports what that means.
 
-    Nothing may run meanwhile: pause the DAG. Transactions that were begun and that no state holds are forgotten; their
-    records are read again, because the position goes back to the last transaction that every state has. Their staged
-    batches are deleted, because their numbers are given out again.
+    Nothing may run meanwhile: pause the DAG. Begun transactions that no state holds are forgotten; their records are
+    read again, because the position goes back to the last transaction that every state has. Their staged batches are
+    deleted, because their numbers are given out again.
 
-    :raises TransitionError: no state holds anything, or the ledger is not behind: nothing is to be repaired.
+    :raises TransitionError: no state holds anything, or the ledger is not behind: there is nothing to repair.
     :raises CorruptError: the states contradict each other.
     """
     held = {name: _held(topology, name) for name in topology.states}

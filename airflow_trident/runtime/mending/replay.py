@@ -1,6 +1,6 @@
-"""Dry replay: run a transaction again without committing, and compare with what was staged.
+"""Dry replay: runs a transaction again without committing, and compares the result with what was staged.
 
-Finds spouts that do not give the same batch again and functions that depend on more than their input.
+Finds spouts that do not give the same batch again, and functions that depend on more than their input.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ EXAMPLES_ROWS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """How one state's batch differs. `missing`: rows staged but not replayed; `extra`: the reverse: a few examples
-    each; `missing_rows`, `extra_rows`: how many. `only_reals`: if only real numbers differ, the largest difference as a
-    part of the larger number; else None."""
+    """How one state's batch differs. `missing`: rows staged but not replayed; `extra`: rows replayed but not staged; a
+    few examples each. `missing_rows`, `extra_rows`: how many. `only_reals`: if only real numbers differ, the largest
+    difference as a part of the larger number; else None."""
 
     state: str
     staged_rows: int
@@ -54,13 +54,11 @@ def dry_replay(
     *,
     shake: bool = False,
 ) -> list[StateDifference]:
-    """Run transaction `txid` again into a temporary folder; one comparison per state.
+    """Runs transaction `txid` again into a temporary folder; one comparison per state. Only reads the ledger and the
+    states.
 
-    :param shake: under other settings that mean nothing (:mod:`airflow_trident.engine.shaking`): under the same ones
-        most code that depends on them gives the same again.
-
-    The ledger and the states are only read.
-
+    :param shake: use other settings that must not matter (:mod:`airflow_trident.engine.shaking`): with the same
+        settings most code that depends on them gives the same result again.
     :raises TransitionError: never begun, pruned, or not processed yet.
     :raises SourceChangedError: the source no longer holds the batch.
     """
@@ -114,8 +112,8 @@ def _compare(state: str, staged: Any, replayed: Any) -> StateDifference:
 
 
 def _real_difference(missing: Counter[tuple[Any, ...]], extra: Counter[tuple[Any, ...]]) -> float | None:
-    """The largest difference, if rows pair up that differ in real numbers only. Equal ones are paired in number
-    order."""
+    """The largest difference, if the rows form pairs that differ only in real numbers. Rows that are equal otherwise
+    are paired in the order of their numbers."""
     one, other = _by_the_rest(missing), _by_the_rest(extra)
     if not one or {key: len(rows) for key, rows in one.items()} != {key: len(rows) for key, rows in other.items()}:
         return None
@@ -127,7 +125,7 @@ def _real_difference(missing: Counter[tuple[Any, ...]], extra: Counter[tuple[Any
 
 
 def _by_the_rest(rows: Counter[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[float, ...]]]:
-    """What else is in a row -> the real numbers of these rows, in order."""
+    """The other values of a row -> the real numbers of these rows, in order."""
     found: dict[tuple[Any, ...], list[tuple[float, ...]]] = {}
     for row in rows.elements():
         rest = tuple(float if isinstance(value, float) else value for value in row)

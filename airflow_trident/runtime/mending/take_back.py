@@ -1,10 +1,11 @@
-"""Taking a commit back that can never succeed: what no state holds becomes FAILED, as if no commit of it had begun.
+"""Takes a commit back that can never succeed: a transaction that no state holds becomes FAILED, as if no commit of it
+had begun.
 
 Whoever began the commit may still be at work, and may bring the batch into a state at any moment. Hence the order:
 
 1. The ledger gives out a higher fence, which voids every earlier ticket.
 2. Each state records that fence in its atomic step. It refuses if it holds the transaction.
-3. The ledger lets the transaction go, unless a newer ticket was given out meanwhile.
+3. The ledger makes the transaction FAILED, unless a newer ticket was given out meanwhile.
 
 After a kill between two steps the transaction is what it was: its commit can be run, or taken back, again.
 """
@@ -25,7 +26,7 @@ from airflow_trident.topology.topology import Topology
 def take_back(
     ledger: Ledger, topology: Topology, txid: int, *, owner: Owner | str, reason: str, progress: Progress = quiet
 ) -> TxRecord:
-    """Make a transaction FAILED whose commit has begun and which no state holds: then it can be replayed or skipped.
+    """Makes a transaction FAILED whose commit has begun and which no state holds: then it can be replayed or skipped.
 
     :param reason: for people; it becomes the transaction's error.
     :raises HeldError: a state holds it: its commit can only go on.
