@@ -1,4 +1,4 @@
-"""The spout without promises, after Storm's IBatchSpout: each attempt gives whatever it gives."""
+"""The spout without promises, after Storm's IBatchSpout: each attempt may give other rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class BatchSpout(Spout):
-    """A source that cannot give a batch again, used as it is: records may be lost or doubled when an attempt is
-    repeated. Only for a ``Topology(name, exactly_once=False)``; :class:`SpooledSpout` makes such a source exact."""
+    """A source that cannot give a batch again, used as it is: a repeated attempt may lose or double records. Only for a
+    ``Topology(name, exactly_once=False)``; :class:`SpooledSpout` makes such a source exact."""
 
     kind = SpoutKind.NON_TRANSACTIONAL
 
@@ -27,10 +27,10 @@ class BatchSpout(Spout):
 
     @abstractmethod
     def emit_batch(self, batch: int) -> Iterator[pa.RecordBatch]:
-        """The rows of the `batch`-th batch (1, 2, ...), called once per attempt, where the data is processed."""
+        """The rows of batch number `batch` (1, 2, ...). Called once per attempt, where the data is processed."""
 
     def ack(self, batch: int) -> None:
-        """The transaction with this batch is committed (Storm: IBatchSpout.ack); may be called again."""
+        """The transaction with this batch is committed (Storm: IBatchSpout.ack). May be called again."""
 
     def coordinator(self) -> BatchCoordinator:
         return (BatchCoordinator if type(self).ack is BatchSpout.ack else _Acknowledging)(self)
@@ -60,7 +60,7 @@ class _Acknowledging(BatchCoordinator):
 
 @dataclass(frozen=True)
 class BatchEmitter(Emitter):
-    """One split: nothing is known about the batch before it is there."""
+    """One split, because nothing is known about the batch before it is read."""
 
     spout: BatchSpout
 

@@ -1,11 +1,12 @@
 """Spouts of partitioned sources, after Storm's IPartitionedTridentSpout and IOpaquePartitionedTridentSpout.
 
-A user says which partitions there are, how far each one goes now, and how one partition's part is read. Coordinator,
-emitter and metadata come from here. The metadata of a batch names each partition's part of it, and carries the last
-part of every partition that has none in it: one that disappears and comes back goes on where it stopped.
+A user's class says which partitions exist, how far each one goes now, and how to read one partition's part.
+Coordinator, emitter and metadata are provided here. The metadata of a batch names each partition's part of the batch,
+and keeps the last part of every partition that has none in it: a partition that disappears and comes back goes on where
+it stopped.
 
-Transactional: the partitions and parts of a txid are fixed by its metadata. One that is gone when it is needed is a
-SourceChangedError. Opaque: each attempt is decided anew, from the partitions of that moment.
+Transactional: the metadata of a txid fix its partitions and parts. If one of them is gone when it is needed, that is a
+SourceChangedError. Opaque: each attempt decides anew, from the partitions that exist then.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHOWN = 5
-"""So many partitions are named in an error."""
+"""An error names at most this many partitions."""
 
 
 class PartitionedSpout(Spout):
-    """A transactional spout over partitions. All of it is picklable and opens nothing before it is called.
+    """A transactional spout over partitions. It must be picklable as a whole, and opens nothing before it is called.
 
-    `max_partitions`, `max_rows`: of one batch; None: no limit. Partitions that find no room come first in the next
-    batch, in the order of their ids and round and round. `max_splits`: into how many parts a batch is cut at most.
+    `max_partitions`, `max_rows`: of one batch; None: no limit. Partitions without room in a batch come first in the
+    next one, in the order of their ids, and after the last id from the first again. `max_splits`: the most parts that a
+    batch is cut into.
     """
 
     kind = SpoutKind.TRANSACTIONAL
@@ -44,14 +46,16 @@ class PartitionedSpout(Spout):
     def partitions(self) -> Iterable[str]:
         """The ids of all partitions that can be read now (Storm: getPartitionsForBatch).
 
-        :raises SourceUnavailableError: the source does not answer: an empty answer means that there are none.
+        :raises SourceUnavailableError: the source does not answer. (An empty answer means that there are no
+            partitions.)
         """
 
     @abstractmethod
     def next_part(self, partition: str, last: Json) -> Json:
-        """The metadata of the partition's next part, behind that with metadata `last` (None: none yet).
+        """The metadata of the partition's next part, after the one with metadata `last` (None: none yet).
 
-        None: nothing is new there. It has no effects; the same rules as for ``initialize_transaction``.
+        None: the partition has nothing new. This must have no side effects; the rules are those of
+        ``initialize_transaction``.
         """
 
     @abstractmethod
@@ -61,30 +65,30 @@ class PartitionedSpout(Spout):
         :raises SourceChangedError: the partition no longer holds them.
         """
 
-    # ---- what may be left as it is -----------------------------------------------------------------------------
+    # ---- what need not be overridden ---------------------------------------------------------------------------
 
     def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterable[tuple[str, Json]]:
-        """(partition, next part) of those that have one, in the given order. For sources that answer for many
-        partitions at once. Reading ends where the limits are reached."""
+        """(partition, next part) of the partitions that have one, in the given order. Override it for sources that
+        answer for many partitions at once. The caller stops reading when the limits are reached."""
         for partition in partitions:
             part = self.next_part(partition, last.get(partition))
             if part is not None:
                 yield partition, part
 
     def rows_of(self, part: Json) -> int:
-        """About how many rows a part has, for `max_rows`; 0 if that is not known."""
+        """About how many rows a part has, for `max_rows`; 0 if unknown."""
         return 0
 
     def forget(self, partition: str, last: Json) -> bool:
-        """Is a partition that cannot be read gone for good? Its last part is dropped; if it comes back, it begins
-        anew."""
+        """Is a partition that cannot be read gone for good? Then its last part is dropped; if the partition comes back,
+        it begins anew."""
         return False
 
     def success(self, txid: int, parts: Mapping[str, Json]) -> None:
         """The transaction with these parts is committed: see :meth:`Coordinator.success`."""
 
     def lag(self, last: Mapping[str, Json]) -> Lag | None:
-        """What the partitions have behind their last parts: see :meth:`Coordinator.lag`."""
+        """How much the partitions have after their last parts: see :meth:`Coordinator.lag`."""
         return None
 
     # ---- the spout ---------------------------------------------------------------------------------------------
@@ -98,8 +102,7 @@ class PartitionedSpout(Spout):
         return PartitionedEmitter(self)
 
     def require_limits(self, *others: str) -> None:
-        """
-        :param others: attributes that are limits as well; None: no limit.
+        """:param others: more attributes that are limits; None: no limit.
         :raises ConfigurationError: a limit is below 1.
         """
         for name in ("max_partitions", "max_rows", "max_splits", *others):
@@ -109,8 +112,8 @@ class PartitionedSpout(Spout):
 
 
 class OpaquePartitionedSpout(PartitionedSpout):
-    """An opaque spout over partitions: a part that cannot be read again fails its attempt, and the next attempt takes
-    what there is then. A partition that is gone is left out, and taken up where it stopped when it is back."""
+    """An opaque spout over partitions. A part that cannot be read again fails its attempt, and the next attempt takes
+    what exists then. A missing partition is left out; when it is back, it goes on where it stopped."""
 
     kind = SpoutKind.OPAQUE
 
@@ -118,7 +121,7 @@ class OpaquePartitionedSpout(PartitionedSpout):
 @dataclass(frozen=True, slots=True)
 class BatchParts:
     """The metadata of a batch. `parts`: partition -> its part; `kept`: partition -> its last part, if it has none in
-    the batch; `behind`: the next batch looks first after this partition."""
+    the batch; `behind`: the next batch begins with the partitions after this one."""
 
     parts: Mapping[str, Json]
     kept: Mapping[str, Json]
@@ -133,7 +136,7 @@ class BatchParts:
 
 
 def parts_from_json(metadata: Json, spout: str) -> BatchParts:
-    """:raises SourceChangedError: it is not the metadata of a partitioned spout."""
+    """:raises SourceChangedError: these are not the metadata of a partitioned spout."""
     if isinstance(metadata, dict) and metadata.keys() == {"parts", "kept", "behind"}:
         parts, kept, behind = metadata["parts"], metadata["kept"], metadata["behind"]
         if isinstance(parts, dict) and isinstance(kept, dict) and isinstance(behind, str):
@@ -142,7 +145,7 @@ def parts_from_json(metadata: Json, spout: str) -> BatchParts:
 
 
 def next_batch(spout: PartitionedSpout, before: BatchParts) -> BatchParts | None:
-    """The batch behind `before`; None if no partition has anything new."""
+    """The batch after `before`; None if no partition has anything new."""
     there = sorted(set(spout.partitions()))
     order = [one for one in there if one > before.behind] + [one for one in there if one <= before.behind]
     last, parts, rows, behind = before.last, dict[str, Json](), 0, ""
@@ -191,15 +194,15 @@ class _ToldOfSuccess(PartitionedCoordinator):
 
 @dataclass(frozen=True)
 class PartitionedEmitter(Emitter):
-    """Carries the spout with it."""
+    """Contains the spout."""
 
     spout: PartitionedSpout
 
     def splits(self, metadata: Json) -> list[Split]:
-        """Neighbouring partitions together, at most `max_splits`.
+        """Puts neighbouring partitions together, into at most `max_splits` splits.
 
         :raises SourceChangedError: a partition is gone (transactional).
-        :raises SourceUnavailableError: the same, where the next attempt takes what there is then (opaque).
+        :raises SourceUnavailableError: a partition is gone (opaque); the next attempt takes what exists then.
         """
         parts = sorted(parts_from_json(metadata, self.spout.describe()).parts.items())
         gone = sorted({partition for partition, _ in parts} - set(self.spout.partitions()))

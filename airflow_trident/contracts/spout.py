@@ -1,14 +1,15 @@
-"""The contract of spouts, after Storm's ITridentSpout: a coordinator that decides what a batch is, an emitter that
-reads it. Both must be picklable and open nothing before they are called: a spout is made while Airflow parses a DAG.
+"""The contract of spouts, after Storm's ITridentSpout: a coordinator decides what a batch is, an emitter reads it.
+
+Both must be picklable and open nothing before they are called: a spout is made while Airflow parses a DAG.
 
 Promises of an implementation (the contract suite in `tests/contracts/test_spouts.py` checks them):
 
 S1  `initialize_transaction` returns metadata that survives JSON unchanged, or None when there is nothing new.
 S2  `splits` and `read` depend on the metadata alone: for a transactional spout two reads give equal rows.
-S3  What one transaction's metadata covers, no later one's covers, and nothing in between is left out.
-S4  What cannot be read as recorded raises SourceChangedError or DamagedInputError, never fewer rows.
+S3  The metadata of a later transaction never cover what an earlier one's cover, and nothing in between is left out.
+S4  Data that cannot be read as recorded raise SourceChangedError or DamagedInputError, never fewer rows.
 S5  Rows have exactly the fields of `schema`.
-S6  What `text_files` or `data_frame` gives are the rows of the splits.
+S6  `text_files` and `data_frame` give the rows of the splits.
 
 Which promises hold depends on the kind. An opaque spout is asked again for each attempt, so S3 holds for the batches
 that are committed. A non-transactional one promises S1 and S5 only.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a batch for one worker. `body`: what the spout needs to find it. `size_bytes`: about its size, if
+    """A part of a batch for one worker. `body`: what the spout needs to find it. `size_bytes`: its approximate size, if
     known: a worker may get several small ones."""
 
     index: int
@@ -44,7 +45,7 @@ class Split:
 
 
 def not_metadata_of(spout: str, metadata: Json = None) -> SourceChangedError:
-    """The recorded metadata has another shape than the spout gives it. `metadata`: what to show of it."""
+    """The recorded metadata do not have the shape that the spout gives them. `metadata`: shown in the error."""
     shown = "" if metadata is None else f"{metadata!r:.80} "
     return SourceChangedError(
         f"the recorded metadata {shown}is not that of {spout}",
@@ -54,10 +55,10 @@ def not_metadata_of(spout: str, metadata: Json = None) -> SourceChangedError:
 
 @dataclass(frozen=True)
 class TextFiles:
-    """A batch that is the lines of these files: valid UTF-8 without byte order mark, ended by ``\\n`` or ``\\r\\n``.
+    """The lines of these files as a batch: valid UTF-8 without byte order mark, ended by ``\\n`` or ``\\r\\n``.
 
-    `rows`: how many lines that is. `returns`: is a ``\\r`` anywhere?
-    `require_same`: raises SourceChangedError if they are no longer what the transaction recorded.
+    `rows`: the number of lines. `returns`: is a ``\\r`` anywhere?
+    `require_same`: raises SourceChangedError if the files are no longer what the transaction recorded.
     """
 
     paths: tuple[str, ...]
@@ -68,11 +69,11 @@ class TextFiles:
 
 @dataclass(frozen=True)
 class ScriptBatch:
-    """A batch that a script reads, and not its emitter.
+    """A batch that a script reads instead of the emitter.
 
-    `given`: what the script is told, URLs of files. `require_same`: raises SourceChangedError if the
-    source does not hold what the transaction recorded; called before the script runs and after it.
-    `rows`: how many there are; None: nobody has counted.
+    `given`: what the script gets, URLs of files. `require_same`: raises SourceChangedError if the source does not hold
+    what the transaction recorded; called before the script runs and after it.
+    `rows`: how many rows there are; None: nobody has counted.
     """
 
     given: list[str]
@@ -82,10 +83,10 @@ class ScriptBatch:
 
 @dataclass(frozen=True)
 class BatchFrame:
-    """A batch as a DataFrame of Spark, lazily: the rows that the splits have, with the emitter's fields and types.
+    """A batch as a lazy DataFrame of Spark: the rows of the splits, with the emitter's fields and types.
 
-    `rows`: how many there are; None: that is known only when it is read.
-    `require_same`: raises SourceChangedError if what it reads is no longer what the transaction recorded.
+    `rows`: how many rows there are; None: known only when they are read.
+    `require_same`: raises SourceChangedError if the frame no longer reads what the transaction recorded.
     """
 
     frame: Any
@@ -94,7 +95,7 @@ class BatchFrame:
 
 
 class Coordinator(Closing):
-    """Decides batches. Lives in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
+    """Decides batches. Runs in the coordinator task (Storm: ITridentSpout.BatchCoordinator)."""
 
     @abstractmethod
     def is_ready(self, previous: Json) -> bool:
@@ -102,20 +103,21 @@ class Coordinator(Closing):
 
     @abstractmethod
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        """The metadata of the batch of `txid`, given that of the last transaction that had one; None: nothing new.
+        """The metadata of the batch of `txid`. `previous`: those of the last transaction that had any. None: nothing
+        new.
 
         :raises SourceUnavailableError: the source does not answer.
         """
 
     def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
-        """The metadata of the batches of `txid` and of the transactions that follow it, at most `most` and none if
-        nothing is new; each is what `initialize_transaction` would give after the one before it. A source that is asked
-        for many at a time may answer with one look.
+        """The metadata of the batches of `txid` and of the transactions after it; at most `most`, and none if nothing
+        is new. Each is what `initialize_transaction` would give after the one before it. A source may override this to
+        answer for many batches with one look.
 
-        The last one is what the next transaction goes on from; those before it need not say where to go on. It may be
-        asked again for fewer.
+        The next transaction goes on from the last one, so only the last one has to say where to go on. It may be asked
+        again for fewer.
 
-        :raises SourceUnavailableError: as :meth:`initialize_transaction`.
+        :raises SourceUnavailableError: as for :meth:`initialize_transaction`.
         """
         found: list[Json] = []
         while len(found) < most:
@@ -126,40 +128,40 @@ class Coordinator(Closing):
         return found
 
     def size_bytes(self, metadata: Json) -> int | None:
-        """About how much a batch has, from its metadata alone; None: unknown. A drain decides by it how many
-        transactions go together, else by what the last ones read."""
+        """About how many bytes a batch has, from its metadata alone; None: unknown. From this a drain decides how many
+        transactions go together; without it, from what the last ones read."""
         return None
 
     def success(self, txid: int, metadata: Json) -> None:
-        """Transaction `txid`, of which this stream had `metadata`, is COMMITTED: the source may forget its batch.
+        """Transaction `txid`, in which this stream had `metadata`, is COMMITTED: the source may forget its batch.
 
-        Called from the ledger's record alone, by the coordinator of any later claim, for every committed transaction
-        that the ledger still keeps: at least once for each, again and again, in any process. So it must be cheap where
-        there is nothing to do, and right to repeat. What it raises fails the coordinator, never the commit, which is
-        done. (Storm: BatchCoordinator.success, which it calls before the commit is durable.)
+        The coordinator of any later claim calls this, from the ledger's record alone, for every committed transaction
+        that the ledger still keeps: at least once for each, again and again, in any process. So it must be cheap if
+        there is nothing to do, and safe to repeat. An error raised here fails the coordinator, never the commit, which
+        is done. (Storm calls BatchCoordinator.success before the commit is durable.)
         """
 
     def accept_source(self, metadata: Json) -> Json:
-        """`metadata` with what it names as that is now, after a person mended it: for a transaction that is committed
-        nowhere. The same parts of the source, as many as before. One whose metadata do not say what the source holds
-        gives them back as they are.
+        """The metadata of the same parts of the source as in `metadata`, as they are now, after a person mended the
+        source. For a transaction that is not committed anywhere. Takes no more parts and no fewer. A source whose
+        metadata do not say what it holds returns them unchanged.
 
-        :raises SourceChangedError: a part of it is gone.
+        :raises SourceChangedError: a part of the source is gone.
         """
         return metadata
 
     def follow_source(self, later: Json, accepted: Json) -> Json:
-        """The metadata `later` of a later transaction, after an earlier one got `accepted`. Its batch stays the
-        same."""
+        """The new metadata of a later transaction, which had `later`, after an earlier one got `accepted`. The batch
+        stays the same."""
         return later
 
     def lag(self, position: Json) -> Lag | None:
-        """What the source holds beyond `position` (the metadata of the last transaction that had one; None: none had),
-        so what no transaction has claimed yet: unit -> count, in ``files``, ``bytes``, ``records`` or ``rows``. None:
-        that cannot be said, or not cheaply.
+        """How much the source holds after `position` (the metadata of the last transaction that had any; None: none
+        had), which no transaction has claimed yet: unit -> count, in ``files``, ``bytes``, ``records`` or ``rows``.
+        None: unknown, or expensive to find out.
 
-        For people: the page and the ledger show it. It is asked after a batch was decided, by a coordinator task once,
-        by a drain now and then; it has no effects, and must cost no more than ``is_ready``. What it raises is taken for
+        For people: the page and the ledger show it. Called after a batch was decided: once by a coordinator task, from
+        time to time by a drain. It must have no side effects and cost no more than ``is_ready``. An error counts as
         None.
         """
         return None
@@ -176,52 +178,52 @@ class Emitter(ABC):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of one part, with the spout's schema. Called where the data is processed, perhaps repeatedly.
 
-        :raises SourceChangedError: the source no longer holds what the metadata names.
-        :raises DamagedInputError: it cannot be read.
+        :raises SourceChangedError: the source no longer holds what the metadata name.
+        :raises DamagedInputError: the part cannot be read.
         """
 
     def text_files(self, metadata: Json) -> TextFiles | None:
-        """The batch as text files of this machine, if it is nothing else: Spark may read them itself. A reader that
-        finds broken UTF-8 takes the splits instead."""
+        """The batch as text files of this machine, if it consists only of these: Spark may read them itself. A reader
+        that finds broken UTF-8 uses the splits instead."""
         return None
 
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
-        """What a script is told of the batch, if the source has it as files that Spark reads; None: it is read by
+        """What a script gets as the batch, if the source has it as files that Spark reads. None: the batch is read by
         `splits` and `read`, and written as Parquet.
 
         :param metadata: None: this stream has nothing in this batch.
-        :param folder: of this attempt, where files may be made that stand for nothing.
-        :raises SourceChangedError, ConfigurationError: it cannot be told.
+        :param folder: of this attempt; files that stand for an empty batch may be made there.
+        :raises SourceChangedError, ConfigurationError: the script cannot get the batch.
         """
         return None
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """The batch as Spark's own readers give it, if these are the rows of the splits; None: they may not be.
 
-        Called on the driver, where Spark runs on this machine and goes on with the rows itself: a transform, a query or
-        an aggregation follows. What comes out must have the fields of `read`, in any order and with these very types.
+        Called on the driver, if Spark runs on this machine and processes the rows itself next: in a transform, a query
+        or an aggregation. The frame must have the fields of `read`, in any order, with exactly these types.
 
-        :raises SourceChangedError: the source no longer holds what the metadata names.
+        :raises SourceChangedError: the source no longer holds what the metadata name.
         """
         return None
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
-        """An emitter of the same splits that gives only these fields, in this order. If that saves nothing it gives
-        itself, with all fields."""
+        """An emitter of the same splits that gives only these fields, in this order. If that saves nothing, it returns
+        itself and gives all fields."""
         return self
 
     def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
         """An emitter of the same splits that may leave out rows for which not all of these column expressions are true.
-        They are filtered afterwards in any case; one that cannot use a filter takes no notice of it."""
+        The rows are filtered afterwards in any case. An emitter that cannot use a filter ignores it."""
         return self
 
 
 @dataclass(frozen=True)
 class SparkRead:
-    """How Spark reads the batches of a spout that nobody else can read.
+    """How Spark reads the batches of a spout that nothing else can read.
 
-    `function`: ``function(session, position)`` gives a DataFrame. `fields`: its columns. `position_of`: the position in
-    the metadata of a transaction.
+    `function`: ``function(session, position)`` gives a DataFrame. `fields`: its columns. `position_of`: gives the
+    position from the metadata of a transaction.
     """
 
     function: Callable[[Any, Any], Any]
@@ -234,7 +236,8 @@ class Spout(ABC):
 
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
     gives_files: bool = False
-    """Does a script get the source's files (`Emitter.batch_for_script`)? A DAG asks; emitters need connections."""
+    """Does a script get the source's files (`Emitter.batch_for_script`)? A DAG asks this; emitters would need
+    connections."""
 
     @property
     @abstractmethod
@@ -249,17 +252,17 @@ class Spout(ABC):
 
     @property
     def spark_read(self) -> SparkRead | None:
-        """What makes the tuples of a stream out of those of the spout, in Spark; None: they are the spout's."""
+        """How Spark makes the stream's tuples from the spout's; None: they are the same."""
         return None
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of its promises; the plan and the log say it."""
+        """What a person should know about its promises; the plan and the log show it."""
         return ()
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
-        """What a batch is read from, by the names that lineage knows it by; none where it has no such name. Asked in a
-        task, after its work: it may look a connection up, and reads nothing. What it raises is taken for none.
+        """The sources of a batch, by their names in lineage; none if they have no such name. Called in a task, after
+        its work: it may look up a connection, and reads nothing. An error counts as none.
 
         :param metadata: of the batch.
         """
@@ -267,4 +270,4 @@ class Spout(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for plans and error texts: class and source, no secrets."""
+        """One line for plans and error texts: class and source, without secrets."""

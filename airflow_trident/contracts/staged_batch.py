@@ -1,4 +1,4 @@
-"""A staged batch in pieces, for states that need not have all of it in memory."""
+"""A staged batch in pieces, for states that need not hold all of it in memory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class StagedBatch:
     """A staged batch that is read while it is applied, so it may be larger than the memory.
 
-    `schema`: its fields, `StateSpec.staged`. `pieces`: gives all its rows as record batches, from the first one again
-    each time that it is called; it raises StagingError where they cannot be read.
+    `schema`: its fields, `StateSpec.staged`. `pieces`: each call gives all its rows as record batches, from the first
+    one again; it raises StagingError if they cannot be read.
     """
 
     schema: Schema
@@ -27,7 +27,7 @@ class StagedBatch:
 
     @classmethod
     def of(cls, schema: Schema, table: pa.Table) -> StagedBatch:
-        """One that is in memory already."""
+        """A batch that is in memory already."""
         return cls(schema=schema, num_rows=table.num_rows, pieces=lambda: iter(table.to_batches()))
 
     def table(self) -> pa.Table:

@@ -1,33 +1,33 @@
 """The contract of states: apply a staged batch exactly once, in one atomic step of the store.
 
-Promises of an implementation (`tests/contracts/test_states.py` checks every one):
+Promises of an implementation (`tests/contracts/test_states.py` checks each one):
 
 T1  `apply` is atomic in the store: after any crash either all of the batch and the marker are there, or neither.
-T2  A txid that the marker holds as applied is skipped and `Applied.ALREADY` returned: a success of its own name (P7).
+T2  A txid that the marker holds as applied is skipped and `Applied.ALREADY` returned: a success with its own name (P7).
 T3  A ticket whose fence is lower than the marker's is refused with FencedError and changes nothing; a higher fence is
     recorded even when the txid was applied already.
 T4  A ticket of another incarnation than the marker's, or of a txid that the marker holds with another batch, is refused
     with LedgerBehindStateError and changes nothing (P11): the same txid is the same batch if the positions are equal,
     or, for a late ticket, if it was left out before.
     A ticket that needs a txid which the state lacks is refused with StateBehindLedgerError and changes nothing (P11).
-T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the
-    aggregate commutes.
+T5  A txid below the highest applied one that was left out (SKIPPED) can be applied later, once, if the aggregate
+    commutes.
 T6  The cost of `apply` depends on the batch, not on the state.
-T7  Two processes applying at once end as if one came after the other.
+T7  Two processes that apply at once end as if one came after the other.
 T8  `get_many` gives committed values in the order of the keys; its cost depends on the keys, not on the state.
-T9  (`Capabilities.opaque`, where `StateSpec.opaque`) When the highest txid comes again under a newer attempt, the batch
-    of the older one is taken back and the new one applied, in the same step; what late batches did in between stays.
-    What is kept for it is O(batch): the values before the highest txid, of its keys only.
-T10 What users wrote (combiners, reducers, updaters) runs in `apply` as copies that are prepared with the ticket's txid
-    and attempt, and cleaned up after: the process that applies a batch is not the one that made it.
+T9  (`Capabilities.opaque`, if `StateSpec.opaque`) If the highest txid comes again under a newer attempt, one step takes
+    the older attempt's batch back and applies the new one; the changes of late batches in between stay.
+    For this the state keeps O(batch): the values from before the highest txid, of its keys only.
+T10 User code (combiners, reducers, updaters) runs in `apply` as copies. They are prepared with the ticket's txid and
+    attempt, and cleaned up afterwards: the process that applies a batch is not the one that made it.
 T11 `bar` records the ticket's fence in the store, in its atomic step, and changes nothing else: from then on every
     ticket with a lower fence is refused (T3). A state that holds the ticket's txid refuses it and changes nothing.
 T12 (`Capabilities.groups`, unless `StateSpec.opaque`) `apply_group` applies several transactions of one fence, lowest
-    first, in one atomic step, which ends as the same tickets and batches one by one would: what the marker holds is
+    first, in one atomic step. It ends as if the same tickets and batches came one by one: what the marker holds is
     skipped (T2), each other batch is applied once, and if any ticket is refused nothing is changed. After it each of
-    the tickets may come again, alone or in any other group, and is ALREADY there (T2), or refused if its batch is
-    another one (T4), until the next transaction is applied alone. Where a sum of the batches alone does not fit its
-    field, the group may be refused with UserCodeError: one by one they may fit.
+    the tickets may come again, alone or in any other group: it is ALREADY there (T2), or refused if its batch is
+    another one (T4). This holds until the next transaction is applied alone. If the sum of the batches alone does not
+    fit its field, the group may be refused with UserCodeError: one by one they may fit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 TXID = "_txid"
-"""The column of a table of changes that says which transaction a row came with."""
+"""The column in a table of changes with the transaction that a row came with."""
 
 
 class Applied(StrEnum):
@@ -66,37 +66,36 @@ class Applied(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a store has to do with a batch (`states.core.marker.admit`)."""
+    """What a store must do with a batch (`states.core.marker.admit`)."""
 
     APPLY = "apply"
     SKIP = "skip"
-    """It is there already."""
+    """The batch is there already."""
     REPLACE = "replace"
-    """Opaque: take the batch of the highest txid back, then apply this one (Trident: OpaqueValue's previous value)."""
+    """Opaque: take back the batch of the highest txid, then apply this one (Trident: OpaqueValue's previous value)."""
 
 
 class StateKind(StrEnum):
     """What a state knows about the transactions in it (Storm's three kinds of state)."""
 
     NON_TRANSACTIONAL = "non-transactional"
-    """Nothing that holds after a crash: a batch may be there in part, or twice."""
+    """Nothing that holds after a crash: a part of a batch may be there, or a batch twice."""
     TRANSACTIONAL = "transactional"
-    """Which txids are in it (Trident: TransactionalValue)."""
+    """Which txids it holds (Trident: TransactionalValue)."""
     OPAQUE = "opaque"
-    """And what was there before the last one (Trident: OpaqueValue)."""
+    """Also what it held before the last one (Trident: OpaqueValue)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a store can do; a topology that asks for more is refused when the DAG is built.
+    """What a store can do. A topology that needs more is refused when the DAG is built.
 
-    `durable`: the data outlives the process, so that several tasks can use it. `atomic`: any number of keys and the
-    marker change in one step, or what changes carries its txid, so that a repeated commit ends as one. `keyvalue`: it
-    keeps the states of stateful functions, and only those. `opaque`: it can take the batch of its highest txid back
-    (T9), as opaque spouts need. `appends`: a sink of rows, which have neither keys nor an updater. `own`: what a
-    committer bolt does in a database of its own; that it is atomic, or opaque, is the bolt's word. `groups`:
-    several transactions can change it in one step (T12). `by_reference`: staged files become its own, as they are
-    (`State.apply_files`).
+    `durable`: the data outlives the process, so several tasks can use it. `atomic`: any number of keys and the marker
+    change in one step, or each change carries its txid, so that a repeated commit ends as one. `keyvalue`: it keeps the
+    states of stateful functions, and only those. `opaque`: it can take back the batch of its highest txid (T9), as
+    opaque spouts need. `appends`: a sink of rows, without keys and updater. `own`: the work of a committer bolt in its
+    own database; the bolt promises that this is atomic, or opaque. `groups`: several transactions can change it in one
+    step (T12). `by_reference`: staged files become its own, unchanged (`State.apply_files`).
     """
 
     durable: bool
@@ -116,7 +115,7 @@ class Capabilities:
 
     @property
     def knows_txids(self) -> bool:
-        """Does the state know what is applied to it, so that "nothing" would mean nothing?"""
+        """Does the state know what is applied to it, so that an empty marker would mean "nothing"?"""
         return not self.own and (self.keyvalue or self.kind is not StateKind.NON_TRANSACTIONAL)
 
 
@@ -124,11 +123,11 @@ class Capabilities:
 class Marker:
     """What the store itself knows about the transactions in it; read and written in the step that changes the data.
 
-    Every txid up to `high` is applied, except those in `holes` (ranges, both ends included): left out so far, and they
-    may still come. Holes that nothing can fill any more, below `CommitTicket.floor`, are forgotten.
+    Every txid up to `high` is applied, except those in `holes` (ranges, both ends included), which were left out so far
+    and may still come. Holes below `CommitTicket.floor`, which nothing can fill any more, are forgotten.
     `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
-    `NO_ATTEMPT` (always where no spout is opaque). `group`: if `high` came with others in one step, the digest of the
-    position of each (`states.core.marker.digest_of`) by its txid: until all are COMMITTED, each may come again alone.
+    `NO_ATTEMPT` (always if no spout is opaque). `group`: if `high` came with others in one step, txid -> the digest of
+    its position (`states.core.marker.digest_of`), for each of them: until all are COMMITTED, each may come again alone.
     """
 
     incarnation: str
@@ -143,24 +142,24 @@ class Marker:
         return txid <= self.high and not any(first <= txid <= last for first, last in self.holes)
 
     def lacks(self, needed: Txids) -> Txids:
-        """Those of `needed` that are not applied."""
+        """The txids of `needed` that are not applied."""
         return needed - (Txids.span(1, self.high) - Txids(self.holes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
     """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, as absolute paths. A
-    moment ago they were there with the staged size."""
+    moment ago they existed with the staged sizes."""
 
     paths: tuple[str, ...]
     num_rows: int
 
 
 class MapState(Protocol):
-    """What an updater sees of a state while a batch is applied (Trident: MapState). Keys are tuples of key fields."""
+    """How an updater sees a state while a batch is applied (Trident: MapState). Keys are tuples of key fields."""
 
     def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        """The stored value fields of each key, None where there is none."""
+        """The stored value fields of each key; None if there are none."""
         ...
 
     def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[tuple[Any, ...]]) -> None: ...
@@ -169,16 +168,17 @@ class MapState(Protocol):
 
 
 class StateUpdater(Operation, ABC):
-    """How a batch changes a state, for `partition_persist` (Trident: StateUpdater). A plain function
-    does, where neither the transaction nor anything that was opened is needed.
+    """How a batch changes a state, for `partition_persist` (Trident: StateUpdater). A plain function is enough if it
+    needs neither the transaction nor anything that must be opened.
 
-    `prepare` comes before each batch, `cleanup` after it; the context has txid and attempt of the transaction, for
-    those who keep them elsewhere. All may be called again for the same transaction, as commits are.
+    `prepare` is called before each batch, `cleanup` after it. The context has the transaction's txid and attempt, for
+    updaters that keep these elsewhere. All may be called again for the same transaction, because a commit may be
+    repeated.
     """
 
     @abstractmethod
     def update_state(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
-        """Take all tuples of a batch; what is put takes effect with the transaction, or not at all."""
+        """Takes all tuples of a batch; all puts take effect with the transaction, or none."""
 
 
 Updater: TypeAlias = "StateUpdater | Callable[[MapState, Iterable[tuple[Any, ...]]], None]"
@@ -192,18 +192,18 @@ class StateSpec:
     `keys`/`values`: the fields of the stored map. Without keys the state holds one row (Trident: Snapshottable).
     Exactly one of `combiners`, `reducer`, `updater`, `stateful`, `committer` is set: `combiners`, one per value field,
     get staged partial values; a `reducer` gets the fields `reads` of each staged tuple, an `updater` whole tuples of
-    the fields `staged`. A `stateful` function has keys and values of its own; `keys` then say which partition a tuple
-    belongs to.
-    `in_order`: it is fed in the commit phase, with what earlier batches and this one made of other states, so that no
-    batch may come late. `opaque`: a spout of the topology is opaque, so the state has to keep what T9 needs. `told`:
-    a stream goes on with what a batch changes in it, so an updater may change keys of the batch's tuples only: which
-    others it changed is known to nobody once the batch is applied, and a try of the commit may end just then.
-    `partition_by`: the fields whose values say which partition of a table a row is in; each staged file has rows of one
-    partition. `overwrites`: a batch replaces what was in its partitions. With `keys` a table gets changes: of the rows
-    of a key the one with the highest `TXID` counts, unless its field `deleted` says that the key is gone.
-    `emits`: the fields of what a `committer` or a `stateful` function emits, which is what streams go on with.
-    `inputs`: what is read of the stream, part of the topology's definition: the fields of each aggregator, or those
-    that an updater or a stateful function gets, as texts; none where keys and values say it.
+    the fields `staged`. A `stateful` function has its own keys and values; then `keys` say to which partition a tuple
+    belongs.
+    `in_order`: the commit phase feeds it with what earlier batches and this one changed in other states, so no batch
+    may come late. `opaque`: a spout of the topology is opaque, so the state must keep what T9 needs. `told`: a stream
+    continues with the state's changes, so an updater may only change keys of the batch's tuples: after the batch is
+    applied nobody knows which other keys it changed, and a try of the commit may end just then.
+    `partition_by`: the values of these fields say in which partition of a table a row is; each staged file has rows of
+    one partition. `overwrites`: a batch replaces the content of its partitions. With `keys` a table gets changes: of
+    the rows of a key the one with the highest `TXID` counts, unless its field `deleted` says that the key is gone.
+    `emits`: the fields of what a `committer` or a `stateful` function emits; streams continue with these tuples.
+    `inputs`: what is read from the stream, as texts, part of the topology's definition: the fields of each aggregator,
+    or of an updater or a stateful function; empty if keys and values say it.
     """
 
     topology: str
@@ -250,12 +250,12 @@ class StateSpec:
 
     @property
     def merges_exactly(self) -> bool:
-        """Do batches give the same values, to the last bit, in whatever order and pieces they are merged?"""
+        """Are the values the same, to the last bit, in whatever order and pieces batches are merged?"""
         kinds = [combiner.merge_kind for combiner in self.combiners]
         return bool(kinds) and all(map(_is_exact, kinds, (one.type for one in self.values)))
 
     def describe(self) -> str:
-        """One line, part of the topology's definition: what must not change silently."""
+        """One line, part of the topology's definition: it must not change silently."""
         how = "+".join(type(part).__name__ for part in self.combiners)
         if self.reducer is not None:
             how = type(self.reducer).__name__
@@ -294,21 +294,21 @@ class StateFactory(ABC):
     capabilities: Capabilities
 
     def validate(self, spec: StateSpec) -> None:
-        """Asked when the DAG is built: can this state be kept there at all? Opens nothing.
+        """Called when the DAG is built: can the store keep this state at all? Opens nothing.
 
-        :raises ConfigurationError: it has fields that the store has no type or name for, or keys that it cannot have.
+        :raises ConfigurationError: the store has no type or name for a field, or the state cannot have such keys.
         """
 
     @abstractmethod
     def make_state(self, spec: StateSpec) -> State:
-        """Open the state, creating what is missing.
+        """Opens the state and creates what is missing.
 
         :raises ConfigurationError: the store cannot be used as configured (read-only, no such folder, refused login).
-        :raises StoreUnavailableError: it does not answer.
+        :raises StoreUnavailableError: the store does not answer.
         """
 
     def takes_pieces(self, spec: StateSpec) -> bool:
-        """May a batch be larger than the memory of who commits it? By default what appends rows says so."""
+        """May a batch be larger than the committer's memory? By default only for states that append rows."""
         return self.capabilities.appends
 
     def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
@@ -316,13 +316,13 @@ class StateFactory(ABC):
         return [Upkeep.COMPACT] if spec.upserts else []
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset | None:
-        """What a state writes, by the name that lineage knows it by; None where it has no such name. Asked in a task,
-        after its work: it may look a connection up, and reads nothing. What it raises is taken for None."""
+        """The name in lineage of what a state writes; None if it has no such name. Called in a task, after its work: it
+        may look up a connection, and reads nothing. An error counts as None."""
         return None
 
     @abstractmethod
     def describe(self) -> str:
-        """Class and place, no secrets."""
+        """Class and place, without secrets."""
 
 
 class State(Closing):
@@ -330,11 +330,11 @@ class State(Closing):
 
     @abstractmethod
     def marker(self) -> Marker | None:
-        """What is applied; None if this state never applied anything."""
+        """What is applied; None if nothing was ever applied to this state."""
 
     @abstractmethod
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        """Merge a staged batch (schema `spec.staged`) in one atomic step, with the marker.
+        """Merges a staged batch (schema `spec.staged`) in one atomic step, with the marker.
 
         :raises FencedError: a newer committer was here.
         :raises LedgerBehindStateError: the data belongs to another life of the ledger.
@@ -342,40 +342,40 @@ class State(Closing):
         """
 
     def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
-        """As :meth:`apply`, of a batch that is read while it is applied. A state that takes it piece by piece needs
-        memory for a piece; any other gets all of it as a table.
+        """As :meth:`apply`, for a batch that is read while it is applied. A state that takes it piece by piece needs
+        memory for one piece; any other state gets the whole batch as a table.
 
-        :raises StagingError: it cannot be read to its end; nothing was applied.
+        :raises StagingError: the batch cannot be read to its end; nothing was applied.
         """
         return self.apply(ticket, batch.table())
 
     def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
-        """As :meth:`apply`, of a batch whose files become the store's (`Capabilities.by_reference`).
+        """As :meth:`apply`, for a batch whose files become the store's (`Capabilities.by_reference`).
 
         :raises StagingError: a file is gone; nothing was applied.
         """
         raise ConfigurationError(f"{type(self).__name__} takes no files", "Implement State.apply_files in it.")
 
     def apply_group(self, tickets: Sequence[CommitTicket], batches: Sequence[pa.Table]) -> tuple[Applied, ...]:
-        """Merge several staged batches in one atomic step, with the marker (T12); what was done with each.
+        """Merges several staged batches in one atomic step, with the marker (T12). Returns what was done with each.
 
         :param tickets: of one fence, lowest txid first, none of them late.
         :param batches: one for each ticket; or one for all of them, merged by key, if `StateSpec.merges_exactly`.
         :raises ConfigurationError: these cannot be one step of this state.
-        :raises InseparableError: one batch for all, and some of them are there already. Nothing was applied.
-        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as :meth:`apply`.
+        :raises InseparableError: there is one batch for all, and some of them are applied already. Nothing was applied.
+        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as for :meth:`apply`.
         """
         raise ConfigurationError(
             f"{type(self).__name__} takes one transaction at a time", "Apply them one by one, lowest first."
         )
 
     def bar(self, ticket: CommitTicket) -> None:
-        """Make sure that no older ticket brings its batch in any more (T11). On a state without a marker, too.
+        """Makes sure that no older ticket can apply its batch any more (T11). On a state without a marker, too.
 
         Implementations that decide with `states.core.marker.admit` take it from `states.core.marker.AdmittingState`.
 
         :raises HeldError: it holds the ticket's transaction.
-        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as :meth:`apply`.
+        :raises FencedError, LedgerBehindStateError, StoreUnavailableError: as for :meth:`apply`.
         """
         raise ConfigurationError(
             f"{type(self).__name__} cannot say whether it holds transaction {ticket.txid}, nor be barred from it",
@@ -383,13 +383,13 @@ class State(Closing):
         )
 
     def emitted(self, ticket: CommitTicket) -> pa.Table:
-        """What was emitted for the ticket's transaction (`StateSpec.emits`). Asked in the commit phase, after
+        """What was emitted for the ticket's transaction (`StateSpec.emits`). Called in the commit phase, after
         `apply`."""
         raise ConfigurationError(f"{type(self).__name__} has no output", "Implement State.emitted in it.")
 
     @abstractmethod
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        """The committed value of each key, None where there is none (Trident: ReadOnlyMapState.multiGet).
+        """The committed value of each key; None if there is none (Trident: ReadOnlyMapState.multiGet).
 
         :raises StoreUnavailableError: the store does not answer.
         """

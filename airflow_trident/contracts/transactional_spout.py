@@ -1,10 +1,9 @@
 """The spouts of transactional topologies, after Storm's ITransactionalSpout, IPartitionedTransactionalSpout and
 IOpaquePartitionedTransactionalSpout: classes with a coordinator and an emitter, as Storm's documents write them.
 
-What differs from Storm: coordinator and emitter live for one batch, not for ever, so where a batch begins comes from
-the metadata before it and not from what an object remembers. Metadata is whatever JSON can hold, or a dataclass of
-that, named in `metadata_class`. `attempt` of the TransactionAttempt that an emitter gets is `NO_ATTEMPT`: a batch is
-the same in each.
+One difference from Storm: coordinator and emitter live for one batch only. So the beginning of a batch comes from the
+metadata before it, not from what an object remembers. Metadata are JSON values, or a dataclass of these, named in
+`metadata_class`. In the TransactionAttempt of an emitter, `attempt` is `NO_ATTEMPT`: all attempts have the same batch.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class SpoutCoordinator(_AnyCoordinator, Generic[X]):
 
     @abstractmethod
     def initialize_transaction(self, txid: int, prev_metadata: X | None) -> X | None:
-        """The metadata of the batch after `prev_metadata` (None: of the first). None: nothing is new, nothing
-        begins."""
+        """The metadata of the batch after `prev_metadata` (None: of the first batch). None: nothing is new, and no
+        transaction begins."""
 
 
 class SpoutEmitter(Closing, Generic[X]):
@@ -42,14 +41,14 @@ class SpoutEmitter(Closing, Generic[X]):
 
     @abstractmethod
     def emit_batch(self, tx: TransactionAttempt, coordinator_meta: X, collector: BatchOutputCollector) -> None:
-        """Emit this task's part of the batch, the same tuples for the same txid and metadata."""
+        """Emits this task's part of the batch: the same tuples for the same txid and metadata."""
 
     def cleanup_before(self, txid: int) -> None:
-        """All transactions below `txid` are committed."""
+        """Called when all transactions below `txid` are committed."""
 
 
 class PartitionCoordinator(_AnyCoordinator):
-    """Knows how many partitions there are (Storm: IPartitionedTransactionalSpout.Coordinator)."""
+    """Knows the number of partitions (Storm: IPartitionedTransactionalSpout.Coordinator)."""
 
     @abstractmethod
     def num_partitions(self) -> int: ...
@@ -62,16 +61,16 @@ class PartitionEmitter(Closing, Generic[X]):
     def emit_partition_batch_new(
         self, tx: TransactionAttempt, collector: BatchOutputCollector, partition: int, last_partition_meta: X | None
     ) -> X:
-        """Choose the next part of a partition, emit it, and give its metadata.
+        """Chooses the next part of a partition, emits it, and returns its metadata.
 
-        The coordinator of the topology calls it, and only counts what is emitted: nothing emitted, nothing is new.
+        The coordinator of the topology calls it, and only counts the emitted tuples: none means that nothing is new.
         """
 
     @abstractmethod
     def emit_partition_batch(
         self, tx: TransactionAttempt, collector: BatchOutputCollector, partition: int, partition_meta: X
     ) -> None:
-        """Emit the part with this metadata again."""
+        """Emits the part with this metadata again."""
 
 
 class OpaqueCoordinator(_AnyCoordinator):
@@ -79,16 +78,17 @@ class OpaqueCoordinator(_AnyCoordinator):
 
 
 class OpaqueEmitter(Closing, Generic[X]):
-    """Emits parts that need not be the same another time (Storm: IOpaquePartitionedTransactionalSpout.Emitter)."""
+    """Emits parts that need not be the same the next time (Storm: IOpaquePartitionedTransactionalSpout.Emitter)."""
 
     @abstractmethod
     def emit_partition_batch(
         self, tx: TransactionAttempt, collector: BatchOutputCollector, partition: int, last_partition_meta: X | None
     ) -> X:
-        """Emit what is behind the part with `last_partition_meta` now, and give its metadata.
+        """Emits what comes after the part with `last_partition_meta` now, and returns its metadata.
 
-        It is called when an attempt begins, and where that attempt's tuples are processed. There, if more has come
-        meanwhile, the first tuples must be the same; else the attempt fails, and the next one takes what is there then.
+        It is called when an attempt begins, and again where that attempt's tuples are processed. If more data have come
+        meanwhile, the first tuples of the second call must be the same; otherwise the attempt fails, and the next one
+        takes what is there then.
         """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class OpaqueEmitter(Closing, Generic[X]):
 
 class _TransactionalComponent(Component, Generic[X]):
     metadata_class: type[X] | None = None
-    """A dataclass that metadata comes as; None: as plain JSON."""
+    """The dataclass of the metadata; None: plain JSON."""
 
     def to_json(self, metadata: X) -> Json:
         if is_dataclass(metadata) and not isinstance(metadata, type):
@@ -112,7 +112,7 @@ class _TransactionalComponent(Component, Generic[X]):
 
 class TransactionalSpout(_TransactionalComponent[X]):
     """One coordinator, and as many emitters as the spout's parallelism says; each emits its part of every batch (Storm:
-    ITransactionalSpout, BaseTransactionalSpout). It must give the same batch for the same txid."""
+    ITransactionalSpout, BaseTransactionalSpout). The same txid must give the same batch."""
 
     Coordinator = SpoutCoordinator
     Emitter = SpoutEmitter
@@ -125,7 +125,7 @@ class TransactionalSpout(_TransactionalComponent[X]):
 
 
 class PartitionedTransactionalSpout(_TransactionalComponent[X]):
-    """A source with partitions, each with metadata of its own (Storm: IPartitionedTransactionalSpout,
+    """A source with partitions, each with its own metadata (Storm: IPartitionedTransactionalSpout,
     BasePartitionedTransactionalSpout)."""
 
     Coordinator = PartitionCoordinator

@@ -6,12 +6,12 @@ from enum import StrEnum
 
 
 class Upkeep(StrEnum):
-    """In a commit of its own that changes no answer; it may be killed, or run beside a committer. An open state has a
-    method of that name, ``(*, progress) -> bool``: was there anything to do?"""
+    """Each runs in its own commit, which changes no answer; it may be killed, or run beside a committer. An open state
+    has a method of that name, ``(*, progress) -> bool``: was there anything to do?"""
 
     COMPACT = "compact"
-    """Rows that count no more are left out, and small files become larger ones."""
+    """Removes rows that no longer count, and joins small files into larger ones."""
     FOLD = "fold"
-    """The parts that batches have left become one."""
+    """Joins the parts that batches have left into one."""
     PUBLISH = "publish"
-    """A table with one row of each key is written, which others read as it is."""
+    """Writes a table with one row for each key, which others can read as it is."""

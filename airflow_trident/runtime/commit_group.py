@@ -53,7 +53,7 @@ nothing was done."""
 
 FIRST_LOOK = 8
 """How many transactions behind one that can commit are read together at first; each next reading takes that many
-times more."""
+times as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

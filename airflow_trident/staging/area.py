@@ -1,4 +1,4 @@
-"""The staging area: where processing phases leave their results for commit phases, as Parquet files and a manifest.
+"""The staging area: processing phases leave their results here for commit phases, as Parquet files and a manifest.
 
 See :mod:`airflow_trident.staging.manifest` for the layout and why nothing is ever overwritten.
 """
@@ -34,26 +34,25 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 _AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
 _BEHIND_NUMBERS = ":"
-"""Sorts behind all digits."""
+"""Sorts after all digits."""
 _NAME = re.compile(r"[^/\\\0]+\Z")
 _PIECE_ROWS = 16_384
-"""Of a batch that is not read at once."""
+"""The rows of one piece, if a batch is read in pieces."""
 _PACKS_AT_MOST = 8
-"""Rows of more times the bytes that a file may have are not packed to see whether they fit."""
+"""Tables of more than this many times `kept_bytes` are not packed to see whether they fit."""
 
 
 def write_part(
     storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch], *, kept_bytes: int = 0
 ) -> StagedFile:
-    """Write one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
+    """Writes one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
 
-    :param kept_bytes: a file of up to so many bytes is given back with its content, and not written.
+    A plain function of picklable arguments, so a worker elsewhere can call it. The file counts only if its `StagedFile`
+    is in the published manifest. Give at least one record batch, for the schema.
 
-    A plain function of picklable arguments, so that a worker elsewhere can call it. The file counts only if its
-    `StagedFile` comes into the published manifest. Record batches must be at least one, for their schema.
-
+    :param kept_bytes: a file of at most this many bytes is not written; the result has its content.
     :raises StoreUnavailableError: the folder is full or its file system does not work.
-    :raises ConfigurationError: it may not be written to.
+    :raises ConfigurationError: the folder is not writable.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -72,7 +71,7 @@ def write_part(
 
 
 def make_slot_folder(root: str, slot: Slot) -> str:
-    """Make the folder of an attempt; its name lasts when the manifest is published, those above it at once.
+    """Makes the folder of an attempt. Its name is durable when the manifest is published, the folders above it at once.
 
     :raises OSError: it cannot be made.
     """
@@ -85,14 +84,14 @@ def make_slot_folder(root: str, slot: Slot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagingArea:
-    """Staged batches, seen by every task. `root`: a folder (``~`` is allowed) or the URI of an object store. Opens
+    """Staged batches that every task can see. `root`: a folder (``~`` is allowed) or the URI of an object store. Opens
     nothing before use."""
 
     root: str
 
     @property
     def storage(self) -> Storage:
-        """:raises ConfigurationError: `root` is neither."""
+        """:raises ConfigurationError: `root` is neither a folder nor such a URI."""
         return storage_at(self.root)
 
     # ---- the processing phase ----------------------------------------------------------------------------------
@@ -104,15 +103,14 @@ class StagingArea:
         return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes)
 
     def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
-        """Make the staged batch of an attempt visible, once.
+        """Makes the staged batch of an attempt visible, once.
 
-        :param chunk_bytes: of up to so many bytes it is not: the reference has it as a chunk for the ledger, and the
-            step that says PROCESSED makes it visible. The files of a larger one are written now.
+        Publishing the same manifest again succeeds: the first answer may have been lost. The files are checked first:
+        if this process cannot see one, no committer will.
 
-        Publishing the same manifest again is a success: the answer of the first time may have been lost. Its files are
-        looked at first: what this process cannot see, no committer will.
-
-        :raises UnseenFilesError: a file is not there, or not whole: whoever wrote it has another staging folder.
+        :param chunk_bytes: a batch of at most this many bytes is not published: the reference has it as a chunk for the
+            ledger, and the step that says PROCESSED makes it visible. The files of a larger one are written now.
+        :raises UnseenFilesError: a file is missing or incomplete: its writer has another staging folder.
         :raises StagingError: the attempt has published other files already: it has two owners. Or the manifest
             contradicts itself.
         """
@@ -136,12 +134,12 @@ class StagingArea:
         return reference(manifest)
 
     def publish_group(self, manifest: Manifest, *, chunk_bytes: int = 0) -> dict[int, StagedRef]:
-        """As :meth:`publish`, of a group: what the ledger keeps for each of its transactions.
+        """As :meth:`publish`, for a group: what the ledger keeps for each of its transactions.
 
-        What cannot be told apart (bytes of files, rows of a group that is inseparable) is with the last one. They share
-        a chunk: whichever is PROCESSED first brings it.
+        The last one has what cannot be separated: bytes of files, rows of an inseparable group. All share one chunk,
+        and the first to be PROCESSED brings it.
 
-        :raises UnseenFilesError, StagingError: as :meth:`publish`.
+        :raises UnseenFilesError, StagingError: as for :meth:`publish`.
         """
         whole = self.publish(manifest, chunk_bytes=chunk_bytes)
         parts = {one.txid: {state: many for state, (_, many) in one.rows.items()} for one in manifest.members}
@@ -173,8 +171,8 @@ class StagingArea:
     def load(self, what: StagedRef | Slot, content: bytes | None = None) -> Manifest:
         """The published manifest.
 
-        :param content: of its chunk, where that has it, and its files with it.
-        :raises StagingError: it is missing or damaged.
+        :param content: of the chunk, if there is one; it contains the manifest and the files.
+        :raises StagingError: the manifest is missing or damaged.
         :raises NewerRecordError: a newer version of the package wrote it.
         """
         relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
@@ -190,7 +188,7 @@ class StagingArea:
         return decode(content, storage.at(name))
 
     def read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
-        """The rows staged for one state, of all its files. Those of a group: :meth:`read_each`.
+        """The rows staged for one state, from all its files. For a group use :meth:`read_each`.
 
         :raises StagingError: a file is missing, damaged, or differs from what the manifest or `schema` says; or nothing
             was staged for the state, because the topology had no such state then.
@@ -204,12 +202,12 @@ class StagingArea:
         return self._read(manifest, state, schema)
 
     def read_each(self, manifest: Manifest, attempts: Mapping[int, int], state: str, schema: Schema) -> list[pa.Table]:
-        """The rows staged for one state, of each of these transactions; or one table of all of them, where they were
-        merged by key.
+        """The rows staged for one state, one table for each of these transactions; or one table for all of them, if
+        they were merged by key.
 
-        :param attempts: txid -> attempt, lowest first: all, or some, that the manifest is of.
+        :param attempts: txid -> attempt, lowest first: all, or some, of the manifest's transactions.
         :raises InseparableError: they were merged by key, and these are not all of them, under those attempts.
-        :raises StagingError: as :meth:`read`; or the manifest is of others.
+        :raises StagingError: as for :meth:`read`; or the manifest belongs to others.
         """
         found = {one.txid: one for one in manifest.members}
         if manifest.inseparable and dict(attempts) != {one.txid: one.attempt for one in manifest.group}:
@@ -239,12 +237,12 @@ class StagingArea:
         return pa.concat_tables(parts) if parts else target.empty_table()
 
     def batch(self, manifest: Manifest, state: str, schema: Schema) -> StagedBatch:
-        """The rows staged for one state, to be read when they are asked for. That the files are there, with the fields
-        and so many rows, is looked at now.
+        """The rows staged for one state, read only when needed. It checks now that the files exist, with the right
+        fields and number of rows.
 
-        :raises StagingError: as :meth:`read`. From the batch's pieces: a file is damaged, or gone meanwhile.
+        :raises StagingError: as for :meth:`read`. From the batch's pieces: a file is damaged, or gone meanwhile.
         """
-        if not self.has_paths(manifest):  # an object is in memory as it is opened, and each look is a request
+        if not self.has_paths(manifest):  # an opened object is in memory, and each look is a request
             return StagedBatch.of(schema, self.read(manifest, state, schema))
         _require_staged(manifest, state, schema)
         files = [file for file in manifest.files if file.state == state]
@@ -266,7 +264,7 @@ class StagingArea:
         return self.storage.is_local and not any(file.content for file in manifest.files)
 
     def files(self, manifest: Manifest, state: str, schema: Schema) -> tuple[StagedFile, ...]:
-        """What is staged for one state, by absolute paths on a file system; only the files' sizes are looked at.
+        """The files staged for one state, by absolute paths on a file system; only their sizes are checked.
 
         :raises StagingError: one is missing or has another size, or the batch was staged with other fields.
         """
@@ -286,7 +284,7 @@ class StagingArea:
 
     @contextmanager
     def _opened(self, file: StagedFile, schema: Schema) -> Iterator[pq.ParquetFile]:
-        """:raises StagingError: it is not what was staged, or cannot be read."""
+        """:raises StagingError: the file is not what was staged, or cannot be read."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -312,14 +310,14 @@ class StagingArea:
     # ---- cleaning ----------------------------------------------------------------------------------------------
 
     def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
-        """Delete the staged batches of lower transactions, best effort.
+        """Deletes the staged batches of lower transactions, best effort.
 
         :returns: how many transactions had something to delete.
         """
         return self.storage.delete(f"{topology}/{incarnation}", "0", f"{txid:019d}") if txid > 0 else 0
 
     def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
-        """Delete the staged batches of this and higher transactions: after a repair their numbers are given out again.
+        """Deletes the staged batches of this and higher transactions: after a repair their numbers are given out again.
 
         :returns: how many transactions had something to delete.
         """
@@ -352,7 +350,7 @@ def _shown(attempts: Mapping[int, int]) -> str:
 
 
 def _require_staged(manifest: Manifest, state: str, schema: Schema) -> None:
-    """:raises StagingError: it was not staged for this state with these fields. No rows would be a guess."""
+    """:raises StagingError: nothing was staged for this state with these fields. No rows would be a guess."""
     attempt = f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid}"
     if manifest.sinks is None:
         if not any(file.state == state for file in manifest.files):
@@ -390,8 +388,8 @@ def _require_names(*names: str) -> None:
 
 
 def as_chunk(manifest: Manifest, chunk_bytes: int) -> StagedRef | None:
-    """What the ledger keeps of a batch of up to so many bytes, and the batch itself; None if it is larger, or some of
-    it was written elsewhere."""
+    """The reference to a batch of at most this many bytes, with the batch itself; None if it is larger, or some of it
+    was written elsewhere."""
     if not chunk_bytes or not all(file.content for file in manifest.files):
         return None
     content, slot = pack(manifest), manifest.slot

@@ -1,4 +1,4 @@
-"""Durable files: written under names of their own, synced, and published by put-if-absent."""
+"""Durable files: written under unique names, synced, and published by put-if-absent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSY
 
 
 def storage_error(error: OSError, folder: str, what: str) -> TridentError:
-    """What an error of the operating system means for whoever writes into `folder`; `what`: "the staging folder"."""
+    """What an error of the operating system means for a writer into `folder`; `what`: for example "the staging
+    folder"."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return StoreUnavailableError(
@@ -35,15 +36,16 @@ def storage_error(error: OSError, folder: str, what: str) -> TridentError:
 
 
 def stays_inside(path: str) -> bool:
-    """Is `path`, from a record, below any folder that it is joined to? By its text: links there are the owner's own."""
+    """Is `path`, from a record, below any folder that it is joined to? Judges by its text: links there belong to the
+    owner."""
     return bool(path) and "\0" not in path and not os.path.isabs(path) and ".." not in path.split("/")
 
 
 def make_folder(folder: str, *, private: bool = True, durably: bool = True) -> None:
-    """Make `folder` and what is missing above it.
+    """Makes `folder` and the missing folders above it.
 
-    :param private: see :mod:`airflow_trident.io.private_files`; else as the umask says.
-    :param durably: false if the caller syncs the folders above, or their names need not last.
+    :param private: see :mod:`airflow_trident.io.private_files`; if False, as the umask says.
+    :param durably: False if the caller syncs the folders above, or their names need not be durable.
     :raises OSError: as os.makedirs.
     """
     missing: list[str] = []
@@ -65,7 +67,7 @@ def make_folder(folder: str, *, private: bool = True, durably: bool = True) -> N
 
 
 def sync_folder(folder: str) -> None:
-    """Make the names in `folder` durable; a file system that cannot sync folders is left alone."""
+    """Makes the names in `folder` durable; ignores that a file system cannot sync folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -77,10 +79,10 @@ def sync_folder(folder: str) -> None:
 
 
 def write_durably(path: str, write: WriteTo, *, name_too: bool = True, private: bool = True) -> int:
-    """Write a new file by `write(file)`, sync it and its folder; nothing is left behind if that fails.
+    """Writes a new file by `write(file)`, syncs it and its folder; leaves nothing behind if that fails.
 
-    :param name_too: false if the caller syncs the folder, or the name need not last.
-    :param private: see :mod:`airflow_trident.io.private_files`; else as the umask says.
+    :param name_too: False if the caller syncs the folder, or the name need not be durable.
+    :param private: see :mod:`airflow_trident.io.private_files`; if False, as the umask says.
     :returns: its size in bytes.
     :raises OSError: the file exists, or cannot be written.
     """
@@ -101,12 +103,12 @@ def write_durably(path: str, write: WriteTo, *, name_too: bool = True, private: 
 
 
 def put_if_absent(path: str, content: bytes, *, private: bool = True) -> bool:
-    """Publish `content` as `path` in one atomic step, durably; False: `path` is there already and was left alone. In
-    both cases the name lasts: whoever published it may have been killed before that was so.
+    """Publishes `content` as `path` in one atomic step, durably. False: `path` existed already and was not changed. In
+    both cases the name is durable afterwards: another publisher may have been killed before it was.
 
-    A hard link does it, because it fails where the name is taken, whoever took it, and shows only whole files. Where
-    the file system has no hard links the name is taken first and filled then: a crash in between leaves a short file,
-    which readers refuse.
+    This uses a hard link, which fails if the name is taken, whoever took it, and shows only whole files. If the file
+    system has no hard links, the name is taken first and then filled: a crash in between leaves a short file, which
+    readers refuse.
 
     :raises OSError: it cannot be written.
     """
@@ -116,7 +118,7 @@ def put_if_absent(path: str, content: bytes, *, private: bool = True) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # A server that was asked twice, because its answer was lost, says so of our own link.
+        # A server that was asked twice, because its first answer was lost, reports our own link as taken.
         absent = os.stat(temporary).st_nlink > 1
     except OSError as error:
         if error.errno not in _NO_LINKS:

@@ -1,17 +1,17 @@
 """Staged batches: the durable result of a processing phase, under (topology, incarnation, txid, attempt).
 
-Layout below the staging root, which every task must see (a shared folder where there are several workers)::
+Layout below the staging root, which every task must see (a shared folder if there are several workers)::
 
     <topology>/<incarnation>/<txid 19 digits>/<attempt>/<state>-<uuid>.parquet
     <topology>/<incarnation>/<txid 19 digits>/<attempt>/manifest.json
 
-Files are written under names that nobody else uses; the manifest is published last, by put-if-absent, and names exactly
-the files that count: what a killed or duplicated worker left beside them is never read. Overwriting a folder instead
-mixes a zombie's rows with the new ones, appending doubles them.
+Files are written under names that nobody else uses. The manifest is published last, by put-if-absent, and names exactly
+the files that count: files that a killed or duplicated worker left beside them are never read. Overwriting a folder
+would mix a zombie's rows with the new ones; appending would double them.
 
-A group of transactions that one pass processed together is staged in the slot of its last one: a file for each state
-with the rows of all of them, in order, and one manifest that says which rows are whose; or, where they were merged by
-key, that nobody's rows can be told from another's (`inseparable`).
+If one pass processed a group of transactions together, the group is staged in the slot of its last one: one file for
+each state with the rows of all of them, in order, and one manifest. The manifest says which rows belong to which
+transaction; or, if they were merged by key, that they cannot be told apart (`inseparable`).
 
 The manifest is versioned JSON, because a newer package may have to read it.
 """
@@ -27,7 +27,7 @@ from airflow_trident.protocol.durable_format import Format, short
 from airflow_trident.protocol.records import Content
 
 VERSION = 3
-"""Version 1 did not name the sinks, version 2 knew no groups; it is written still for what is no group."""
+"""Version 1 did not name the sinks, version 2 had no groups; version 2 is still written if there is no group."""
 _WITHOUT_GROUPS = 2
 _FORMAT = Format(
     noun="the manifest",
@@ -40,7 +40,7 @@ _FORMAT = Format(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Whose staged batch."""
+    """Identifies a staged batch."""
 
     topology: str
     incarnation: str
@@ -55,8 +55,8 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """`path` is relative to the staging root. `content`: of a small file that is not there, and so comes with it; no
-    manifest has it."""
+    """`path` is relative to the staging root. `content`: of a small file that was not written, and is passed along
+    instead; no manifest contains it."""
 
     state: str
     path: str
@@ -67,8 +67,8 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedMember:
-    """One transaction of a group. `rows`: state -> its first row in the state's file, and their number; none if the
-    group is inseparable. `rows_read`: as :attr:`Manifest.rows_read`."""
+    """One transaction of a group. `rows`: state -> its first row in the state's file, and the number of its rows; empty
+    if the group is inseparable. `rows_read`: as :attr:`Manifest.rows_read`."""
 
     txid: int
     attempt: int
@@ -78,12 +78,14 @@ class StagedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What one attempt staged. `rows_read`: rows that came out of the spouts, -1 if the engine did not count them.
+    """What one attempt staged. `rows_read`: rows that came from the spouts, -1 if the engine did not count them.
 
-    `sinks`: all that was staged for, name -> fields as DDL, those without any rows too: what is not among them was not
-    staged, which is another thing than no rows. None: a manifest of version 1, which did not say.
+    `sinks`: everything that the batch was staged for, name -> fields as DDL, also sinks without rows. A missing name
+    means "not staged", which is not the same as "no rows". None: a manifest of version 1, which did not say.
+
     `group`: the transactions of a group, lowest first; the last one has the slot. `inseparable`: their rows were merged
-    by key, so they count for all of them together, under these very attempts, or not at all.
+    by key, so they count for all of them together, under exactly these attempts, or not at all.
+
     `code`: transform -> a digest of the code that made it, for people.
     """
 
@@ -97,7 +99,7 @@ class Manifest:
 
     @property
     def members(self) -> tuple[StagedMember, ...]:
-        """Those of the group, or the one transaction that it is of."""
+        """The members of the group, or the only transaction of this manifest."""
         if self.group:
             return self.group
         alone = {state: (0, rows) for state, rows in self.rows.items()}
@@ -112,7 +114,7 @@ class Manifest:
         return found
 
     def damage(self) -> str:
-        """Why its group contradicts itself; "" where it does not."""
+        """How the manifest contradicts itself; "" if it does not."""
         if not self.group:
             return "it is inseparable and has no group" if self.inseparable else ""
         last, txids = self.group[-1], [one.txid for one in self.group]
@@ -176,8 +178,7 @@ def _version(manifest: Manifest) -> int:
 
 
 def decode(content: bytes, where: str) -> Manifest:
-    """
-    :param where: its path, for the error text.
+    """:param where: its path, for the error text.
     :raises NewerRecordError: a newer version of the package wrote it.
     :raises StagingError: it cannot be decoded.
     """

@@ -1,6 +1,6 @@
-"""A small staged batch as one piece of bytes, for who keeps it without files: a zip of manifest and files, as they are.
+"""A small staged batch as one bytes object, to be kept without files: a zip of the manifest and the unchanged files.
 
-It says itself whether it is whole: each part has a checksum.
+Each part has a checksum, so the object itself shows whether it is whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MANIFEST = "manifest.json"
 
 
 def pack(manifest: Manifest) -> bytes:
-    """:param manifest: of files that all have their content. The same one gives the same bytes."""
+    """:param manifest: all its files have their content. The same manifest gives the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as packed:
         packed.writestr(zipfile.ZipInfo(_MANIFEST), encode(manifest))
@@ -26,9 +26,9 @@ def pack(manifest: Manifest) -> bytes:
 
 
 def unpack(content: bytes, where: str, cure: str) -> Manifest:
-    """What :func:`pack` packed, the files with their content.
+    """The manifest that :func:`pack` packed, with the content of its files.
 
-    :param where: it was, for the error text.
+    :param where: where it was, for the error text.
     :raises StagingError: it is damaged.
     :raises NewerRecordError: a newer version of the package wrote it.
     """

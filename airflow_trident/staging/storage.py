@@ -1,7 +1,7 @@
-"""Where files and objects lie that several processes share: five verbs, on file systems and on object stores.
+"""Files and objects that several processes share: five verbs, on file systems and on object stores.
 
-Nothing that must be right needs a rename or a link between two names: what counts is a name that was taken once, by
-`put_if_absent`, and that the ledger knows. What else is there was put under names that nobody else uses.
+Correctness never needs a rename, or a link between two names. The files that count have a name that was taken once, by
+`put_if_absent`, and that the ledger knows. All other files have names that nobody else uses.
 """
 
 from __future__ import annotations
@@ -25,100 +25,101 @@ from airflow_trident.io.object_stores import EXTRA, ObjectPlace, is_object_uri
 from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
 
 PROBE = ".airflow-trident-takes-names-once"
-"""An object that is put once for a place: the second try must be refused."""
+"""An object that is put twice to test a place: the second try must be refused."""
 _PAGE = 1000
-"""Objects in an answer of S3, and in a request to delete them."""
+"""Objects in one answer of S3, and in one request to delete them."""
 
 _STAGING = "the staging folder"
 _BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
-"""What S3 and obstore say of a range that begins where the content has ended."""
+"""What S3 and obstore say if a range begins after the end of the content."""
 
 
 class Storage(ABC):
-    """Names are relative, with ``/`` between their parts; a folder is what names begin with, up to a ``/``.
+    """Names are relative, with ``/`` between their parts; a folder is the beginning of a name, up to a ``/``.
 
     All verbs raise StoreUnavailableError if the storage does not answer or is full, and ConfigurationError if this user
-    may not or it is another than it should be.
+    lacks the permission or the storage is not what it should be.
     """
 
     is_local: bool
-    """Is it a file system, which others may be given paths of?"""
+    """Is it a file system, so that others can use its paths?"""
 
     @property
     @abstractmethod
     def where(self) -> str:
-        """For people."""
+        """The place, for people."""
 
     @abstractmethod
     def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Take the name, in one atomic step, durably, and with it the names of all that was put into its folder.
+        """Takes the name, in one atomic step, durably; the names of all files that were put into its folder become
+        durable, too.
 
-        :returns: whether it holds this content now. It may have done so before: an answer that was lost is one.
+        :returns: does the name hold this content now? It may have done so before, if an earlier answer was lost.
         """
 
     @abstractmethod
     def put(self, name: str, write: WriteTo) -> int:
-        """Put what `write(file)` writes under a name that nobody else uses. The content is durable; the name is when
-        one of the same folder is taken by :meth:`put_if_absent`.
+        """Puts what `write(file)` writes under a name that nobody else uses. The content is durable at once; the name
+        when :meth:`put_if_absent` takes a name in the same folder.
 
         :returns: its size in bytes.
         """
 
     @abstractmethod
     def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """Content from byte `start` on, `size` bytes or to the end; fewer where it ends before.
+        """The content from byte `start` on: `size` bytes, or up to the end; fewer if it ends before.
 
-        :raises FileNotFoundError: it is not there.
+        :raises FileNotFoundError: the name does not exist.
         """
 
     @abstractmethod
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Names below the folder, at any depth, with sizes; none if it is not there. An object store gives them in name
-        order."""
+        """Names below the folder, at any depth, with sizes; none if the folder does not exist. An object store gives
+        them in name order."""
 
     @abstractmethod
     def delete(self, folder: str, first: str = "", end: str = "") -> int:
-        """Best effort, since what is left is garbage: all names below the folder whose next part is `first` or sorts
-        behind it, and before `end`, if there is one.
+        """Deletes, best effort because leftovers are only garbage, all names below the folder whose next part is
+        `first` or sorts after it, and before `end`, if `end` is given.
 
         :returns: how many such parts there were.
         """
 
     @abstractmethod
     def remove(self, names: Sequence[str]) -> None:
-        """Best effort: these, which are none of others'."""
+        """Deletes these names, best effort. They must not belong to others."""
 
     def at(self, name: str) -> str:
         """A name for people; on file systems its absolute path."""
         return f"{self.where}/{name}"
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        """Of those of the names, all below the folder, that are there."""
+        """The sizes of those names that exist; all names are below the folder."""
         there, wanted = dict(self.list(folder)), set(names)
         return {name: size for name, size in there.items() if name in wanted}
 
     def open(self, name: str) -> BinaryIO:
-        """For reading; it can be sought in.
+        """Opens for reading; the file is seekable.
 
-        :raises FileNotFoundError: it is not there.
+        :raises FileNotFoundError: the name does not exist.
         """
         return io.BytesIO(self.get(name))
 
     def require_usable(self) -> None:
-        """Is it there, may this user write to it, and does it take names once? Asked when an attempt begins.
+        """Does it exist, may this user write to it, and does it take names only once? Checked when an attempt begins.
 
-        :raises ConfigurationError: no; it says what to change.
+        :raises ConfigurationError: no; the error says what to change.
         """
 
     def resolved(self) -> Storage:
-        """As it can be sent to executors, which have no connections."""
+        """The storage in a form for executors, which have no connections."""
         return self
 
 
 def storage_at(root: str, what: str = _STAGING) -> Storage:
-    """The storage of a folder, or of ``s3://[connection@]bucket[/prefix]``; nothing is opened.
+    """The storage of a folder, or of ``s3://[connection@]bucket[/prefix]``; opens nothing.
 
-    :param what: what is there, as errors name it.
+    :param what: what is stored there, as errors name it.
     :raises ConfigurationError: `root` is neither.
     """
     if is_object_uri(root) and not root.strip().lower().startswith("file:"):
@@ -127,7 +128,7 @@ def storage_at(root: str, what: str = _STAGING) -> Storage:
 
 
 def absolute_root(root: str) -> str:
-    """A folder by its absolute path; a URI as it is.
+    """A folder as its absolute path; a URI unchanged.
 
     :raises ConfigurationError: `root` is neither.
     """
@@ -137,7 +138,7 @@ def absolute_root(root: str) -> str:
 
 @contextmanager
 def temporary_root(root: str, name: str) -> Iterator[str]:
-    """A root of its own below `root`, which all who see that one see; removed afterwards."""
+    """A new root below `root`, visible to all who see `root`; removed at the end of the block."""
     storage, own = storage_at(root), f"{name}{uuid.uuid4().hex}"
     try:
         yield f"{absolute_root(root).rstrip('/')}/{own}"
@@ -149,8 +150,7 @@ def temporary_root(root: str, name: str) -> Iterator[str]:
 class PosixStorage(Storage):
     """A folder. `root` may begin with ``~``.
 
-    Of a name's folders the two lowest are made without a sync of their own, for speed: `put_if_absent` syncs them,
-    whoever made them.
+    For speed, the two lowest folders of a name are made without a sync: `put_if_absent` syncs them, whoever made them.
     """
 
     root: str
@@ -169,7 +169,7 @@ class PosixStorage(Storage):
         return os.path.join(self.folder, name)
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        """Asked one by one: what a server of files lists may be some seconds old."""
+        """Asks for one file at a time, because the listing of a file server may be some seconds old."""
         found = {}
         for name in names:
             with suppress(FileNotFoundError, NotADirectoryError), self._errors(may_miss=True):
@@ -267,14 +267,14 @@ class ObjectStorage(Storage):
     def put_if_absent(self, name: str, content: bytes) -> bool:
         try:
             return self.takes(name, content) or self._holds(name, content)
-        except StoreUnavailableError:  # its answer may be what was lost
+        except StoreUnavailableError:  # perhaps only its answer was lost
             with suppress(TridentError, FileNotFoundError):
                 if self.get(name) == content:
                     return True
             raise
 
     def takes(self, name: str, content: bytes) -> bool:
-        """Has this call, or one of which the answer was lost, not found the name taken?"""
+        """False: the name is taken, perhaps by an earlier try of this call whose answer was lost."""
         client = _obstore()
         with self.place.errors(f"put {name!r}"):
             try:
@@ -286,7 +286,7 @@ class ObjectStorage(Storage):
     def _holds(self, name: str, content: bytes) -> bool:
         try:
             return self.get(name) == content
-        except FileNotFoundError:  # somebody took it at the same moment, as S3 says, and has not ended yet
+        except FileNotFoundError:  # S3 says that somebody took it at the same moment, and has not ended yet
             raise StoreUnavailableError(
                 f"{name!r} is being put into {self.where!r} by another one", "Run the task again."
             ) from None
@@ -341,13 +341,13 @@ class ObjectStorage(Storage):
                 _obstore().delete(self.place.store(), list(names[place : place + _PAGE]))
 
     def require_usable(self) -> None:
-        """One request where it was asked before. A store that knows no conditions takes the name twice."""
+        """One request if it was checked before. A store that ignores conditions takes the name twice."""
         _require_conditions(self, os.getpid())
 
 
 @lru_cache(maxsize=16)
 def _require_conditions(storage: ObjectStorage, _process: int) -> None:
-    """Once for each process, if it goes well."""
+    """Runs once per process, if it succeeds."""
     if storage.takes(PROBE, b"") and storage.takes(PROBE, b""):
         raise ConfigurationError(
             f"{storage.where!r} takes a name twice: this object store ignores `If-None-Match`, so that two attempts "
