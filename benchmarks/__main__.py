@@ -45,7 +45,7 @@ def main() -> int:
             tables.append(table(measured))
             results.append(as_json(measured))
             print("\n" + tables[-1], flush=True)
-            # after each one: what was measured is not lost when somebody stops it
+            # After each one, so that no result is lost when somebody stops the run.
             path = write(folder / "results", f"benchmarks-{profile}", facts, tables, results)
     print(f"{path} ({time.perf_counter() - began:.0f} s)")
     return 1 if void else 0

@@ -1,8 +1,8 @@
 """`python -m benchmarks.aftermath`: what each way of writing a batch leaves behind after an accident, counted in rows.
 
-Batches of 1,000 rows, each job a process of its own, as a task's is. A job is killed with SIGKILL at a named place, or
-stopped there while another one runs to its end. Nobody cleans up between jobs: that is what a retry, a clear and a
-scheduler that takes a living task for dead are.
+Batches of 1,000 rows. Each job is a process of its own, as a task is. A job is killed with SIGKILL at a named place, or
+paused there while another one runs to its end. Nobody cleans up between jobs: so it is with a retry, with a clear, and
+with a scheduler that takes a living task for dead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_S = 600
 
 @dataclass(frozen=True)
 class Step:
-    """One job: which batch it is to write, and what happens to it. A paused one goes on when the next one has ended."""
+    """One job: the batch that it writes, and its accident. A paused job goes on when the next one has ended."""
 
     batch: int
     accident: str = ""
@@ -43,33 +43,33 @@ ACCIDENTS: dict[str, tuple[int, tuple[Step, ...]]] = {
     "late: killed before it wrote, run again when the next batch is in": (2, (Step(1, BEFORE), Step(2), Step(1))),
     "two at once: thought dead, and went on beside its retry": (1, (Step(1, PAUSED), Step(1))),
 }
-"""What happens -> how many batches there are, and the jobs. Right is each batch once."""
+"""Accident -> the number of batches, and the jobs. The right result is each batch once."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job is, and what is to happen to it. Travels to Spark's workers."""
+    """The place of a job's accident. It is sent to Spark's workers."""
 
     folder: str
     accident: str
     driver: int
 
     def reached(self, where: str) -> None:
-        """Die here, or wait here, if that was asked for; once."""
+        """Die here, or wait here, once, if that is the job's accident."""
         if self.accident == PAUSED and where == MIDDLE:
             Path(self.folder, "paused").touch()
             while not Path(self.folder, "go on").exists():
                 time.sleep(0.02)
         elif self.accident == where:
             os.kill(self.driver, signal.SIGKILL)
-            signal.pause()  # a worker of Spark's: its driver is gone, and it is ended, too
+            signal.pause()  # in a worker of Spark: its driver is gone, and the worker is ended, too
 
 
 # ---- ways ------------------------------------------------------------------------------------------------------
 
 
 def _spark_rows(frame: Any, place: Place) -> Any:
-    """The rows as they are; in their middle, the place is reached."""
+    """The rows unchanged; in the middle of them the place is reached."""
 
     def rows(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -111,8 +111,8 @@ def available_now(folder: str, _batch: int, place: Place) -> None:
 
 
 def delta_txn(folder: str, batch: int, place: Place) -> None:
-    """A Delta table's own transaction numbers, by `deltalake`: look up the last one of this application, leave out what
-    is not above it, append with the number in the commit."""
+    """A Delta table's own transaction numbers, by `deltalake`: look up the last number of this application, leave out a
+    batch that is not above it, append with the number in the commit."""
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
@@ -146,7 +146,7 @@ def ours(folder: str, _batch: int, place: Place) -> None:
             place.reached(MIDDLE)
         return [value]
 
-    if place.accident == AFTER:  # the sink has the batch, the ledger does not know yet
+    if place.accident == AFTER:  # after the sink has the batch, and before the ledger knows
         os.environ[kills.VARIABLE] = f"applied@1:{folder}/killed"
         kills.install()
     topology = Topology("aftermath")
@@ -178,7 +178,7 @@ WAYS: dict[str, Callable[[str, int, Place], None]] = {
 
 
 def job(way: str, folder: str, step: Step) -> None:
-    """What runs in a process of its own."""
+    """One job, in a process of its own."""
     place = Place(folder, step.accident, os.getpid())
     place.reached(BEFORE)
     WAYS[way](folder, step.batch, place)
@@ -186,7 +186,7 @@ def job(way: str, folder: str, step: Step) -> None:
 
 
 def rows_after(way: str, steps: tuple[Step, ...], environment: dict[str, str]) -> tuple[int, str]:
-    """The rows that are left, and how the jobs ended."""
+    """The number of rows in the end, and how the jobs ended."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "in").mkdir()
         ended: list[str] = []

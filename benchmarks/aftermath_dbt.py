@@ -1,8 +1,8 @@
 """`python -m benchmarks.aftermath_dbt DBT`: what an incremental model of dbt leaves behind after an accident.
 
-DBT is the program of an environment of its own with dbt-core and dbt-postgres. The model selects the rows that are
-newer than the newest of its table, as dbt's documents show it, in a real PostgreSQL. It waits at a lock of the
-database, where it is killed or overtaken.
+DBT is the program of another environment, with dbt-core and dbt-postgres. The model selects the rows that are newer
+than the newest row of its table, as in dbt's documentation, in a real PostgreSQL. It waits at a lock of the database,
+where it is killed or overtaken.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.fixtures.postgres import PASSWORD, PostgresServer
 
 ROWS = 1_000
 WRITING, WRITTEN = 1, 2
-"""The locks: while the rows are selected, and after the model is committed."""
+"""The locks: one is taken while the rows are selected, the other after the model is committed."""
 TIMEOUT_S = 300
 MODEL = """{{ config(materialized='incremental') }}
 SELECT value, at FROM arrived, (SELECT pg_advisory_xact_lock_shared(%d)) AS gate
@@ -33,7 +33,7 @@ SELECT value, at FROM arrived, (SELECT pg_advisory_xact_lock_shared(%d)) AS gate
 
 @dataclass
 class Project:
-    """A dbt project in `folder` over a schema of its own."""
+    """A dbt project in `folder` with a schema of its own."""
 
     dbt: str
     folder: Path
@@ -70,7 +70,7 @@ class Project:
             return found.fetchone() if found.description else None
 
     def arrives(self, batch: int) -> None:
-        """A thousand rows of the hour `batch`."""
+        """Insert a thousand rows of the hour `batch`."""
         self.execute(
             f"INSERT INTO {self.schema}.arrived SELECT '{batch}-' || n, {batch} FROM generate_series(1, {ROWS}) AS n"
         )
@@ -88,7 +88,7 @@ class Project:
             raise RuntimeError((self.folder / "log").read_text()[-3000:])
 
     def waiting(self, process: subprocess.Popen[bytes], count: int) -> None:
-        """Until so many runs wait at a lock."""
+        """Wait until `count` runs wait at a lock."""
         wanted = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         while self.execute(wanted)[0] < count:
             if process.poll() is not None:
@@ -138,7 +138,7 @@ def late(project: Project) -> int:
 
 
 def two_at_once(project: Project) -> int:
-    project.run()  # the table is there, without rows
+    project.run()  # creates the table, without rows
     project.arrives(1)
     with project.server.connect() as holder:
         holder.execute(f"SELECT pg_advisory_lock({WRITING})")
@@ -158,7 +158,7 @@ ACCIDENTS: dict[str, Callable[[Project], int]] = {
     "late: rows of an hour that come when those of the next one are in": late,
     "two at once: thought dead, and went on beside its retry": two_at_once,
 }
-"""What happens -> plays it, and says how many rows are right."""
+"""Accident -> a function that plays it and returns the right number of rows."""
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
-"""`python -m benchmarks.backlog`: what a group costs when much is waiting, in milliseconds of our own processor time.
+"""`python -m benchmarks.backlog`: the cost of a group behind a large backlog, in milliseconds of our own processor
+time.
 
-In the ledger, over a tree in memory: the steps of one group while so many transactions are pending. In the source: one
-look of FileSpout at a folder of so many files, from which it decides the batches of one group.
+In the ledger, over a tree in memory: the steps of one group while many transactions are pending. In the source: one
+look of FileSpout at a folder of many files, with the choice of the batches of one group.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from airflow_trident.types import Json
 from benchmarks.scale import DEFINITION, STAGED
 
 GROUPS = 5
-"""Of each of which it is measured; the median is told."""
+"""How many groups are measured; the median is shown."""
 
 
 def spent_ms(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -33,7 +34,7 @@ def spent_ms(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def ledger_ms(pending: int, group: int) -> list[float]:
-    """Of `begin`, `processed`, `gate` and `committed` of a group, when so many are pending at the end of the first."""
+    """Times of `begin`, `processed`, `gate` and `committed` of a group; `pending` transactions wait after `begin`."""
     ledger = MemoryLedger("backlog")
     ledger.register(DEFINITION)
     found: list[list[float]] = [[], [], [], []]
@@ -67,7 +68,7 @@ def ledger_ms(pending: int, group: int) -> list[float]:
 
 
 def source_ms(folder: Path, files: int, group: int) -> tuple[float, float, int]:
-    """The first look, a later one (the median), and the bytes of the position in between."""
+    """The time of the first look, of a later one (median), and the bytes of the position in between."""
     for number in range(files):
         (folder / f"{number:07}.txt").write_bytes(b"a line\n")
     coordinator = FileSpout(str(folder), max_files=2).coordinator()

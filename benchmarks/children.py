@@ -1,7 +1,7 @@
-"""`python -m benchmarks.children`: what a bolt in another program costs for each row, beside a Python function.
+"""`python -m benchmarks.children`: the cost of a bolt in another program for each row, beside a Python function.
 
-All split lines, in the pass that a Spark worker runs, over one partition that is made while it goes: nothing is kept.
-Each run is a process of its own; rounds are interleaved and begin with another component each time.
+All split lines, in the pass that a Spark worker runs, over one partition whose rows are generated and not kept. Each
+run is a process of its own; rounds are interleaved, and each begins with another component.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def split(line: str) -> list[str]:
 
 
 class Splitter(BaseBatchBolt):
-    """The same as a batch bolt of Storm."""
+    """The same function as a batch bolt of Storm."""
 
     def prepare(
         self,
@@ -79,7 +79,7 @@ class Splitter(BaseBatchBolt):
 
 
 class SplitterOfStream(Aggregator[None]):
-    """The same as an aggregator of a stream, which is what a batch bolt becomes."""
+    """The same function as an aggregator of a stream; a batch bolt becomes such an aggregator."""
 
     def init(self, batch: TransactionAttempt, collector: Collector) -> None:
         return None
@@ -93,7 +93,7 @@ class SplitterOfStream(Aggregator[None]):
 
 
 class OneByOne(BasicBolt):
-    """The same as a basic bolt of Storm."""
+    """The same function as a basic bolt of Storm."""
 
     def execute(self, tuple: BoltTuple, collector: BatchOutputCollector) -> None:
         attempt, line = tuple
@@ -120,7 +120,7 @@ def storm_js() -> ShellBolt:
 
 
 def one_by_one() -> NodeBolt:
-    """Each row, emit and acknowledgement travels alone."""
+    """A bolt to which each row, emit and acknowledgement is sent alone."""
     folder = Path(tempfile.mkdtemp(prefix="trident-bench-"))
     for name in ("preload.js", "host.js"):
         text = Path(qtopology.script(name)).read_text(encoding="utf-8")
@@ -169,7 +169,7 @@ def batches(rows: int, emits: int) -> Iterator[Any]:
 
 
 def measured(name: str, emits: int, rows: int) -> dict[str, float]:
-    """In this process. A first small partition warms up what is imported and read once."""
+    """Measured in this process. A small partition goes first, because some things are imported and read only once."""
     (stage,) = made(name).stages
     through = FusedPass.of(stage.nodes, stage.before)
     context = OperationContext(0, 1, txid=1, attempt=0, topology="bench")
@@ -191,8 +191,9 @@ def measured(name: str, emits: int, rows: int) -> dict[str, float]:
 
 @contextmanager
 def peak_of_children() -> Iterator[Callable[[], float]]:
-    """The highest resident memory of a child that is started meanwhile, in MB: the kernel keeps it, and forgets it with
-    the child, so that somebody looks all the time. (That of ``getrusage`` begins with the size of who forked it.)"""
+    """The highest resident memory of a child that starts during the block, in MB. The kernel forgets it when the child
+    ends, so a thread reads it all the time. (The value of ``getrusage`` begins with the size of the forking
+    process.)"""
     pids: list[int] = []
     peak_kb = 0
     over = threading.Event()
@@ -208,7 +209,7 @@ def peak_of_children() -> Iterator[Callable[[], float]]:
             for pid in pids:
                 try:
                     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-                except OSError:  # it has ended
+                except OSError:  # the child has ended
                     continue
                 found = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
                 peak_kb = max(peak_kb, *found, 0)

@@ -1,6 +1,6 @@
 """`python -m benchmarks.choices`: the best tuple of each group and the first of a batch, ours and Spark's own.
 
-Both read the same Parquet files and write what they chose into Parquet files; ours stages it for a state.
+Both read the same Parquet files and write the chosen tuples to Parquet files; ours stages them for a state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIRST = 100
 
 
 def write(folder: Path, rows: int) -> None:
-    """No two orders have the same cents."""
+    """Write orders, all with different cents."""
     for part in range(FILES):
         numbers = range(part, rows, FILES)
         columns = {

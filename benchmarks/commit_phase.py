@@ -1,7 +1,8 @@
-"""`python -m benchmarks.commit_phase`: what a level of the commit phase costs, on the local engine and row by row.
+"""`python -m benchmarks.commit_phase`: the cost of a level of the commit phase, on the local engine and row by row.
 
-Each shape goes on behind the new values of a state, as `new_values_stream()` gives them. Both engines get the same
-tuples, in interleaved rounds, and must give the same. Row by row is the engine that the tests hold all others against.
+Each shape continues from the new values of a state, as `new_values_stream()` gives them. Both engines get the same
+tuples, in interleaved rounds, and must give the same result. Row by row is the engine that tests compare all others
+with.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ SHAPES: dict[str, Build] = {
 
 
 def job_of(build: Build, rows: int) -> Job:
-    """The first level behind a state of words and counts, of which a batch changed `rows`."""
+    """The first level after a state of words and counts, of which a batch changed `rows`."""
     topology = Topology("bench")
     words = topology.new_stream("words", FixedBatchSpout("word string", []))
     counts = words.group_by("word").persistent_aggregate(MemoryState(), Count(), "count", name="counts")
@@ -109,7 +110,7 @@ def job_of(build: Build, rows: int) -> Job:
 
 
 def seconds_of(job: Job, runs: int) -> tuple[list[float], list[float]]:
-    """Of the oracle and of the local engine, a round each; the first warms up."""
+    """Times of the oracle and of the local engine, in seconds, one for each round after a first round to warm up."""
     taken: tuple[list[float], list[float]] = ([], [])
     for number in range(runs + 1):
         given = []

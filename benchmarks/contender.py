@@ -1,4 +1,4 @@
-"""The process of one contender: `python -m benchmarks.contender NAME TASK.json`; what it tells lies beside the task.
+"""The process of one contender: `python -m benchmarks.contender NAME TASK.json`. It writes its results beside the task.
 
 A task: `data` (folder), `parquet` (else text), `batches`, `state` (SQLite file), `checkpoint`, `staging`, `zookeeper`,
 `root`, and the contender's own options.

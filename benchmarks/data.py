@@ -1,4 +1,4 @@
-"""The data of the benchmarks: lines of eight Zipf distributed words, batches of two files; and what must come out."""
+"""The data of the benchmarks: lines of eight Zipf distributed words, in batches of two files, and the right result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ FILES_PER_BATCH = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """`lines`: of one batch. `keys`: different words there are to draw from. `parquet`: in Parquet files, as a column
-    `value`."""
+    """`lines`: of one batch. `keys`: number of different words to draw from. `parquet`: Parquet files with a column
+    `value` instead of text."""
 
     batches: int
     lines: int
@@ -58,7 +58,7 @@ def file_name(batch: int, part: int) -> str:
 
 
 def make(corpus: Corpus, below: Path) -> Made:
-    """Make the files unless they are there: the same for every machine and day."""
+    """Make the files if they do not exist: the same ones on every machine and day."""
     folder, facts = below / corpus.name, below / f"{corpus.name}.json"
     if facts.is_file():
         known = json.loads(facts.read_text())
@@ -82,7 +82,7 @@ def make(corpus: Corpus, below: Path) -> Made:
                 pq.write_table(pa.table({"value": joined}), path)
             else:
                 path.write_bytes(_text(joined))
-            when_ns = (1_700_000_000 + batch * FILES_PER_BATCH + part) * 10**9  # the order in which they are read
+            when_ns = (1_700_000_000 + batch * FILES_PER_BATCH + part) * 10**9  # sets the order in which they are read
             os.utime(path, ns=(when_ns, when_ns))
             size_bytes += path.stat().st_size
     known_counts = ((f"w{number}", int(count)) for number, count in enumerate(counts) if count)
@@ -108,7 +108,7 @@ def digest_of(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def digest_of_state(path: Path) -> str:
-    """What a contender left in its SQLite file: a table `counts` with the columns `word` and `count`."""
+    """The digest of a contender's SQLite file: a table `counts` with the columns `word` and `count`."""
     with sqlite3.connect(path) as connection:
         found = connection.execute("SELECT word, count FROM counts").fetchall()
     connection.close()

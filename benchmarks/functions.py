@@ -1,8 +1,8 @@
 """`python -m benchmarks.functions`: three operations of a user's on every row, in five ways on one Spark session.
 
-Rows a second of: native expressions; our fused pass, of functions of a tuple and of vectorised ones; one Python UDF for
-each operation, pickled and "Arrow-optimised". The operations: the length of a word, a filter on it, and a score. All
-read the same files and end in the same sums.
+Rows a second of: native expressions; our fused pass, with functions of a tuple and with vectorised ones; one Python UDF
+for each operation, pickled and "Arrow-optimised". The operations: the length of a word, a filter on it, and a score.
+All read the same files and give the same sums.
 """
 
 from __future__ import annotations

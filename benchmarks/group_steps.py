@@ -1,9 +1,9 @@
-"""`python -m benchmarks.group_steps`: syncs of the disk and round trips to the ledger that one group costs, counted.
+"""`python -m benchmarks.group_steps`: counts the syncs of the disk and the round trips to the ledger of one group.
 
-A drain of a word count runs twice, over so many groups and over three times as many; what it does more is what the
-groups cost, without what is done once. Syncs are those that `strace` sees of the drain, its Spark and its SQLite state,
-not those of ZooKeeper. Each of the six drains starts a Spark under strace, which takes some minutes in all: each says
-when it has ended.
+A drain of a word count runs over a number of groups, and once more over three times as many. The difference is the cost
+of the groups, without the steps that are done once. Syncs are those of the drain, its Spark and its SQLite state that
+`strace` sees, not those of ZooKeeper. Each of the six drains starts a Spark under strace, which takes some minutes in
+all; a line is printed when a drain has ended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {"by key": {}, "by transaction": {"by_transact
 
 
 class Counting(ZooKeeperZNodes):
-    """Counts what it is asked for."""
+    """Counts the requests."""
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
         super().__init__(settings)
@@ -51,7 +51,7 @@ class Counting(ZooKeeperZNodes):
 
 
 def drain_counted(path: Path) -> None:
-    """In a process of its own, under strace."""
+    """Runs in a process of its own, under strace."""
     from benchmarks.ours import drained
 
     task = json.loads(path.read_text())
@@ -62,7 +62,7 @@ def drain_counted(path: Path) -> None:
 
 
 def counts_of(task: dict[str, Any], batches: int, folder: Path, lines: int) -> Counter[str]:
-    """Of a whole drain over so many transactions."""
+    """The counts of a whole drain over `batches` transactions."""
     began = time.monotonic()
     folder.mkdir()
     made = make(Corpus(batches=batches, lines=lines), folder.parents[1] / "data")

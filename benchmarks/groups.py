@@ -1,8 +1,8 @@
 """`python -m benchmarks.groups`: many small transactions in one Spark job, and in one each.
 
-What the processing phase of a word count costs until its staged batches are published, without ledger and states: a
-plain Spark job over all the data; a pass for each transaction; passes of groups, by transaction and by key; and the
-same with a user's function in the place of expressions. All read the same files and end in the same counts.
+The cost of the processing phase of a word count until its staged batches are published, without ledger and states: of a
+plain Spark job over all the data; of a pass for each transaction; of passes of groups, by transaction and by key; and
+of the same with a user's function instead of expressions. All read the same files and give the same counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SLOT = Slot(topology="bench", incarnation="none", txid=0, attempt=0)
 
 
 def jobs_of(task: dict[str, Any], count: int) -> list[Job]:
-    """One for each of so many transactions."""
+    """One job for each of `count` transactions."""
     topology = topology_of(task)
     plan, coordinator = topology.compile(), topology.spouts["lines"].coordinator()
     jobs, position = list[Job](), None
@@ -77,14 +77,14 @@ SCHEMA = pa.schema([("word", pa.string()), ("count", pa.int64())])
 
 
 def cpu_s() -> float:
-    """Of this process and all below it, JVM and Python workers, those that have ended, too."""
+    """Processor time of this process and all below it, JVM and Python workers, also of those that have ended."""
     me = psutil.Process()
     spent = [one.cpu_times() for one in (me, *me.children(recursive=True))]
     return sum(one.user + one.system + one.children_user + one.children_system for one in spent)
 
 
 def measured(ways: dict[str, tuple[Way, int]], given: argparse.Namespace, expected: str) -> list[str]:
-    """A table, after a round to warm up. Ways that took fewer transactions are reckoned up."""
+    """A table, after a round to warm up. Times of ways that took fewer transactions are scaled up to all of them."""
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(given.runs + 1):
         for name, (run, count) in ways.items():
@@ -140,7 +140,7 @@ _attempts = iter(range(10**9))
 
 
 def _each_attempt(engine: SparkEngine, jobs: Sequence[Job], most: int) -> list[pa.Table]:
-    """As new attempts: what is published stays as it is."""
+    """Runs as new attempts, because published batches do not change."""
     attempt = next(_attempts)
     return in_groups(engine, [replace(job, slot=replace(job.slot, attempt=attempt)) for job in jobs], most)
 

@@ -24,7 +24,7 @@ FILES = 4
 
 
 def write(folder: Path, rows: int) -> None:
-    """Each key once on both sides, in another order."""
+    """Write each key once on both sides, in different orders."""
     for side, (step, name) in {"left": (7_919, "order"), "right": (104_729, "price")}.items():
         (folder / side).mkdir()
         for part in range(FILES):

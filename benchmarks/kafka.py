@@ -1,7 +1,8 @@
 """`python -m benchmarks.kafka`: ranges of offsets read by `KafkaSpout` and by Spark's own Kafka connector.
 
-Rows a second of both on one Spark session, and what both say of a range in which records were compacted away since it
-was read first. The broker is the one of the tests; the connector comes from Maven Central, or from `--jars`.
+Rows a second of both on one Spark session, and the answers of both about a range in which records were removed by
+compaction after it was read first. The broker is the one of the tests; the connector comes from Maven Central, or from
+`--jars`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Totals = tuple[int, int]
 
 
 def ours(spark: Any, topic: Topic, rows: int) -> Callable[[], Totals]:
-    """One batch of all that the topic has now."""
+    """One batch of all records that the topic has now."""
     topology = Topology("kafka")
     spout = KafkaSpout(topic.name, bootstrap_servers=topic.broker.hosts, fields="value string", max_rows=rows)
     sized = topology.new_stream("records", spout).each(length(col("value")), "size")
@@ -49,7 +50,7 @@ def ours(spark: Any, topic: Topic, rows: int) -> Callable[[], Totals]:
 
 
 def connector(spark: Any, topic: Topic) -> Callable[[], Totals]:
-    """The same range by `spark.read.format("kafka")`, which must fail where data is lost."""
+    """The same range by `spark.read.format("kafka")`, which must fail if data is lost."""
     from pyspark.sql import functions as f
 
     marks = {str(number): topic.watermarks(number) for number in range(_partitions(topic))}
@@ -129,7 +130,7 @@ def main() -> int:
     parser.add_argument("--jars", help="the connector's jars, with commas; default: fetch them from Maven Central")
     given = parser.parse_args()
     spark = session(conf={"spark.jars": given.jars} if given.jars else {"spark.jars.packages": PACKAGE})
-    spark.sparkContext.setLogLevel("OFF")  # what is refused is shown in the table
+    spark.sparkContext.setLogLevel("OFF")  # the table shows what is refused
     with tempfile.TemporaryDirectory() as folder:
         broker = KafkaBroker(Path(folder) / "kafka")
         broker.start()

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.large_batch`: what one batch costs that has very many files or very many partitions.
+"""`python -m benchmarks.large_batch`: the cost of one batch with very many files or very many partitions.
 
-Files: how FileSpout decides on a batch of so many, and what its metadata take in the ledger; more than the ledger sends
-in one step are refused there. Partitions: a batch of so many splits, a few rows each, processed and read back, on the
-local engine and on Spark, each in a process of its own.
+Files: how FileSpout decides on such a batch, and the size of its metadata in the ledger; the ledger refuses more than
+it can send in one step. Partitions: a batch of as many splits, a few rows each, processed and read back, on the local
+engine and on Spark, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.peers import session
 from benchmarks.scale import DEFINITION
 
 ROWS = 8
-"""In each file."""
+"""Rows in each file."""
 
 
 def write_files(folder: Path, count: int) -> None:
@@ -37,7 +37,7 @@ def write_files(folder: Path, count: int) -> None:
 
 
 def files_line(count: int) -> str:
-    """One look at `count` files that are one batch, and the step of the ledger that takes it."""
+    """One look at `count` files, which are one batch, and the step of the ledger that records it."""
     with tempfile.TemporaryDirectory() as name:
         write_files(Path(name), count)
         coordinator = FileSpout(name, max_files=count).coordinator()
@@ -59,7 +59,7 @@ def files_line(count: int) -> str:
 
 
 def topology_of(folder: str, count: int) -> Topology:
-    """`count` partitions: a split is never more than one file where it may be one byte."""
+    """Gives `count` partitions: with one byte for each split, a split is never more than one file."""
     topology = Topology("large")
     words = topology.new_stream("words", FileSpout(folder, fields="word string", max_files=count, split_bytes=1))
     words.group_by("word").persistent_aggregate(MemoryState(), Count(), "count", name="counts")
@@ -67,7 +67,7 @@ def topology_of(folder: str, count: int) -> Topology:
 
 
 def partitions_line(engine: str, count: int) -> str:
-    """Processing and reading back, with the engine's start before it."""
+    """Processing and reading back; the engine is started before."""
     with tempfile.TemporaryDirectory() as data, tempfile.TemporaryDirectory() as staging:
         write_files(Path(data), count)
         topology = topology_of(data, count)

@@ -1,4 +1,5 @@
-"""A contender's run: a process of its own, its wall time, its own account of it, and the memory of its tree."""
+"""The run of a contender: a process of its own, its wall time, the time that it counts itself, the memory of its
+tree."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ _SAMPLE_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`wall_s`: the whole process. `work_s`: what it counts itself, after its Spark is up. `peak_mb`: resident memory
-    of the process and all below it, together, at its highest of ten looks a second. `cpu_s`: processor time of the same
-    tree (of servers that are shared, only memory counts). `facts`: what else it tells."""
+    """`wall_s`: of the whole process. `work_s`: counted by the contender itself, after its Spark is up. `peak_mb`: the
+    highest resident memory of the process and all below it together, of ten looks a second. `cpu_s`: processor time of
+    the same tree (of shared servers only memory counts). `facts`: other results."""
 
     wall_s: float
     work_s: float
@@ -32,14 +33,15 @@ class Run:
 
     @property
     def process_s(self) -> float:
-        """Of a contender with processes for each batch: the one that processes a batch, on average."""
+        """For a contender with several processes for each batch: the time of the one that processes a batch, on
+        average."""
         return float(self.facts["process_s"])
 
 
 class Watch(threading.Thread):
-    """A process tree. Shared pages of memory count once for each process, so it is an upper bound.
+    """Watches a process tree. Shared pages of memory count once for each process, so the memory is an upper bound.
 
-    :param others: whose memory counts, too.
+    :param others: processes whose memory counts, too.
     """
 
     def __init__(self, pid: int, *others: int) -> None:
@@ -56,7 +58,7 @@ class Watch(threading.Thread):
             self.peak_bytes = max(self.peak_bytes, now_bytes)
 
     def stop(self) -> tuple[float, float]:
-        """Peak memory in MB, processor time in seconds: of each process what was last seen."""
+        """Peak memory in MB, and processor time in seconds, of each process as last seen."""
         self._enough.set()
         self.join()
         return self.peak_bytes / 2**20, sum(self._cpu_s.values())
@@ -76,10 +78,10 @@ class Watch(threading.Thread):
 
 def run_contender(name: str, task: dict[str, Any], folder: Path, *, also_watch: tuple[int, ...] = ()) -> Run:
     """
-    :param task: what it is to do; see `benchmarks.contender`.
-    :param folder: its own, empty; log and state are left there.
-    :param also_watch: servers that belong to it: their memory counts.
-    :raises RuntimeError: it failed; with the end of its log.
+    :param task: the work; see `benchmarks.contender`.
+    :param folder: an empty folder for this run; log and state stay there.
+    :param also_watch: servers of the contender, whose memory counts.
+    :raises RuntimeError: the contender failed; the text has the end of its log.
     """
     task_path, log_path = folder / "task.json", folder / "log"
     task_path.write_text(json.dumps(task))
@@ -103,7 +105,7 @@ def run_contender(name: str, task: dict[str, Any], folder: Path, *, also_watch: 
 
 
 def environment() -> dict[str, str]:
-    """This package must be found by whatever the contenders start."""
+    """The environment for contenders: all that they start must find this package."""
     root = str(Path(__file__).parents[1])
     paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}

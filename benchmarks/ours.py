@@ -1,5 +1,5 @@
-"""Ours: the drain, and a phase per task. Ledger, protocol and states are those that Airflow's tasks use; Airflow itself
-is left out, because it would cost every contender the same second a task."""
+"""Our contenders: the drain, and a task for each phase. Ledger, protocol and states are those that Airflow's tasks use.
+Airflow itself is left out: it would cost every contender the same second for each task."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from benchmarks.measure import environment
 from benchmarks.peers import CORES, HEAP, common_conf, counted
 
 POSTGRES = "benchmark_postgres"
-"""A connection, in the environment of contenders that use it."""
+"""Name of a connection in the environment of the contenders that use it."""
 
 
 def words_of(line: str) -> Iterator[str]:
-    """A user's function, a line at a time."""
+    """A user's function for one line."""
     yield from line.split()
 
 
@@ -72,7 +72,7 @@ def ledger_of(task: dict[str, Any], *, incarnation: str = "") -> ZNodeLedger:
 
 
 class ByTransaction(SparkEngine):
-    """Groups as if the state were not merged by exact built-ins."""
+    """Processes groups by transaction, as if the state were not merged by exact built-ins."""
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
         return super().run_group([by_transaction(job) for job in jobs])

@@ -1,9 +1,10 @@
-"""`python -m benchmarks.outage`: a day without anybody, a small transaction a minute, and how long it takes to be back.
+"""`python -m benchmarks.outage`: nobody runs the DAG for a day of small transactions, one a minute: how long to catch
+up?
 
-Each way is one run of a DAG in an Airflow of its own (``dag.test()``), over a ledger of its own on the embedded
-ZooKeeper, with a Spark that starts cold: by the task group that takes all with one task of each kind
-(``group="auto"``), by the drain, and, for so many as are asked for, by the drain that takes each by itself. After each
-the counts are held against those that the generator of the data knows.
+Each way is one run of a DAG in an Airflow of its own (``dag.test()``), with its own ledger on the embedded ZooKeeper
+and a Spark that starts cold: by the task group that takes all with one task of each kind (``group="auto"``), by the
+drain, and, for as many transactions as wanted, by the drain that takes one at a time. After each run the counts are
+compared with those that the generator of the data knows.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ print("RESULT " + json.dumps({"s": time.perf_counter() - began, "state": run.sta
 
 @dataclass(frozen=True, kw_only=True)
 class Back:
-    """How a run of the DAG went: its seconds, the memory of its processes, their processor time."""
+    """Results of a run of the DAG: its seconds, the memory of its processes, their processor time."""
 
     s: float
     peak_mb: float

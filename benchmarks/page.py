@@ -1,9 +1,9 @@
 """`python -m benchmarks.page`: what the page "Transactions" costs with 10,000 transactions and 50 topologies.
 
-A real API server answers each question several times, and where a chromium is on the machine it draws both views, from
+A real API server answers each question several times. If the machine has a chromium, it draws both views, measured from
 the beginning of the navigation until the last row of the answer is in the page: in a window that has never been there,
-and in one that has the page's files. ZooKeeper itself counts the sessions: opening and closing one are two of its
-transactions, and who only reads makes no others.
+and in one that has the page's files. ZooKeeper itself counts the sessions: to open and to close one are two of its
+transactions, and a client that only reads makes no others.
 
 Ends with 1 if a target is missed: a view under a second, at most one session for each request.
 """
@@ -44,9 +44,9 @@ VIEWS = {
     "overview, drawn": ("/trident/", "#overview-rows tr", OTHERS + 1),
     "one topology, drawn": ("/trident/?topology=orders", "#rows tr.row", PAGE),
 }
-"""Name -> path, the rows that it is about, and how many there are."""
+"""Name -> path, the name for its rows, and their number."""
 VIEW_S, SESSIONS = 1.0, 1.0
-"""The targets: median of a view, sessions for each request."""
+"""The targets: median of a view in seconds, sessions for each request."""
 
 
 def zxid(hosts: str) -> int:
@@ -57,7 +57,7 @@ def zxid(hosts: str) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """`times`: seconds, of each round; `sessions`: of ZooKeeper, for each request; `requests`: of a round."""
+    """`times`: seconds of each round; `sessions`: of ZooKeeper, for each request; `requests`: of a round."""
 
     name: str
     times: tuple[float, ...]
@@ -79,8 +79,8 @@ def measured(
     name: str, hosts: str, look: Callable[[], float], requests: Callable[[], int] = lambda: ROUNDS
 ) -> Measured:
     """
-    :param look: once; its seconds.
-    :param requests: how many asked the ledger, of all rounds.
+    :param look: does it once and returns its seconds.
+    :param requests: the number of requests to the ledger, in all rounds.
     """
     before = zxid(hosts)
     times = tuple(look() for _ in range(ROUNDS))
@@ -111,8 +111,8 @@ def drawn(page: PageServer, chromium: str) -> Iterator[Measured]:
 
 def _view(name: str, page: PageServer, browser: Browser, path: str, last: str, *, again: bool) -> Measured:
     """
-    :param last: the last row.
-    :param again: in a window that has the page's files.
+    :param last: the last row of the view.
+    :param again: in a window that has the page's files already.
     """
     requests = 0
 
@@ -142,7 +142,7 @@ def _view(name: str, page: PageServer, browser: Browser, path: str, last: str, *
         return took
 
     known = context()
-    look(known)  # the first one also wakes the server
+    look(known)  # the first look also wakes the server
     requests = 0
     found = measured(name, page.hosts, (lambda: look(known)) if again else look_first, lambda: requests)
     known.close()

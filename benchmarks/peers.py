@@ -1,6 +1,7 @@
-"""What people use today, and our own floor, each as a careful user would write it. Results go into the same store.
+"""Other ways that people use today, and our own floor, each as a careful user would write it. All write to the same
+store.
 
-Every function gets the task (see `benchmarks.contender`) and returns what it tells; `work_s` begins when Spark is up.
+Every function gets the task (see `benchmarks.contender`) and returns its results; `work_s` begins when Spark is up.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from benchmarks.scenarios import CONTENDERS, Target
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on."""
+    """The facts on which the figures depend."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -43,7 +43,7 @@ def _processor() -> str:
 
 
 def table(measured: Measured) -> str:
-    """A scenario's runs and targets as markdown. A contender with another result voids the table."""
+    """Runs and targets of a scenario as markdown. A contender with another result makes the table void."""
     corpus, runs = measured.scenario.corpus, measured.runs
     lines = [f"### {measured.scenario.name}", "", f"{corpus.title}; n = {max(map(len, runs.values()))}", ""]
     if measured.wrong:
@@ -87,7 +87,7 @@ def spread(values: Sequence[float], digits: int = 1) -> str:
 
 
 def legend() -> str:
-    """What the contenders are: their functions' own words."""
+    """A line for each contender, from the docstring of its function."""
     from benchmarks import ours, peers
 
     lines = []
@@ -99,7 +99,7 @@ def legend() -> str:
 
 
 def write(folder: Path, name: str, facts: dict[str, str], tables: list[str], results: list[dict[str, Any]]) -> Path:
-    """`NAME.md` and `NAME.json` in the folder; the path of the former."""
+    """Write `NAME.md` and `NAME.json` to the folder, and return the path of the first."""
     folder.mkdir(parents=True, exist_ok=True)
     about = "\n".join(f"- {key}: {value}" for key, value in facts.items())
     path = folder / f"{name}.md"

@@ -1,4 +1,4 @@
-"""Running a scenario: rounds of contenders, interleaved, each result held against what must come out."""
+"""Runs a scenario: rounds of contenders, interleaved; each result is compared with the right one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from tests.fixtures.postgres import PostgresServer
 
 PROCESSES_RUN = 4
-"""Of a contender that is the same process for every batch: so many batches are run."""
+"""If a contender runs the same process for every batch, only this number of batches is run."""
 
 
 @dataclass(kw_only=True)
 class Measured:
-    """All runs of a scenario: contender -> runs, in order of rounds. `wrong`: contenders whose result was another."""
+    """All runs of a scenario: contender -> runs, in order of rounds. `wrong`: contenders with another result."""
 
     scenario: Scenario
     runs: dict[str, list[Run]] = field(default_factory=dict)
@@ -39,13 +39,13 @@ class Measured:
         return statistics.median(getattr(run, measure) for run in self.runs[contender])
 
     def ratios(self, ours: str, theirs: str, measure: str) -> list[float]:
-        """One for each round: speeds drift, and only what ran side by side is compared."""
+        """One ratio for each round: the machine's speed drifts, so only runs of the same round are compared."""
         pairs = zip(self.runs[ours], self.runs[theirs], strict=True)
         return [getattr(one, measure) / getattr(other, measure) for one, other in pairs]
 
 
 class Bench:
-    """A folder with the data, one ZooKeeper for all, a Connect server where it is needed."""
+    """A folder with the data, one ZooKeeper for all, and a Spark Connect server if it is needed."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -122,7 +122,7 @@ class Bench:
         )
 
     def _digest(self, task: dict[str, Any]) -> str:
-        """Of what a contender left in its store."""
+        """The digest of what a contender left in its store."""
         if "postgres" not in task:
             return digest_of_state(Path(task["state"]))
         with self._postgres().connect() as connection:
@@ -131,7 +131,7 @@ class Bench:
 
     @staticmethod
     def _postgres() -> PostgresServer:
-        """That of the tests: it syncs nothing, and runs until this process ends."""
+        """The server of the tests: it syncs nothing, and runs until this process ends."""
         from tests.fixtures.postgres import running
 
         return running()

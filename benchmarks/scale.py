@@ -1,8 +1,8 @@
 """`python -m benchmarks.scale`: how many transactions a ledger takes, by topologies, partitions and pending window.
 
-Real ZooKeeper servers from pyspark's jars, one or an ensemble of three; writers are processes, each with a topology of
-its own, that make the four steps of a transaction (begin, processed, gate, committed) and nothing else. So the figures
-are the ceiling that the ledger sets, whatever the batches cost.
+Real ZooKeeper servers from pyspark's jars, one or an ensemble of three. The writers are processes, each with a topology
+of its own, which only make the four steps of a transaction (begin, processed, gate, committed). So the figures are the
+limit that the ledger sets, whatever the batches cost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ START_LIMIT_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """`topologies` at once, each in a process; `partitions`: offset ranges in the metadata of a batch; `pending`:
-    transactions of a topology that are begun before the first one is committed."""
+    """`topologies`: at once, each in a process; `partitions`: offset ranges in the metadata of a batch; `pending`:
+    transactions of a topology that have begun before the first one is committed."""
 
     servers: int
     topologies: int = 1
@@ -116,11 +116,11 @@ def _free_port() -> int:
 
 
 def write(hosts: str, name: str, load: dict[str, Any], seconds: float) -> None:
-    """One topology's process: says how many transactions it committed in so many seconds, and their longest time."""
+    """The process of one topology: prints how many transactions it committed in `seconds`, and their longest time."""
     ranges = {f"p{number}": [10**9 + number, 10**9 + number + 1_000] for number in range(load["partitions"])}
     with open_ledger(ZooKeeperSettings(hosts=hosts), name, root="/scale") as ledger:
         ledger.register(DEFINITION)
-        sys.stdin.readline()  # all begin at once
+        sys.stdin.readline()  # so that all begin at once
         done, number, longest_s = 0, 0, 0.0
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -145,7 +145,7 @@ def write(hosts: str, name: str, load: dict[str, Any], seconds: float) -> None:
 
 
 def measure(load: Load, hosts: str, seconds: float) -> tuple[float, float]:
-    """Transactions a second, of all topologies together; and the longest commit in ms."""
+    """Transactions a second, of all topologies together, and the longest commit in ms."""
     asked = json.dumps({"partitions": load.partitions, "pending": load.pending})
     stamp = f"{time.time_ns():x}"
     writers = [

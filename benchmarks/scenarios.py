@@ -1,4 +1,4 @@
-"""What is compared with what, and what has to be reached."""
+"""The scenarios: which contenders are compared, and the targets."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
 """Name -> function and its options. Without `archive` class archives are switched off: stock Java starts."""
 
 PER_BATCH = frozenset({"submit_per_batch", "phases"})
-"""Functions whose time is that of so many equal processes: few batches are run and the rest is reckoned."""
+"""Functions that run the same process for each batch: only few batches are run, and the rest is calculated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`ours` / `theirs` must be at most `most`; None: it is only told. `measure`: "work_s" (Spark is up), "wall_s" (the
-    whole process), "process_s" (the process that processes a batch) or "peak_mb"."""
+    """`ours` / `theirs` must be at most `most`; None: the ratio is only shown. `measure`: "work_s" (Spark is up),
+    "wall_s" (the whole process), "process_s" (the process that processes a batch) or "peak_mb"."""
 
     ours: str
     theirs: str
@@ -57,8 +57,8 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """`runs`: profile -> how many rounds; a profile that is absent leaves the scenario out. In a round every contender
-    runs once; rounds begin with another contender each time."""
+    """`runs`: profile -> how many rounds; the scenario is left out of other profiles. In a round every contender runs
+    once; each round begins with another contender."""
 
     name: str
     corpus: Corpus
@@ -67,7 +67,7 @@ class Scenario:
     runs: Mapping[str, int] = field(default_factory=dict)
 
     def among(self, names: Collection[str]) -> Scenario:
-        """With these contenders only, and the targets that are between them; all, if none is named."""
+        """With these contenders only, and the targets between them; with all contenders if none is named."""
         if not names:
             return self
         left = tuple(one for one in self.contenders if one in names)

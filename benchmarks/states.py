@@ -1,7 +1,7 @@
 """`python -m benchmarks.states`: does a commit cost O(batch) or O(state)?
 
-Each state gets batches of the same size before and after it grows; what is shown is milliseconds per commit, and
-how many times the commit of the large state takes longer than that of the small one.
+Each state gets batches of the same size before and after it grows. The table shows milliseconds of a commit, and by
+which factor the commit of the large state takes longer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOADED_AT_ONCE = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """`small_ms`, `large_ms`: of one commit, median, into a state of that many keys."""
+    """`small_ms`, `large_ms`: median time of one commit, to a small and to a large state."""
 
     small_ms: float
     large_ms: float
@@ -55,14 +55,14 @@ class Bench:
         self._chosen = random.Random(7)
 
     def grow(self, keys: int) -> None:
-        """Until the state has so many keys."""
+        """Add keys until the state has this many."""
         while self._keys < keys:
             end = min(keys, self._keys + _LOADED_AT_ONCE)
             self._apply([f"key {number}" for number in range(self._keys, end)])
             self._keys = end
 
     def commit_ms(self, rows: int, commits: int) -> float:
-        """The first commit after loading is not counted: caches."""
+        """The median of some commits. The first commit after loading does not count, because of caches."""
         times = [self._apply(self._sample(rows)) for _ in range(commits + 1)]
         return statistics.median(times[1:])
 

@@ -1,4 +1,4 @@
-"""The state that peers keep, in SQLite as ours is by default: a careful user's own upsert, one transaction a batch."""
+"""The state of other contenders, in SQLite as our default is: a careful user's own upsert, one transaction a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PUT = "INSERT INTO counts VALUES (?, ?) ON CONFLICT (word) DO UPDATE SET count =
 
 
 class Counts:
-    """:param path: of the file; made if missing."""
+    """:param path: of the file; created if missing."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -22,13 +22,13 @@ class Counts:
         self._connection.execute("CREATE TABLE IF NOT EXISTS done (batch INTEGER PRIMARY KEY)")
 
     def write(self, table: Any, statement: str = ADD) -> None:
-        """A table of words and counts, in one transaction."""
+        """Write a table of words and counts, in one transaction."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._connection.executemany(statement, self._rows(table))
         self._connection.execute("COMMIT")
 
     def write_once(self, batch: int, table: Any, statement: str = ADD) -> None:
-        """With the number of the batch in the same transaction; a batch that is there already is left out."""
+        """Write with the number of the batch in the same transaction; a batch that is there already is left out."""
         self._connection.execute("BEGIN IMMEDIATE")
         if self._connection.execute("SELECT 1 FROM done WHERE batch = ?", (batch,)).fetchone() is None:
             self._connection.executemany(statement, self._rows(table))

@@ -1,5 +1,5 @@
-"""Tasks that are killed between the submission of a driver and the moment when they remember it: how many kills leave
-two drivers at work, with the provider's SparkSubmitOperator and with a submitted drain.
+"""Kills tasks between the submission of a driver and the moment when they remember it: how many kills leave two drivers
+at work, with the provider's SparkSubmitOperator and with a submitted drain?
 
     make submit-kills KILLS=1000
 """
@@ -14,7 +14,7 @@ from tests.fixtures.submit_kills import Contender, Point, deployment
 
 
 def main(kills: int) -> None:
-    """:param kills: of each contender at each point."""
+    """:param kills: number of kills of each contender at each point."""
     with tempfile.TemporaryDirectory(prefix="submit-kills-") as folder, deployment(Path(folder)) as deployed:
         print("| killed | operator | kills | drivers started | two at work | runs that succeeded |")
         print("|---|---|---|---|---|---|")

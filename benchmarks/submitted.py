@@ -1,4 +1,4 @@
-"""What (c) submits for one batch."""
+"""The application that contender (c) submits for one batch."""
 
 from __future__ import annotations
 

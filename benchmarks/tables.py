@@ -1,7 +1,7 @@
 """`python -m benchmarks.tables`: rows appended to a table, by a commit of staged files and by the library's own write.
 
-Both begin with the same rows in memory and end with a table that has them: ours writes and syncs the staged files, as
-an executor does, and commits them by reference; the library writes its files and commits them, without a sync.
+Both begin with the same rows in memory and end with a table that has them. Ours writes and syncs the staged files, as
+an executor does, and commits them by reference. The library writes its files and commits them, without a sync.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Several ways to the same result on one session, in interleaved rounds, and a table of how long they take."""
+"""Compares several ways to the same result on one session: interleaved rounds, and a table of their times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def processed(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> Iterator[tuple[Manifest, StagingArea]]:
-    """One batch of a topology, and where it is staged."""
+    """Process one batch of a topology; its manifest, and where it is staged."""
     with tempfile.TemporaryDirectory() as staging:
         slot = Slot(topology=topology.name, incarnation="none", txid=1, attempt=0)
         job = Job(plan=topology.compile(), slot=slot, metadata=dict(metadata), staging_root=staging)
@@ -37,15 +37,15 @@ def staged(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> list[
 
 
 def staged_count(spark: Any, topology: Topology, metadata: Mapping[str, Any]) -> int:
-    """How many rows one batch stages, which nobody reads."""
+    """The number of rows that one batch stages; nobody reads them."""
     with processed(spark, topology, metadata) as (manifest, _):
         return sum(file.rows for file in manifest.files)
 
 
 def compared(ways: Mapping[str, Callable[[], Result]], expected: Result, *, rows: int, runs: int, to: str) -> list[str]:
-    """A table; the first round warms up.
+    """A table of the times; a first round warms up.
 
-    :param to: the way that ratios are made to.
+    :param to: the way that the ratios compare with.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs + 1):

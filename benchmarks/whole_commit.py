@@ -1,7 +1,7 @@
 """`python -m benchmarks.whole_commit`: processor time of a whole commit, from the gate to COMMITTED, and of its parts.
 
 A topology counts words; behind the counts are other states, in the commit phase. Its second transaction changes every
-key that the first one made, and its commit is measured. With `--tree FOLDER` another checkout of the package does the
+key that the first one made, and its commit is measured. With `--tree FOLDER` another checkout of the package runs the
 same in interleaved rounds. The ledger is in memory.
 """
 
@@ -36,7 +36,7 @@ def score_of(word: str, count: int) -> Iterator[int]:
 
 
 def nothing(new: Any, store: Any) -> None:
-    """The counts alone."""
+    """Nothing behind the counts."""
 
 
 def few_groups(new: Any, store: Any) -> None:
@@ -132,7 +132,7 @@ def _watch(spent: Counter[str]) -> None:
 
 
 def asked(tree: Path, shape: str, store: str, rows: int) -> dict[str, float]:
-    """The same in a process of its own, by the package of that tree."""
+    """Run the same in a process of its own, with the package of that tree."""
     command = [sys.executable, str(Path(__file__).resolve()), "--play", shape, store, "--rows", str(rows)]
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     done = subprocess.run(command, env=environment, cwd=tree, capture_output=True, text=True, check=False)

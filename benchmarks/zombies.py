@@ -1,8 +1,8 @@
 """`python -m benchmarks.zombies`: a slow old attempt against its replacement, on every state, sink and stock writer.
 
-The old attempt of a batch is paused where it hurts most (its rows are ready, or half written, but not committed), the
-new one runs to its end, then the old one goes on. Both orders of their ends are tried. Right is: the batch once. The
-stock writers are Spark's own, as people use them for "idempotent" batches.
+The old attempt of a batch is paused where it hurts most: its rows are ready, or half written, but not committed. The
+new attempt runs to its end, then the old one goes on. Both orders of their ends are tried. The right result is the
+batch once. The stock writers are Spark's own, as people use them for "idempotent" batches.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEYS = 100
 
 @dataclass(frozen=True)
 class Result:
-    """`rows`: what the store counts in the end, `ROWS` being right."""
+    """`rows`: number of rows in the store at the end; `ROWS` is right."""
 
     store: str
     case: str
@@ -54,7 +54,7 @@ class Result:
 def ours(name: str, factory_of: Callable[[Path], StateFactory], staging: str = "") -> list[Result]:
     """Four places where the old attempt may be when the new one overtakes it.
 
-    :param staging: where to stage, instead of a folder.
+    :param staging: where to stage instead of in a folder.
     """
     results = []
     for case, run in (
@@ -69,7 +69,7 @@ def ours(name: str, factory_of: Callable[[Path], StateFactory], staging: str = "
 
 
 def counting(keys: list[str], batch_rows: int, factory: StateFactory) -> Topology:
-    """Its state `counts` has a count of each key; a sink has the rows."""
+    """A topology whose state `counts` has the count of each key, or the rows themselves if it is a sink."""
     topology = Topology(f"zombies_{uuid.uuid4().hex[:8]}")
     stream = topology.new_stream("rows", FixedBatchSpout("key string", keys, batch_rows))
     if factory.capabilities.appends:
@@ -80,14 +80,14 @@ def counting(keys: list[str], batch_rows: int, factory: StateFactory) -> Topolog
 
 
 def rows_in(counts: StateSpec) -> int:
-    """How many rows a state of `counting` has taken."""
+    """The number of rows that a state of :func:`counting` has taken."""
     appends = counts.factory.capabilities.appends
     with counts.factory.make_state(counts) as state:
         return sum(1 if appends else value[0] for _, value in state.items())
 
 
 class World:
-    """One transaction of ROWS rows, in a ledger of its own."""
+    """One transaction of ROWS rows, with a ledger of its own."""
 
     def __init__(self, folder: Path, factory: StateFactory, staging: str = "") -> None:
         self.topology = counting([f"k{number % KEYS}" for number in range(ROWS)], ROWS, factory)
@@ -118,7 +118,7 @@ class World:
         return self.ledger.gate(1, owner=who)
 
     def apply(self, who: str, ticket: CommitTicket) -> None:
-        """What a committer does that passed the gate, however long ago."""
+        """Apply a batch as a committer does after it passed the gate, however long ago."""
         spec = self.topology.states["counts"]
 
         def run() -> None:
@@ -141,7 +141,7 @@ class World:
 
 
 class Slow(LocalEngine):
-    """Has its rows staged, and waits before it says so."""
+    """Stages its rows, and waits before it says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,9 +199,9 @@ def _applied_not_said(name: str, case: str, world: World) -> Result:
 
 
 def stock(mode: str, *, old_ends_last: bool) -> Result:
-    """Two Spark jobs write the same batch with `DataFrame.write.mode(mode)`; each of two tasks writes half of it.
+    """Two Spark jobs write the same batch with `DataFrame.write.mode(mode)`; each has two tasks, which write half each.
 
-    The old one is paused when its first task has written its rows and its second one begins.
+    The old job is paused when its first task has written its rows and its second one begins.
     """
     from benchmarks.peers import session
 
@@ -231,7 +231,7 @@ def stock(mode: str, *, old_ends_last: bool) -> Result:
         try:
             spark.range(0, 2, 1, 2).mapInArrow(rows, "key string").write.mode(mode).parquet(out)
             said.append(f"{who}: ok")
-        except Exception as error:  # noqa: BLE001 - what Spark says is what is shown
+        except Exception as error:  # noqa: BLE001 - the report shows whatever Spark says
             said.append(f"{who}: {type(error).__name__}")
 
     go_on, newer_on = flags / "go on", flags / "newer on"
@@ -269,7 +269,7 @@ def _until(flag: Path) -> None:
 
 
 def stores() -> dict[str, Callable[[Path], StateFactory]]:
-    """States and sinks of the contract tests, with real servers, and those that apply and lose the answer."""
+    """States and sinks of the contract tests, with real servers, and those that apply a batch and lose the answer."""
     from tests.fixtures.state import FACTORIES, SINKS
 
     return {**FACTORIES, **{f"sink: {name}": factory for name, factory in SINKS.items()}}
