@@ -1,16 +1,16 @@
-"""Which files have not been in a batch yet. Pure: it is given a listing, and what earlier transactions recorded.
+"""Finds the files that have not been in a batch yet. Pure: from a listing, and from what earlier transactions recorded.
 
 Files are read in the order of their modification times. But that time does not say when a file came: files are moved
-in, copied with their old times, or late. So each transaction records four things beside the cursor, which is the time
-and path of the last file read:
+in, copied with their old times, or come late. So each transaction records four things beside the cursor, which is the
+time and path of the last file read:
 
 - `seen`: names of the read files whose time is within `late_window` of the cursor. A file in the window that is not
-  among them is new, however late it came.
-- `settled`: every file of an older status-change time (ctime, which cannot be set back) was there when the last batch
-  was chosen, so an old file with an older ctime has been read. Read files with a newer one are in `seen` too.
-- `folders`: those that were there. A folder that is moved in brings files whose ctime is old.
-- `old`: how many files these rules take for read, and the sum of their names. The rules fail when the clock goes back:
-  then new files have times from before. Their number and sum tell that some were added, and mostly which.
+  among them is new, no matter how late it came.
+- `settled`: every file with an older status-change time (ctime, which cannot be set back) was there when the last batch
+  was chosen, so an old file with an older ctime has been read. Read files with a newer ctime are in `seen`, too.
+- `folders`: the folders that were there. A folder that is moved in brings files with an old ctime.
+- `old`: the number of files that these rules take for read, and the sum of their names. The rules fail when the clock
+  goes back: then new files have times from before. Number and sum show that some were added, and mostly which.
 
 An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
 so a person decides (`late_files`). Nothing is read twice or lost in silence.
@@ -44,20 +44,20 @@ from airflow_trident.spouts.files.marks import (
 from airflow_trident.types import Json
 
 UPTO = "upto"
-"""Of a transaction that was begun with later ones: the last of them."""
+"""Key in the metadata of a transaction that began together with later ones: the txid of the last of them."""
 ORDERED = "ordered"
-"""Of a FileSpout with `ordered_names`."""
+"""Key in the metadata of a FileSpout with `ordered_names`."""
 MAX_SEEN = 10_000
-"""More files than this within the window make the window smaller, so that the metadata stays small."""
+"""If more files than this are within the window, the window becomes smaller, so that the metadata stays small."""
 _SLACK_NS = 5_000_000_000
 _CLOCKS_APART_NS = 60_000_000_000
-"""The clocks of a worker and of a file system may differ so much without having gone back."""
+"""The clocks of a worker and of a file system may differ by this much although no clock went back."""
 _NO_CONTENT = "...."
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many files, and the sum of their names: the same for the same files in any order."""
+    """The number of files, and the sum of their names: the same for the same files in any order."""
 
     files: int
     total: int
@@ -65,8 +65,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """What was read up to a transaction (see the module; hashes stand for names). `seen`: name -> how the file looked;
-    `contents`: name -> its content, if recorded. `old`: None if an earlier version of the package wrote this."""
+    """What was read up to a transaction (see the module; hashes stand for names). `seen`: name -> mark of size and
+    time; `contents`: name -> mark of the content, if recorded. `old`: None if an earlier version of the package wrote
+    it."""
 
     cursor: tuple[int, str] = (-1, "")
     window_ns: int = 0
@@ -77,7 +78,7 @@ class Consumed:
     old: Tally | None = None
 
     def to_json(self) -> dict[str, Json]:
-        names = list(self.seen)  # in their order: then the next transaction's are these, and new ones behind them
+        names = list(self.seen)  # in their order, so that the next transaction has these first, and new ones after them
         body: dict[str, Json] = {
             "cursor": {"mtime_ns": self.cursor[0], "path": self.cursor[1], "ctime_ns": self.settled_ns},
             "window_ns": self.window_ns,
@@ -90,7 +91,7 @@ class Consumed:
         return body
 
     def knows(self, files: Iterable[RecordedFile]) -> Consumed:
-        """These have been read, as they are now said to be."""
+        """The same, with these files read as they are described here."""
         seen, contents = dict(self.seen), dict(self.contents)
         for file in files:
             name = name_mark(file.path)
@@ -102,7 +103,7 @@ class Consumed:
 
 
 def consumed_from_json(metadata: Any) -> Consumed:
-    """The inverse of `to_json`, given a whole metadata; None: nothing was read.
+    """The inverse of `to_json`, from a whole metadata; None: nothing was read.
 
     :raises SourceChangedError: it is not the metadata of a FileSpout.
     """
@@ -135,7 +136,7 @@ def consumed_from_json(metadata: Any) -> Consumed:
 
 def require_last(metadata: Any) -> None:
     """
-    :raises SourceChangedError: it is of a transaction that was begun together with later ones, and not of the last.
+    :raises SourceChangedError: the transaction began together with later ones, and is not the last of them.
     """
     if inner := inner_of(metadata):
         raise SourceChangedError(
@@ -147,19 +148,19 @@ def require_last(metadata: Any) -> None:
 
 
 def inner_of(metadata: Any) -> dict[str, Json]:
-    """What it says besides its files, if it is of a transaction that was begun together with later ones and is not the
-    last of them: what has been read stands in that of the last, once for all of them. Else nothing."""
+    """The part of the metadata besides its files, if the transaction began together with later ones and is not the last
+    of them: only the metadata of the last one has what was read, for all of them. Otherwise empty."""
     return {UPTO: metadata[UPTO]} if isinstance(metadata, dict) and UPTO in metadata else {}
 
 
 ContentOf = Callable[[FoundFile], str]
-"""The digest of a file's content, "" if it has none."""
+"""The digest of a file's content; "" if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFiles:
-    """The next batches. `read`: those that were read before; `left`: new ones without room. `files` and `left`: oldest
-    first."""
+    """The next batches. `read`: files that were read before; `left`: new files without room. `files` and `left` are
+    oldest first."""
 
     batches: Sequence[Sequence[FoundFile]]
     read: Sequence[FoundFile]
@@ -173,7 +174,7 @@ class ChosenFiles:
         return [file for batch in self.batches for file in batch]
 
     def after(self, digests: Mapping[str, str] | None = None) -> Consumed:
-        """What has been read with them.
+        """What has been read, with these batches.
 
         :param digests: of the batches' files, by path.
         """
@@ -195,7 +196,7 @@ class ChosenFiles:
         files = self.files
         cursor = max(before.cursor, files[-1].place)
         if self.left and self.left[0].place < cursor:
-            # Old files are still to be read: what told them from read ones must stay as it is.
+            # Old files are still unread, so the marks that tell them from read files must not change.
             marks = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in files}
             return replace(
                 before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
@@ -232,11 +233,11 @@ def next_batch(
 ) -> ChosenFiles | None:
     """The files of the next batches; None: there is nothing new.
 
-    :param most: so many batches at most.
+    :param most: at most this number of batches.
     :param base: the folder, for error texts.
-    :param content_of: asked where a read file has another time than it had.
+    :param content_of: called if a read file has another time than before.
     :raises SourceChangedError: a file that was read has changed, or new files cannot be told from read ones.
-    :raises ConfigurationError: a late file, and `late_files` says error.
+    :raises ConfigurationError: a file came late, and `late_files` is "error".
     """
     seen, kinds = _sorted_out(listing, before, base, content_of)
     hidden = {file.path for file in _hidden(kinds[_Kind.OLD], before, limits, base=base, now_ns=now_ns)}
@@ -246,7 +247,7 @@ def next_batch(
     taken_late = late if limits.late_files is LateFiles.TAKE else []
     new = [*kinds[_Kind.NEW], *taken_late, *(file for file in kinds[_Kind.OLD] if file.path in hidden)]
     offered = sorted(new, key=by_place)
-    # None is passed over: the cursor must not move beyond a file that is left for later.
+    # No file is passed over: the cursor must not move beyond a file that is left for later.
     ready = takewhile(lambda file: is_old_enough(file, limits, now_ns), offered)
     batches = cut(list(ready), limits, most)
     if not batches:
@@ -267,10 +268,10 @@ def next_batch(
 def _hidden(
     old: Sequence[FoundFile], before: Consumed, limits: BatchLimits, *, base: str, now_ns: int
 ) -> Sequence[FoundFile]:
-    """Those of the files that look read which are new all the same: they came when the clock stood before what the
-    last batch had seen. They came one after the other, so they are neighbours in the order of their ctimes.
+    """The new files among those that look read: they came when the clock was before what the last batch had seen. They
+    came one after the other, so they are neighbours in the order of their ctimes.
 
-    :raises SourceChangedError: some are new, or may be, and which cannot be told.
+    :raises SourceChangedError: some are new, or may be, but nobody can tell which.
     """
     if before.old is None:
         return ()
@@ -280,7 +281,7 @@ def _hidden(
     behind_ns = before.settled_ns - now_ns
     added = found.files - before.old.files
     if added < 0 and behind_ns <= limits.late_window_ns + _CLOCKS_APART_NS:
-        return ()  # read files were removed, as they may be
+        return ()  # read files were removed, which is allowed
     if added > 0:
         ordered = sorted(old, key=lambda file: (file.ctime_ns, file.path))
         sums = [0, *accumulate(number_of(file.path) for file in ordered)]
@@ -306,19 +307,20 @@ def _tally(files: Iterable[FoundFile]) -> Tally:
 
 
 class _Kind(Enum):
-    """Of a file that is not known by its name."""
+    """What is known of a file whose name is not in `seen`."""
 
     NEW = auto()
     OLD = auto()
-    """Read, by its times."""
+    """It was read, by its times."""
     LATE = auto()
-    """Nobody can tell."""
+    """Nobody can tell whether it was read."""
 
 
 def _sorted_out(
     listing: Listing, before: Consumed, base: str, content_of: ContentOf
 ) -> tuple[list[FoundFile], dict[_Kind, list[FoundFile]]]:
-    """Those that were read, by their names, and the others. Most are seen, and each transaction looks at all.
+    """The files that were read, by their names, and all others by kind. Each transaction looks at all files, and most
+    are in `seen`.
 
     :raises SourceChangedError: a file that was read has changed.
     """

@@ -1,7 +1,7 @@
-"""Is a file still the one that a transaction recorded? It is if size and time are the same, or else the content.
+"""Is a file still the one that a transaction recorded? Yes if size and time are the same, or otherwise the content.
 
-A file that is restored, checked out or copied has the same content and another time. So the digest of each file is
-recorded with the transaction. It is compared only where the time differs: reading a batch costs nothing more.
+A file that is restored, checked out or copied has the same content and another time. So each transaction records the
+digests of its files. They are compared only if the time differs: reading a batch costs nothing more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_trident.staging.files import stays_inside
 from airflow_trident.types import Json
 
 DIGEST_BYTES = 1 << 30
-"""Larger files are known by size and time alone, unless `digest_bytes` says otherwise."""
+"""Larger files are identified by size and time alone, unless `digest_bytes` says otherwise."""
 TAKE_AS_IT_IS = "`airflow trident accept-source TOPOLOGY TXID --reason WHY`"
 MENDED = (
     f"Mend the file in its place and have the transaction take it as it is now ({TAKE_AS_IT_IS}), then replay it; or "
@@ -30,7 +30,7 @@ MENDED = (
 """The cure of a damaged file."""
 _THREADS = 4
 _SMALL_BYTES = 1 << 20
-"""Files that are no larger together are hashed in less time than threads take to start."""
+"""Up to this total size, files are hashed faster than threads start."""
 _SIZE = 16
 
 
@@ -55,12 +55,12 @@ class RecordedFile:
 
 
 def is_etag(digest: str) -> bool:
-    """Is it of an object, whose ETag is a text in quotes?"""
+    """Is the digest an object's ETag? An ETag is a text in quotes."""
     return digest.endswith('"')
 
 
 def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
-    """What a FileSpout's metadata names.
+    """The files in a FileSpout's metadata.
 
     :raises SourceChangedError: it is not the metadata of a FileSpout.
     :raises CorruptRecordError: it names a file outside of `base`.
@@ -88,9 +88,9 @@ def recorded_files(metadata: Any, base: str) -> list[RecordedFile]:
 
 
 def digests_of(base: str, files: Sequence[FoundFile], limit_bytes: int) -> dict[str, str]:
-    """Digests by path; "" for files above `limit_bytes`, and for those that this user may not read.
+    """Digests by path; "" for files above `limit_bytes`, and for files that this user may not read.
 
-    :raises SourceUnavailableError: a file changed meanwhile: it is still being written.
+    :raises SourceUnavailableError: a file changed since it was listed: it is still being written.
     """
 
     def one(file: FoundFile) -> str:
@@ -98,7 +98,7 @@ def digests_of(base: str, files: Sequence[FoundFile], limit_bytes: int) -> dict[
 
     if len(files) < 2 or sum(file.size for file in files) <= _SMALL_BYTES:
         return {file.path: one(file) for file in files}
-    with ThreadPoolExecutor(max_workers=min(_THREADS, len(files))) as pool:  # hashing lets other threads work
+    with ThreadPoolExecutor(max_workers=min(_THREADS, len(files))) as pool:  # hashing releases the GIL
         return dict(zip((file.path for file in files), pool.map(one, files), strict=True))
 
 
@@ -110,14 +110,14 @@ def _as_found(path: str, file: FoundFile) -> str:
     except FileNotFoundError:
         same = False
     except OSError:
-        return ""  # whoever reads it says what is wrong
+        return ""  # the reader will raise the error
     if not same:
         raise still_written(path)
     return digest
 
 
 def still_written(where: str) -> SourceUnavailableError:
-    """A file is another one than was listed."""
+    """The error for a file that changed since it was listed."""
     return SourceUnavailableError(
         f"the file {where!r} changed while its transaction was claimed: it is still being written",
         "Move files in whole, or set min_age_s, and never change them afterwards; nothing was claimed.",
@@ -125,9 +125,9 @@ def still_written(where: str) -> SourceUnavailableError:
 
 
 def changed(where: str, how: str, what: str) -> SourceChangedError:
-    """A file is not the recorded one.
+    """The error for a file that is not as it was recorded.
 
-    :param what: of it must be as it was.
+    :param what: the part of the file that must be put back.
     """
     return SourceChangedError(
         f"the file {where!r} changed since the transaction recorded it: {how}",
@@ -137,7 +137,7 @@ def changed(where: str, how: str, what: str) -> SourceChangedError:
 
 
 def read_and_changed(path: str, base: str) -> SourceChangedError:
-    """A file of an earlier transaction is another one now."""
+    """The error for a file of an earlier transaction that has changed since."""
     return SourceChangedError(
         f"the file {path!r} in {base!r} was consumed by an earlier transaction and changed since",
         "Write new files instead of changing old ones; put the old content back, or remove the file. If that "
@@ -146,25 +146,25 @@ def read_and_changed(path: str, base: str) -> SourceChangedError:
 
 
 def gone(where: str) -> SourceChangedError:
-    """A recorded file is not there."""
+    """The error for a recorded file that is gone."""
     return SourceChangedError(
         f"the file {where!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
     )
 
 
 def digest_of(path: str) -> str:
-    """:raises OSError: it cannot be read."""
+    """:raises OSError: the file cannot be read."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").digest()
     return base64.urlsafe_b64encode(digest[:_SIZE]).decode().rstrip("=")
 
 
 def require_same(path: str, file: RecordedFile) -> RecordedFile:
-    """What was recorded, with the time that the file has now.
+    """The recorded file, with its present time.
 
-    :param path: where it is.
-    :raises SourceChangedError: it is gone, or has other content.
-    :raises SourceUnavailableError: it cannot be looked at.
+    :param path: of the file.
+    :raises SourceChangedError: the file is gone, or has other content.
+    :raises SourceUnavailableError: the file cannot be looked at.
     """
     status = status_of(path)
     if (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns):
@@ -195,9 +195,9 @@ def status_of(path: str) -> os.stat_result:
 
 
 def as_they_are(base: str, files: Sequence[RecordedFile], limit_bytes: int) -> list[RecordedFile]:
-    """The same files with what they are now.
+    """The same files with their present size, time and digest.
 
-    :raises SourceChangedError: one is gone.
+    :raises SourceChangedError: a file is gone.
     """
     found = []
     for file in files:

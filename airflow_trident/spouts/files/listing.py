@@ -1,4 +1,4 @@
-"""Which files a path or a pattern means. Shallow: names and times, no content."""
+"""Lists the files that a path or a pattern means: names and times, no content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEMPORARY = (".tmp", ".part", "._COPYING_")
 @dataclass(frozen=True, slots=True)
 class FoundFile:
     """`path`: relative to the base, with ``/``. `ctime_ns`: the last change of the file's name or status, which nobody
-    can set back (`mtime_ns` can be). `etag`: of an object, its store's word for its content."""
+    can set back (`mtime_ns` can be set back). `etag`: the mark of an object's content that its store gives."""
 
     path: str
     size: int
@@ -32,7 +32,7 @@ class FoundFile:
 
     @property
     def place(self) -> tuple[int, str]:
-        """Oldest first; files of the same time in the order of their paths."""
+        """Sort key: oldest first; files with the same time in the order of their paths."""
         return self.mtime_ns, self.path
 
     @property
@@ -41,18 +41,18 @@ class FoundFile:
 
 
 by_place: Callable[[FoundFile], Any] = attrgetter("mtime_ns", "path")
-"""`place`, without a call of Python for each file: the key by which thousands are put in order in each transaction."""
+"""`place` without a Python call for each file, because each transaction sorts thousands of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """`took_ns`: how long it took; names that appeared meanwhile may be missing."""
+    """`took_ns`: how long the listing took; names that appeared during that time may be missing."""
 
     files: tuple[FoundFile, ...]
     took_ns: int
 
     def taken_ago(self, age_ns: int) -> Listing:
-        """The same, `age_ns` later: as if it had taken so much longer."""
+        """The same listing, `age_ns` later: as if it had taken that much longer."""
         return replace(self, took_ns=self.took_ns + age_ns)
 
 
@@ -60,17 +60,18 @@ class Listing:
 class FilePattern:
     """A file, a folder, or a pattern with ``*``, ``?``, ``[...]`` and ``**``.
 
-    Names that begin with ``.`` or ``_`` are left out unless the pattern spells that out, and so are names that end with
-    ``.tmp``, ``.part`` or ``._COPYING_``: others are still writing them.
+    Names that begin with ``.`` or ``_`` are left out unless the pattern's part begins with the same character. Names
+    that end with ``.tmp``, ``.part`` or ``._COPYING_`` are left out unless the pattern's part is that name: others are
+    still writing these files.
     """
 
     text: str
     recursive: bool
 
     def resolve(self) -> tuple[str, tuple[str, ...]]:
-        """The absolute base folder and the pattern below it.
+        """The absolute base folder, and the pattern below it.
 
-        :raises SourceUnavailableError: a path without pattern does not exist.
+        :raises SourceUnavailableError: a path without a pattern does not exist.
         """
         whole = os.path.abspath(os.path.expanduser(self.text))
         parts = whole.split(os.sep)
@@ -103,7 +104,7 @@ def _walk(base: str, folder: str, parts: Sequence[str]) -> Iterator[FoundFile]:
     for entry in _entries(base, folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if part == "**":
-            # Links are not followed here: they may lead round in a circle.
+            # Links are not followed here: they may lead in a circle.
             if not entry.name.startswith(_HIDDEN) and entry.is_dir(follow_symlinks=False):
                 yield from _walk(base, path, parts)
         elif not _is_meant(entry.name, part):
@@ -123,7 +124,7 @@ def _entries(base: str, folder: str) -> list[os.DirEntry[str]]:
     except FileNotFoundError:
         if not folder:
             raise _missing(path) from None
-        return []  # removed since its name was read
+        return []  # removed after its name was read
     except OSError as error:
         raise SourceUnavailableError(
             f"the folder {path!r} cannot be listed ({error.strerror})",
@@ -136,7 +137,7 @@ def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
         status = entry.stat()
         own = entry.stat(follow_symlinks=False) if entry.is_symlink() else status
     except FileNotFoundError:
-        return None  # removed since its name was read, or a link to nothing
+        return None  # removed after its name was read, or a link to nothing
     except OSError as error:
         raise SourceUnavailableError(
             f"the file {entry.path!r} cannot be looked at ({error.strerror})", "Let this user read it."
@@ -147,8 +148,8 @@ def _found(entry: os.DirEntry[str], path: str) -> FoundFile | None:
 
 
 def is_meant(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Does a pattern match a file in these folders, by the rules of :meth:`FilePattern.list`? For stores without
-    folders."""
+    """Does the pattern match a file with these folders and name, by the rules of :meth:`FilePattern.list`? For stores
+    without folders."""
     part, rest = parts[0], parts[1:]
     if part == "**":
         if is_meant(names, rest or ("*",)):
@@ -160,12 +161,12 @@ def is_meant(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def plain_parts(parts: Sequence[str]) -> int:
-    """How many there are before the first with ``*``, ``?`` or ``[``."""
+    """The number of parts before the first one with ``*``, ``?`` or ``[``."""
     return next((index for index, part in enumerate(parts) if _MAGIC.search(part)), len(parts))
 
 
 def plain_text_of(part: str) -> str:
-    """What all names begin with that a part of a pattern means."""
+    """The beginning of all names that a part of a pattern matches."""
     return _MAGIC.split(part, maxsplit=1)[0]
 
 

@@ -1,8 +1,8 @@
 """A spout of files: text, CSV, JSON lines and Parquet, in batches, oldest first.
 
-Transactional: the metadata of a batch names its files with size, time and digest, so that a listing that changes
-between attempts cannot change a batch. Files must appear whole (written elsewhere and moved in, or under a temporary
-name) and stay as they are as long as their transaction may be replayed. Objects of a store are files, too.
+Transactional: the metadata of a batch names its files with size, time and digest, so a listing that changes between
+attempts cannot change a batch. Files must appear complete (written elsewhere and moved in, or under a temporary name),
+and must not change as long as their transaction may be replayed. Objects of a store are files, too.
 """
 
 from __future__ import annotations
@@ -52,34 +52,35 @@ DEFAULT_SPLIT_BYTES = 32 << 20
 LARGE_FOLDER_FILES = 100
 LISTING_AGE = 20
 SHORT_LISTING_AGE, SHORT_LISTING_S = 100, 5.0
-"""A listing that took milliseconds is kept longer, up to so many seconds: a twentieth of the time would be half of what
-a drain adds to a small transaction. A long one is not: what comes late meanwhile would be known too late."""
+"""A listing that took milliseconds is kept longer, up to SHORT_LISTING_S seconds: otherwise listing would take a
+twentieth of the time, half of what a drain may add to a small transaction. A long listing is not kept that long: files
+that come late would be noticed too late."""
 
 
 class FileSpout(Spout):
     """Reads the files that a path means, each in exactly one transaction.
 
-    :param path: a file, a folder (its files; with `recursive` those of its folders too), or a pattern with ``*``,
-        ``?``, ``[...]``, ``**``. May begin with ``~``; relative to the working directory where it is used. Names that
-        begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_`` are left out. Or
-        ``s3://[connection@]bucket/`` with a folder or a pattern.
-    :param format: ``text`` (one tuple per line), ``csv``, ``json`` (one object per line) or ``parquet``. Text, csv and
-        json files whose names end with ``.gz`` are unpacked.
+    :param path: a file, a folder (its files; with `recursive` also those of its folders), or a pattern with ``*``,
+        ``?``, ``[...]``, ``**``. It may begin with ``~``. A relative path is below the working directory of the process
+        that uses it. Names that begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_``
+        are left out. Or ``s3://[connection@]bucket/`` with a folder or a pattern.
+    :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
+        csv and json files whose names end with ``.gz`` are unpacked.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
     :param max_files, max_bytes: of one batch; a single larger file is a batch by itself.
-    :param min_age_s: leave younger files for later.
-    :param late_window_s: how much older than the newest read file a new file may be and still be known as new.
-    :param late_files: what to do about older ones that nobody can tell from touched ones: ``error``, ``take`` or
-        ``ignore``.
+    :param min_age_s: younger files are left for later.
+    :param late_window_s: how much older than the newest read file a new file may be and still be recognised as new.
+    :param late_files: what to do with older files, which may be new or only touched: ``error``, ``take`` or ``ignore``.
     :param header: the first line of a csv file names its columns.
-    :param extra_columns: columns that are not declared are an ``error``, or ``ignore`` them.
-    :param split_bytes: larger text and json files are read in several parts.
-    :param encoding_errors: of text, bytes that are no UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
-    :param digest_bytes: of larger files no digest of the content is recorded: they are known by size and time alone.
-        Of objects the ETag is recorded, whatever their size.
-    :param ordered_names: of objects: a new one's name sorts behind the names of all that are older than the newest one
-        read by more than `late_window_s`. Then a listing begins there, and batches are in the order of names.
-    :raises ConfigurationError: an argument is wrong, or arguments do not go together.
+    :param extra_columns: undeclared columns are an ``error``, or ``ignore`` them.
+    :param split_bytes: larger text and json files are read in several splits.
+    :param encoding_errors: for text, bytes that are not UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
+    :param digest_bytes: of larger files no digest of the content is recorded: they are identified by size and time
+        alone. Of objects the ETag is recorded, whatever their size.
+    :param ordered_names: for objects: the name of a new object always sorts after the names of all objects that are
+        older than the newest read one by more than `late_window_s`. Then a listing begins after those, and batches are
+        in the order of names.
+    :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class FileSpout(Spout):
 
 class _Listings:
     """The last listing of a large folder, for a drain. It is used again while it still gives a batch and is not too
-    old: so listing takes a small part of the time."""
+    old, so listing takes only a small part of the time."""
 
     def __init__(self, source: FileSource) -> None:
         self._source = source
@@ -185,15 +186,15 @@ class _Listings:
 
 
 def kept_ns(took_ns: int) -> int:
-    """How old a listing may become that took so long."""
+    """The greatest age of a listing that took `took_ns`."""
     return max(LISTING_AGE * took_ns, min(SHORT_LISTING_AGE * took_ns, int(SHORT_LISTING_S * 1e9)))
 
 
 @dataclass(frozen=True)
 class FileCoordinator(Coordinator):
     """Metadata: ``files`` as [path below the base, size in bytes, mtime in ns, digest], oldest first, and what has been
-    read with them (:class:`airflow_trident.spouts.files.consumed.Consumed`). Of objects the ETag is the digest, and
-    their version follows where the bucket keeps versions."""
+    read with them (:class:`airflow_trident.spouts.files.consumed.Consumed`). For objects the digest is the ETag, and
+    the version follows if the bucket keeps versions."""
 
     source: FileSource
     limits: BatchLimits
@@ -212,8 +213,8 @@ class FileCoordinator(Coordinator):
         return next(iter(self.next_batches(txid, previous, 1)), None)
 
     def next_batches(self, txid: int, previous: Json, most: int) -> list[Json]:
-        """All from one listing. The metadata of the last one has what was read with all; errors are about the last
-        one."""
+        """All from one listing. The metadata of the last batch has what was read with all of them, and an error is
+        about the last one."""
         base = self.source.base()
         choice = self._remembered(previous, base, most) or self._look(previous, base, most)
         if choice is None:
@@ -244,7 +245,7 @@ class FileCoordinator(Coordinator):
         return {**later, **known.to_json()}
 
     def lag(self, position: Json) -> Lag | None:
-        """Files that are too young (`min_age_s`) are not in it."""
+        """Files that are too young (`min_age_s`) do not count."""
         unlimited = replace(self, limits=replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize))
         listing = self.listings.remembered() or self.listings.new()
         rest = unlimited._choose(listing, position, self.source.base())
@@ -252,11 +253,11 @@ class FileCoordinator(Coordinator):
         return {"files": len(files), "bytes": sum(file.size for file in files)}
 
     def _remembered(self, previous: Json, base: str, most: int) -> ChosenFiles | None:
-        """From the last listing, if the files of the batches are still what it says."""
+        """The choice from the last listing, if the files of the batches are still as listed."""
         listing = self.listings.remembered()
         if listing is None:
             return None
-        with suppress(TridentError):  # what a new listing finds wrong is wrong
+        with suppress(TridentError):  # a new listing decides whether something is wrong
             choice = self._choose(listing, previous, base, most)
             if choice is not None and all(self.source.is_as_listed(base, file) for file in choice.files):
                 return choice
@@ -282,14 +283,14 @@ class OrderedCoordinator(FileCoordinator):
     (:class:`airflow_trident.spouts.files.ordered.ReadInOrder`)."""
 
     def lag(self, position: Json) -> Lag | None:
-        """None: there is more than one listing for a batch shows."""
+        """None: there are more files than one listing for a batch shows."""
         choice = self._look(position, self.source.base())
         if choice is None:
             return {"files": 0, "bytes": 0}
         return {"files": len(choice.new), "bytes": sum(file.size for file in choice.new)} if choice.complete else None
 
     def _remembered(self, previous: Json, base: str, most: int) -> None:
-        """A new listing is short."""
+        """Never: a new listing is short."""
 
     def _look(self, previous: Json, base: str, most: int = 1) -> ChosenInOrder | None:
         before = self._before(previous, base)
@@ -298,7 +299,7 @@ class OrderedCoordinator(FileCoordinator):
         return next_in_order(found, before, self.limits, base=base, now_ns=time.time_ns(), most=most)
 
     def _before(self, previous: Json, base: str) -> ReadInOrder:
-        """What was read before `ordered_names` was set is found out by listing everything once more."""
+        """If `ordered_names` was set only now, one listing of everything shows what was read before."""
         if not isinstance(previous, dict) or ORDERED in previous or "cursor" not in previous:
             return read_in_order_from_json(previous)
         every = replace(self.limits, max_files=sys.maxsize, max_bytes=sys.maxsize, min_age_ns=0)
