@@ -1,4 +1,4 @@
-"""One aggregator where it stands in a plan."""
+"""One aggregator in a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from airflow_trident.types import Schema
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """One aggregator with the fields that it reads and those that it gives: one, or more of an `Aggregator`."""
+    """One aggregator with the fields that it reads and the fields that it gives: one field, or more for an
+    `Aggregator`."""
 
     aggregator: CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
     reads: tuple[str, ...]
@@ -31,12 +32,12 @@ class Aggregation:
 
     @property
     def merge_kind(self) -> MergeKind | None:
-        """None: only its own code merges it."""
+        """None: only its own code can merge it."""
         return self.combiner.merge_kind if self.combiner else None
 
     @property
     def in_sql(self) -> bool:
-        """May Spark's SQL do it with raw tuples?"""
+        """Can Spark's SQL do it on raw tuples?"""
         return self.merge_kind is not None or type(self.aggregator) in (MinBy, MaxBy)
 
     def __str__(self) -> str:
@@ -44,5 +45,5 @@ class Aggregation:
 
 
 def said(operation: Any) -> str:
-    """Our own operations that need more than a name; what a user's class calls `describe` is its own business."""
+    """An operation by name; some of this package's need more than that. `describe` of a user's class is not ours."""
     return operation.describe() if isinstance(operation, Newest | Joiner) else function_name(operation)

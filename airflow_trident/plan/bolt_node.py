@@ -1,4 +1,4 @@
-"""The kind of node for bolts in other programs."""
+"""The node kind for bolts in other programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BoltStream:
-    """One stream of a bolt. `outputs`: what it emits there; `columns`: what those are called in the node's schema."""
+    """One stream of a bolt. `outputs`: the fields that it emits there; `columns`: their names in the node's schema."""
 
     id: str
     outputs: Schema
@@ -25,8 +25,8 @@ class BoltStream:
 class BoltNode(ProcessorNode):
     """A bolt in another program: `bolt` gets the values of `reads`.
 
-    `keeps_input`: its emits are appended to the tuple that they are of, else they replace it. `tag`: the field, if
-    there are several streams, that gets the id of an emit's stream; fields of other streams are null then.
+    `keeps_input`: an emit is appended to the tuple that it belongs to; otherwise it replaces that tuple. `tag`: the
+    field, if there are several streams, that gets the id of an emit's stream; then fields of other streams are null.
     """
 
     reads: tuple[str, ...]

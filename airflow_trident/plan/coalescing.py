@@ -1,10 +1,10 @@
-"""May several transactions be processed in one pass, and committed in one step? Pure: the plan says it, with what its
-spouts and states are.
+"""May one pass process several transactions, and one step commit them? Pure: the plan answers, from its spouts and
+states.
 
-A group never changes what a batch is, nor what comes of it. So everything whose result would depend on who is beside it
-in a pass goes one by one: what is chosen anew for each attempt, what reads a state while it changes, and whatever runs
-behind a repartition, where a function would see partitions that are not those of its transaction. Aggregation by
-built-ins there is the exception: the transaction is one more field to group by.
+A group never changes what a batch is, nor its result. So everything whose result would depend on its neighbours in a
+pass goes one by one: what is chosen anew for each attempt, what reads a state while it changes, and everything after a
+repartition, where a function would see partitions that are not those of its transaction. Aggregation by built-ins is
+the exception there: the transaction is one more field to group by.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 
 
 def coalesces(plan: Plan) -> Coalesces:
-    """What may be done with several transactions of this plan at a time."""
+    """What may be done with several transactions of this plan together."""
     why_neither = _why_neither(plan)
     why_one = why_neither or _why_committed_one_by_one(plan)
     why_no = why_neither or next(filter(None, (_why_alone(stage, plan.stages) for stage in plan.stages)), "")
@@ -36,7 +36,7 @@ def coalesces(plan: Plan) -> Coalesces:
 
 
 def by_expression(node: Node) -> bool:
-    """Does it mean the same in any partition, and is there no code of a user in it?"""
+    """Does it mean the same in any partition, and does it contain no user code?"""
     match node:
         case ProjectNode():
             return True
@@ -48,7 +48,7 @@ def by_expression(node: Node) -> bool:
 
 
 def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
-    """Are its tuples in the partitions in which they were read?"""
+    """Are its tuples still in the partitions in which they were read?"""
     if stage.source is not None:
         return True
     if stage.exchange is not None or stage.begin is not None:
@@ -57,8 +57,8 @@ def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
 
 
 def merged_by(stage: Stage) -> FinalAggregateNode | None:
-    """The aggregation that the stage begins with, behind a repartition by its groups, if SQL has all of it. Of raw
-    tuples only by groups: of no tuples nothing stands for the transaction."""
+    """The aggregation at the beginning of the stage, after a repartition by its groups, if SQL can do all of it. On raw
+    tuples only with groups: without tuples nothing would stand for the transaction."""
     first = stage.nodes[0] if stage.nodes else None
     if stage.exchange is None or not isinstance(first, FinalAggregateNode) or not first.in_sql:
         return None

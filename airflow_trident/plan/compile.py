@@ -1,4 +1,4 @@
-"""Compilation: rewrites of the logical plan, then fusion into stages. Pure."""
+"""Compilation: rewrites the logical plan, then fuses it into stages. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import require_partitions_known
 
 RESULT = "~result"
-"""The name of what a query hands on."""
+"""The name of the result that a query hands on."""
 
 
 def compile_plan(
@@ -29,7 +29,7 @@ def compile_plan(
 ) -> Plan:
     """The plan that engines run.
 
-    :raises PlanError: there is no state, a stream reaches none, or what works on whole partitions has none.
+    :raises PlanError: there is no state, a stream reaches none, or a node that works on whole partitions gets none.
     """
     if not sinks:
         raise PlanError(
@@ -59,7 +59,7 @@ def compile_plan(
 
 
 def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
-    """The plan of a query stream: from its arguments to its result, which is handed to who asked."""
+    """The plan of a query stream: from its arguments to its result, which is handed to the caller."""
     answers = (CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),)
     rewritten = rewrite(answers)
     (level,) = split_phases(rewritten, PlanSettings())

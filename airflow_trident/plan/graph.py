@@ -1,7 +1,7 @@
 """The logical plan is an immutable graph: a node knows its inputs, a stream is a handle on a node.
 
-What every node says of itself, and how the graph above some sinks is walked and rebuilt. A rewrite is a function from
-sinks to sinks; nodes that it does not touch stay the same objects, so that what was shared stays shared.
+This module has what every node says about itself, and walks and rebuilds the graph above some sinks. A rewrite is a
+function from sinks to sinks. Nodes that it does not change stay the same objects, so shared nodes stay shared.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from airflow_trident.types import Schema, ddl, names_of
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Node(ABC):
-    """`name` is unique in the topology, `schema` is what comes out, `inputs` the nodes it reads."""
+    """`name` is unique in the topology, `schema` is what it gives, `inputs` are the nodes that it reads."""
 
     name: str
     schema: Schema
     inputs: tuple[Node, ...] = ()
 
     narrows: ClassVar[bool] = False
-    """May it leave out fields of its own that nobody uses? Then one stays at least: rows are counted by something."""
+    """May it leave out its own fields that nobody uses? At least one stays: something must count the rows."""
     cure: ClassVar[str] = ""
-    """What to do where it cannot run, if there is something better than what is said of any kind."""
+    """What to do if it cannot run; empty if the general advice is enough."""
 
     @property
     @abstractmethod
     def what(self) -> str:
-        """What it does, without fields, the same in every process; empty where the name says it."""
+        """What it does, without fields, the same in every process; empty if the name says it."""
 
     def describe(self) -> str:
-        """One line: name, what it does, and the fields that come out. The digest of a plan is made of these lines."""
+        """One line: name, what it does, and the fields that it gives. These lines make the digest of a plan."""
         return f"{self.name} {f'{self.what} ' if self.what else ''}-> ({ddl(self.schema)})"
 
     def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
-        """The fields of the input at `place` that it needs to give those of its own that somebody uses.
+        """The fields of the input at `place` that it needs to give those of its own fields that somebody uses.
 
         :param before: the schema of that input. (A node that travels to a worker has no inputs.)
         """
         return frozenset(names_of(before))
 
     def narrowed(self, used: frozenset[str]) -> Node:
-        """The same for readers that use only these fields, and over inputs that may give less than before."""
+        """The same node for readers that use only these fields, over inputs that may give fewer fields than before."""
         return self
 
     @property
@@ -55,17 +55,17 @@ class Node(ABC):
 
     @property
     def runs_without_tuples(self) -> bool:
-        """Does it give something in a partition to which no tuple comes?"""
+        """Does it give something in a partition without tuples?"""
         return False
 
     @property
     def moves(self) -> bool:
-        """Does it bring tuples into other partitions?"""
+        """Does it move tuples to other partitions?"""
         return False
 
     @property
     def input(self) -> Node:
-        """The only input of a node that has one."""
+        """The input, for a node with exactly one."""
         (only,) = self.inputs
         return only
 
@@ -74,11 +74,11 @@ class Node(ABC):
         return names_of(self.schema)
 
     def over(self, inputs: tuple[Node, ...]) -> Self:
-        """The same with other inputs; itself if they are its own."""
+        """The same node with other inputs; itself if they are its own."""
         return self if same(inputs, self.inputs) else replace(self, inputs=inputs)
 
     def with_schema(self, schema: Schema) -> Self:
-        """The same with other fields; itself if they are its own."""
+        """The same node with other fields; itself if they are its own."""
         return self if names_of(schema) == self.fields else replace(self, schema=schema)
 
     def _only(self, used: frozenset[str]) -> Self:
@@ -87,35 +87,35 @@ class Node(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BeginNode(Node):
-    """A kind that begins a stage, as no processor can."""
+    """A kind of node that begins a stage; processors cannot."""
 
     batch_as: ClassVar[str] = ""
-    """In which form it gets whole batches, of which code of the user's makes what comes out; "" if it does not."""
+    """If user code makes its output from whole batches: the form of these batches; otherwise ""."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProcessorNode(Node):
-    """One input, and no tuple leaves its partition: many run in one pass."""
+    """Has one input, and no tuple leaves its partition: many such nodes run in one pass."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SinkNode(Node):
-    """Where a stream ends: its input's tuples are staged, or handed on, under its name."""
+    """The end of a stream: the tuples of its input are staged, or handed on, under its name."""
 
     @property
     def split_by(self) -> tuple[str, ...]:
-        """Fields of which a staged file has one value each."""
+        """A staged file has only one value of each of these fields."""
         return ()
 
     @property
     def aggregates(self) -> bool:
-        """Does it get one row a group, and not whatever came in?"""
+        """Does it get one row per group, instead of all tuples?"""
         return False
 
     @property
     @abstractmethod
     def end(self) -> str:
-        """What becomes of the tuples that come to it."""
+        """What becomes of its tuples."""
 
 
 # ---- walking and rebuilding ------------------------------------------------------------------------------------
@@ -140,14 +140,14 @@ def ordered(sinks: Iterable[Node]) -> list[Node]:
 
 
 def readers_of(sinks: Iterable[Node]) -> Counter[int]:
-    """How many inputs of nodes each node is, by `id`."""
+    """How often each node is an input of others, by `id`."""
     return Counter(id(one) for node in ordered(sinks) for one in node.inputs)
 
 
 def rebuilt(sinks: Sinks, change: Callable[[Node, Node], Node]) -> Sinks:
     """The graph with every node changed, inputs first.
 
-    :param change: gets a node as it was and the same with its inputs changed, and gives what takes its place.
+    :param change: gets a node, and the same node with its inputs changed; returns its replacement.
     """
     new: dict[int, Node] = {}
     for node in ordered(sinks):
@@ -156,5 +156,5 @@ def rebuilt(sinks: Sinks, change: Callable[[Node, Node], Node]) -> Sinks:
 
 
 def same(some: tuple[Node, ...], others: tuple[Node, ...]) -> bool:
-    """The same objects?"""
+    """Are these the same objects?"""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))

@@ -9,25 +9,25 @@ from airflow_trident.operations.calls.function_names import function_name
 
 
 class Grouping(StrEnum):
-    """Trident's groupings, and one of our own."""
+    """Trident's groupings, and COLOCATED."""
 
     SHUFFLE = "shuffle"
     LOCAL_OR_SHUFFLE = "local_or_shuffle"
-    """Anywhere; here: where they are. No engine sees it."""
+    """Anywhere; here tuples stay where they are. No engine sees it."""
     FIELDS = "fields"
     GLOBAL = "global"
     BATCH_GLOBAL = "batch_global"
     """One partition per batch. A batch is one job here, so it does what GLOBAL does."""
     BROADCAST = "broadcast"
     IDENTITY = "identity"
-    """From partition i to partition i: here where they are. No engine sees it."""
+    """From partition i to partition i; here tuples stay where they are. No engine sees it."""
     COLOCATED = "colocated"
-    """Partition i of every input of a union into partition i; comes from a rewrite only."""
+    """Partition i of every input of a union into partition i; only a rewrite makes it."""
     CUSTOM = "custom"
 
     @property
     def gathers(self) -> bool:
-        """Everything into one partition?"""
+        """Does everything go into one partition?"""
         return self in (Grouping.GLOBAL, Grouping.BATCH_GLOBAL)
 
     @property
@@ -37,11 +37,11 @@ class Grouping(StrEnum):
 
     @property
     def stays(self) -> bool:
-        """Does nothing move?"""
+        """Does every tuple stay where it is?"""
         return self in (Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE)
 
     def what(self, keys: tuple[str, ...], custom: Any) -> str:
-        """In words. :param keys: of FIELDS. :param custom: the user's grouping, of CUSTOM."""
+        """The grouping in words. :param keys: for FIELDS. :param custom: the user's grouping, for CUSTOM."""
         match self:
             case Grouping.SHUFFLE:
                 return "evenly"

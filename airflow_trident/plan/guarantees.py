@@ -1,7 +1,7 @@
-"""Which spouts and states are exactly once together: the matrix of Storm's documentation, which Storm itself never
+"""Which spouts and states together are exactly once: the matrix in Storm's documentation, which Storm itself never
 checks. Pure.
 
-A state applies each txid once. That is exactly once if the txid's batch is always the same (transactional spout), or if
+A state applies each txid once. That is exactly once if the txid always has the same batch (transactional spout), or if
 the state can take back what another attempt's batch did (opaque state).
 """
 
@@ -26,7 +26,7 @@ EXACTLY_ONCE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A stream and a state that are not exactly once together, and what they are."""
+    """A stream and a state that together are not exactly once, and their kinds."""
 
     stream: str
     spout: str
@@ -40,18 +40,18 @@ class Shortfall:
 
     @property
     def why(self) -> str:
-        """With the names of both, for people."""
+        """The reason with the names of both, for people."""
         return f"{self.spout} is {self.spout_kind}, {self.store} is {self.state_kind}, so {_what(self.spout_kind)}"
 
     @property
     def note(self) -> str:
-        """For the topology's definition: the same as long as the kinds are."""
+        """For the topology's definition: stays the same as long as the kinds do."""
         return f"not exactly once: stream {self.stream} is {self.spout_kind}, the state {self.state_kind}"
 
 
 def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> tuple[Shortfall, ...]:
-    """Every pair outside the matrix. A state counts with all streams of its topology: a repeated attempt repeats
-    all."""
+    """Every pair outside of the matrix. Each state is paired with all streams of its topology: a repeated attempt
+    repeats all streams."""
     found = []
     for stream, spout in spouts.items():
         for name, spec in states.items():
@@ -62,7 +62,7 @@ def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> 
 
 
 def require_exactly_once(topology: str, spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> None:
-    """:raises PlanError: a pair is outside of the matrix; names both, and the cure."""
+    """:raises PlanError: a pair is outside of the matrix; the error names both, and the cure."""
     for one in shortfalls(spouts, states):
         raise PlanError(
             f"stream {one.stream!r} and state {one.state!r} of topology {topology!r} are not exactly once together: "

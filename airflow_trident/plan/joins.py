@@ -10,8 +10,8 @@ from airflow_trident.plan.nodes import MultiReduceNode, SourceNode
 
 
 def join_notes(sinks: Iterable[Node]) -> Iterator[str]:
-    """A note for each join of streams that begin at different spouts: which of their tuples are in one transaction
-    depends on when they came.
+    """A note for each join of streams from different spouts: only their arrival decides which of their tuples meet in
+    one transaction.
 
     :param sinks: of the graph that the user built.
     """

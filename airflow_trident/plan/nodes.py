@@ -1,9 +1,9 @@
 """The kinds of nodes of the logical plan.
 
-Nodes are named deterministically (`each-2`, `group_by-3`: verb and place in the topology), because Airflow parses the
-DAG file again and again and every parse must give the same plan. Kinds follow Trident's SpoutNode, ProcessorNode and
-PartitionNode. A new kind is one class here, which says everything that the plan asks (see `Node`); each engine has one
-table of the kinds that it runs, and refuses any other.
+Names of nodes are deterministic (`each-2`, `group_by-3`: verb and place in the topology), because Airflow parses the
+DAG file again and again, and every parse must give the same plan. Kinds follow Trident's SpoutNode, ProcessorNode and
+PartitionNode. A new kind is one class here, which answers everything that the plan asks (see `Node`). Each engine has
+one table of the kinds that it runs, and refuses all others.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SourceNode(BeginNode):
-    """A stream's spout; `name` is the stream's name. What rewrites tell: `schema`, the fields of the spout that are
-    used, in its order; `filters`, boolean expressions of which rows may be left out that do not fulfil all."""
+    """A stream's spout; `name` is the stream's name. Rewrites set two fields: `schema`, the used fields of the spout,
+    in its order; and `filters`, boolean expressions: the spout may leave out rows for which not all of them are
+    true."""
 
     narrows = True
     spout: Spout
@@ -78,7 +79,7 @@ class EachNode(ProcessorNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _PassingNode(ProcessorNode):
-    """Gives tuples as they came."""
+    """Gives tuples unchanged."""
 
     reads: tuple[str, ...]
 
@@ -126,7 +127,8 @@ class MapNode(ProcessorNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProjectNode(ProcessorNode):
-    """Keeps the fields of its schema, in that order. `implied`: nobody wrote it, another verb or a rewrite needs it."""
+    """Keeps the fields of its schema, in that order. `implied`: not written by the user; another verb or a rewrite
+    needs it."""
 
     narrows = True
     implied: bool = False
@@ -167,7 +169,7 @@ class PartitionNode(Node):
         return used | set(self.keys) if self.custom is None else frozenset(names_of(before))
 
     def narrowed(self, used: frozenset[str]) -> Node:
-        """Behind a projection of what is needed, for what moves costs."""
+        """Adds a projection before it, because moving unneeded fields costs."""
         kept = tuple(one for one in self.input.schema if one.name in self.needs(self.input.schema, used))
         if kept == self.input.schema:
             return self.with_schema(kept)
@@ -189,7 +191,7 @@ class MergeNode(Node):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UnionNode(BeginNode):
-    """The tuples of several inputs under one schema; comes from a rewrite only.
+    """The tuples of several inputs under one schema; only rewrites make it.
 
     `takes[i]`: for each field of the schema the field of input i, or None for null. `tag`: the field, if any, that gets
     the number of the input.
@@ -217,11 +219,11 @@ class UnionNode(BeginNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultiReduceNode(Node):
-    """A multi-reducer over several inputs, which comes out as its `schema` (Trident: multiReduce, join). Becomes a
-    union and a `MultiReduceStepNode`.
+    """A multi-reducer over several inputs, which gives tuples of its `schema` (Trident: multiReduce, join). A rewrite
+    makes a union and a `MultiReduceStepNode` from it.
 
-    `reads[i]`: what it gets of input i. `groups[i]`: the fields of input i that say which group a tuple belongs to;
-    all empty: it runs once per partition, else once per group.
+    `reads[i]`: the fields that it gets of input i. `groups[i]`: the fields of input i that say to which group a tuple
+    belongs; all empty: it runs once per partition, otherwise once per group.
     """
 
     reducer: MultiReducer[Any] | GroupedMultiReducer[Any]
@@ -237,7 +239,7 @@ class MultiReduceNode(Node):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultiReduceStepNode(ProcessorNode):
-    """A multi-reducer over a tagged union of its streams; comes from a rewrite only. Names are those of the union."""
+    """A multi-reducer over a tagged union of its streams; only rewrites make it. Names are those of the union."""
 
     @property
     def whole_partitions(self) -> bool:
@@ -279,7 +281,7 @@ class _Aggregating(Node):
 
     @property
     def is_builtin(self) -> bool:
-        """May SQL or Arrow do it?"""
+        """Can SQL or Arrow do it?"""
         return all(one.merge_kind is not None for one in self.aggregations)
 
     def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
@@ -288,30 +290,31 @@ class _Aggregating(Node):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AggregateNode(_Aggregating):
-    """Aggregates the batch by `groups` (none: the whole batch). Becomes partial, partition and final."""
+    """Aggregates the batch by `groups` (none: the whole batch). A rewrite makes partial, partition and final nodes from
+    it."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartialAggregateNode(_Aggregating, ProcessorNode):
-    """Combines the tuples of one partition by `groups`; comes from a rewrite only, before a partition node."""
+    """Combines the tuples of one partition by `groups`; only a rewrite makes it, before a partition node."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FinalAggregateNode(_Aggregating, ProcessorNode):
-    """Combines the partial values that were brought together by a partition node; comes from a rewrite only.
+    """Combines partial values that a partition node brought together; only rewrites make it.
 
-    Where one of the aggregations is no combiner they are raw tuples. Without groups there is a result also for an empty
-    batch (`zero`): Trident's global aggregate.
+    If one of the aggregations is not a combiner, it gets raw tuples instead. Without groups there is a result even for
+    an empty batch (`zero`): Trident's global aggregate.
     """
 
     @property
     def merges(self) -> bool:
-        """Partial values, or raw tuples?"""
+        """Does it get partial values, not raw tuples?"""
         return all(one.combiner is not None for one in self.aggregations)
 
     @property
     def in_sql(self) -> bool:
-        """May Spark's SQL do it with what comes here?"""
+        """Can Spark's SQL do it with its input?"""
         return self.is_builtin if self.merges else all(one.in_sql for one in self.aggregations)
 
     @property
@@ -327,7 +330,7 @@ class FinalAggregateNode(_Aggregating, ProcessorNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionAggregateNode(_Aggregating, ProcessorNode):
-    """Aggregates each partition by `groups` on its own. Without groups each partition gives a result, even if empty
+    """Aggregates each partition by `groups`, separately. Without groups each partition gives a result, even if empty
     (Trident: partitionAggregate)."""
 
     @property
@@ -336,7 +339,7 @@ class PartitionAggregateNode(_Aggregating, ProcessorNode):
 
     @property
     def only_narrows(self) -> bool:
-        """Does it only spare tuples the way to another aggregation, which gives the same without it?"""
+        """Does it only reduce the tuples that move to another aggregation, which would give the same without it?"""
         aggregators = (one.aggregator for one in self.aggregations)
         return not self.groups and all(isinstance(one, FirstNAggregator) and one.partial for one in aggregators)
 
@@ -355,7 +358,7 @@ class PartitionAggregateNode(_Aggregating, ProcessorNode):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PersistNode(SinkNode):
-    """What is staged for one state: its input's tuples; `state` is how the state applies them.
+    """What is staged for one state: the tuples of its input; `state` says how the state applies them.
 
     `name` is the state's name, unique in the topology, part of its definition.
     """

@@ -1,4 +1,4 @@
-"""What is said about nodes beside what they mean: parallelism and resources."""
+"""Settings of nodes that do not change their meaning: parallelism and resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _SUFFIXES = (".final", ".partition")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Of one node; None: not said. `cpu_percent` of a core, `memory_mb` of one partition's work."""
+    """The settings of one node; None: not set. `cpu_percent` of a core and `memory_mb` for the work on one
+    partition."""
 
     parallelism: int | None = None
     cpu_percent: float | None = None
@@ -20,7 +21,8 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSettings:
-    """Of a topology: by node name, and the limit of every node's parallelism. `default`: for nodes without any."""
+    """The settings of a topology: by node name, and the limit of every node's parallelism. `default`: for nodes without
+    their own."""
 
     nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
     max_parallelism: int | None = None

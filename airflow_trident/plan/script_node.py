@@ -1,4 +1,4 @@
-"""The kind of node for what an application of the user's writes, which spark-submit starts as it is."""
+"""The node kind for the outputs of a user's application, which spark-submit starts unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_trident.plan.stages import Plan
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScriptOutputNode(BeginNode):
-    """One output of the script. All outputs of a batch come of one run, over the batches of all its inputs.
+    """One output of the script. One run makes all outputs of a batch, from the batches of all its inputs.
 
     :param output: its name, by which the script asks where to write it.
     """
@@ -28,8 +28,10 @@ class ScriptOutputNode(BeginNode):
 
 
 def require_script(plan: Plan) -> None:
-    """:raises PlanError: the plan has more than streams, a script that reads them, and states that take its output as
-    it is."""
+    """
+    :raises PlanError: the plan has more than streams, a script that reads them, and states that take its output
+        unchanged.
+    """
     for stage in plan.stages:
         begins = isinstance(stage.begin, SourceNode | ScriptOutputNode)
         if not begins or stage.exchange is not None or stage.nodes:

@@ -1,8 +1,8 @@
-"""From the logical plan to stages: what an engine runs.
+"""From the logical plan to stages, which an engine runs.
 
 A stage is a chain of processor nodes that runs in one pass over the data. It begins at a source, at a union or a
-transform of other stages or behind a partition node, and ends where tuples are repartitioned, united, staged for a
-state, or used twice. That fusion is the point of Trident's translation (TridentTopology.build merges processor nodes
+transform of other stages, or after a partition node. It ends where tuples are repartitioned, united, staged for a
+state, or used twice. This fusion is the point of Trident's translation (TridentTopology.build merges processor nodes
 into one bolt).
 """
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 class Stage:
     """One pass.
 
-    `begin`: the node whose tuples it begins with, made of those of the stages `upstreams` (of a source: none; one may
-    stand there twice); None: the tuples of its only upstream as they are. `exchange`: how the tuples are repartitioned
-    before this stage reads them (None: they are not). `nodes`: the fused processors, first to last, possibly none.
-    `sinks`: the states that its output is staged for. `forks`: more than one stage or sink reads the output, so that an
+    `begin`: the node whose tuples the stage begins with, made from those of the stages `upstreams` (none for a source;
+    a stage may be named twice); None: the unchanged tuples of its only upstream. `exchange`: how the tuples are
+    repartitioned before this stage reads them (None: they are not). `nodes`: the fused processors, first to last,
+    possibly none. `sinks`: what its output is staged for. `forks`: more than one stage or sink reads the output, so an
     engine should keep it.
-    `partitions`: how many it has, if it was said (parallelism hints); `at_most`: the topology's limit.
-    `cpu_percent`, `memory_mb`: the sums over its nodes of what was said about the work on one partition.
+
+    `partitions`: how many it has, if set (parallelism hints); `at_most`: the topology's limit. `cpu_percent`,
+    `memory_mb`: the sums of its nodes' settings for the work on one partition.
     """
 
     index: int
@@ -62,11 +63,11 @@ class Stage:
 
     @property
     def of_batches(self) -> BeginNode | None:
-        """The node that it begins with, if that takes whole batches."""
+        """The node that the stage begins with, if that node takes whole batches."""
         return self.begin if self.begin is not None and self.begin.batch_as else None
 
     def with_spouts(self, spouts: Mapping[str, Spout]) -> Stage:
-        """With another spout behind its source, if one is given for it.
+        """The stage with another spout for its source, if one is given.
 
         :param spouts: source name -> spout.
         """
@@ -76,13 +77,13 @@ class Stage:
         return replace(self, begin=replace(source, spout=spouts[source.name]))
 
     def count(self, default: int) -> int:
-        """How many partitions it has where an engine would make `default`."""
+        """How many partitions the stage has; `default`: the engine's number, if nothing is set."""
         wanted = self.partitions or default
         return wanted if self.at_most is None else min(wanted, self.at_most)
 
     @property
     def before(self) -> Schema:
-        """The schema of what comes to `nodes`."""
+        """The schema of the input of `nodes`."""
         if self.exchange is not None:
             return self.exchange.schema
         if self.begin is not None:
@@ -91,7 +92,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Deterministic: index and what it holds."""
+        """Deterministic: index and contents."""
         begin = self.source.name if self.source else f"stage {', '.join(map(str, self.upstreams))}"
         return f"stage {self.index} ({' > '.join([begin, *(node.name for node in self.nodes)])})"
 
@@ -100,21 +101,21 @@ class Coalescing(StrEnum):
     """How one pass processes several transactions."""
 
     NO = "one by one"
-    """Not at all: each has a pass of its own."""
+    """Not at all: each has its own pass."""
     BY_TRANSACTION = "by transaction"
-    """What is staged says which rows are whose."""
+    """The staged result says which rows belong to which transaction."""
     BY_KEY = "by key"
-    """Rows of all are merged and cannot be told apart: fewer rows, which count for all or for none. By transaction is
-    right there, too."""
+    """Rows of all transactions are merged and cannot be told apart: fewer rows, which count for all or for none.
+    BY_TRANSACTION is also correct then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coalesces:
-    """What may be done with several transactions of a plan at a time (see :mod:`airflow_trident.plan.coalescing`).
+    """What may be done with several transactions of a plan together (see :mod:`airflow_trident.plan.coalescing`).
 
-    `how`: one pass over their batches, at most; `why`: what keeps it from more, "" if nothing does.
-    `commits`: may their staged batches go into the states in one step? It does not follow from `how`: batches of passes
-    of their own may be committed together. `why_one`: what keeps them from it, "" if nothing does.
+    `how`: the most that one pass over their batches may do; `why`: what prevents more, "" if nothing does.
+    `commits`: may their staged batches go into the states in one step? This does not follow from `how`: batches with
+    their own passes may be committed together. `why_one`: what prevents it, "" if nothing does.
     """
 
     how: Coalescing = Coalescing.NO
@@ -124,7 +125,7 @@ class Coalesces:
 
     @property
     def passes(self) -> bool:
-        """May one pass process several?"""
+        """May one pass process several transactions?"""
         return self.how is not Coalescing.NO
 
     def __str__(self) -> str:
@@ -135,8 +136,8 @@ class Coalesces:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A compiled topology: `stages` of the processing phase in an order in which each comes after its upstreams, then
-    the levels of the commit phase. `rewritten`: the sinks of the graph that the stages were cut from."""
+    """A compiled topology: `stages` of the processing phase, each after its upstreams, then the levels of the commit
+    phase. `rewritten`: the sinks of the graph that the stages were cut from."""
 
     topology: str
     sources: tuple[SourceNode, ...]
@@ -149,35 +150,35 @@ class Plan:
     """What a person should know: pairs of streams and states that are not exactly once, joins of different spouts."""
     commit: tuple[CommitLevel, ...] = ()
     coalesces: Coalesces = Coalesces()
-    """What may be done with several transactions of it at a time."""
+    """What may be done with several of its transactions together."""
     answers: tuple[SinkNode, ...] = ()
-    """Of a query: its answer, as the user said it. It has no state in `sinks`."""
+    """For a query: its answer, as the user wrote it. Then `sinks` has no state."""
 
     def with_spouts(self, spouts: Mapping[str, Spout]) -> Plan:
-        """With other spouts behind these sources: what is processed of other data, or of less."""
+        """The plan with other spouts for these sources: to process other data, or less."""
         return replace(self, stages=tuple(stage.with_spouts(spouts) for stage in self.stages))
 
     @property
     def logical(self) -> tuple[SinkNode, ...]:
-        """Where what the user said ends."""
+        """The ends of the graph that the user wrote."""
         return self.sinks or self.answers
 
     @property
     def staged(self) -> tuple[SinkNode, ...]:
-        """What the processing phase stages: for states, and for the commit phase to go on with."""
+        """What the processing phase stages: for states, and for the commit phase to continue with."""
         return tuple(sink for stage in self.stages for sink in stage.sinks)
 
     @property
     def staged_fields(self) -> dict[str, str]:
-        """The name of each of `staged` -> its fields as DDL: what a manifest says of itself."""
+        """The name of each of `staged` -> its fields as DDL, for the manifest."""
         return {sink.name: ddl(sink.schema) for sink in self.staged}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitLevel:
-    """One part of the commit phase: what is to be known before it, the stages, and what comes out.
+    """One part of the commit phase: its inputs, its stages, and its outputs.
 
-    `new_values`: source name -> the state whose new values it is. `carried`: names of sources that lower levels hand
+    `new_values`: source name -> the state whose new values it gives. `carried`: names of sources that lower levels hand
     on; each is the name of a `CarriedNode` there. `sinks`: the states that this level feeds, and what it hands on.
     """
 

@@ -1,4 +1,4 @@
-"""The kind of node for what a user's function, or a query, makes of whole DataFrames in Spark."""
+"""The node kind for what a user's function, or a query, makes from whole DataFrames in Spark."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode
 
 _LONG = 300
-"""Characters of a text in the topology's definition."""
+"""The most characters of a text in the topology's definition."""
 _DIGITS = 16
-"""Of a digest of code."""
+"""The hex digits of a digest of code."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TransformNode(BeginNode):
-    """What comes out is what `function` makes of the DataFrames of its inputs. Nothing is known of what it reads, so
+    """Its output is what `function` makes from the DataFrames of its inputs. Nobody knows what the function reads, so
     all fields of all inputs are needed, and no filter passes it.
 
-    :param names: of the inputs behind the first, which are keyword arguments of the function.
-    :param rowwise: the user's word that every row comes of one row of the input, whatever others are beside it.
+    :param names: of the inputs after the first, which are keyword arguments of the function.
+    :param rowwise: the user says that every row comes from one row of the input, whatever other rows are there.
     :param version: the user's name for what the code does; part of the topology's definition.
     """
 
@@ -44,7 +44,7 @@ class TransformNode(BeginNode):
 
     @property
     def said(self) -> str:
-        """What it is, without its inputs."""
+        """A description without its inputs."""
         if isinstance(self.function, SqlQuery):
             return self.function.shown
         return f"{function_name(self.function)}" + (f", version {self.version}" if self.version is not None else "")
@@ -58,7 +58,7 @@ class TransformNode(BeginNode):
 
     @property
     def recorded(self) -> str | None:
-        """What the topology's definition says of it: a query's text, or a function's version. None: nothing: a mended
+        """Its text in the topology's definition: a query's text, or a function's version. None: no text, so a changed
         function makes no new topology."""
         if not isinstance(self.function, SqlQuery) and self.version is None:
             return None
@@ -69,7 +69,7 @@ class TransformNode(BeginNode):
 
 def code_of(sinks: Iterable[Node]) -> dict[str, str]:
     """Transform -> a digest of its function's source text in this process: it tells people that other code made a
-    batch. Not part of the definition: a mended function makes no new topology. Functions without source are left
+    batch. Not part of the definition: a changed function makes no new topology. Functions without source are left
     out."""
     found = {}
     for node in ordered(sinks):
@@ -83,27 +83,28 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _source_digest(kind: Any) -> str:
-    """ "": its source is nowhere. Finding it parses the file, and a drain asks for each transaction."""
+    """The digest; "" if there is no source. Cached, because finding the source parses the file, and a drain asks for
+    each transaction."""
     with suppress(OSError, TypeError):
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
     return ""
 
 
 def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The transforms whose code is another one, as far as both are known."""
+    """The transforms whose code is different, as far as both digests are known."""
     return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
 
 
 def recorded_transforms(sink: Node) -> tuple[str, ...]:
-    """What the definition of a state says of the transforms that its rows come from."""
+    """What the definition of a state says about the transforms that its rows come from."""
     found = (one.recorded for one in ordered([sink]) if isinstance(one, TransformNode))
     return tuple(sorted({text for text in found if text is not None}))
 
 
 def require_partitions_known(sinks: Iterable[Node]) -> None:
-    """How many partitions come out of a transform, and which rows are together, is Spark's choice of the moment.
+    """Spark decides anew each time how many partitions come out of a transform, and which rows are together.
 
-    :raises PlanError: what works on whole partitions stands behind one, with no repartition between.
+    :raises PlanError: a node that works on whole partitions follows a transform without a repartition in between.
     """
     for node in ordered(sinks):
         identity = isinstance(node, PartitionNode) and node.grouping is Grouping.IDENTITY

@@ -1,8 +1,8 @@
-"""Committer bolts as states of a topology: their effects are in databases of their own.
+"""Committer bolts as states of a topology: they write to their own databases.
 
-The commit phase calls a state once per transaction, in order, until that is COMMITTED; so a committer runs at least
-once for each batch, always with the same one (behind an opaque spout: or with a later attempt's). Nothing here can make
-its effects atomic: the txid that it is given can, kept in its database in the step that changes the data.
+The commit phase calls a state for a transaction, in order, until that is COMMITTED. So a committer runs at least once
+for each batch, always with the same one (or, after an opaque spout, with that of a later attempt). Nothing here can
+make its effects atomic. The bolt can, if it keeps the txid in its database, in the step that changes the data.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OwnDatabase(StateFactory):
-    """Where a committer keeps what it does is its own affair.
+    """The database of a committer, which only the committer knows.
 
-    :param opaque: it keeps the value before the last transaction, too.
+    :param opaque: it also keeps the value before the last transaction.
     """
 
     opaque: bool = False
@@ -54,7 +54,7 @@ class OwnDatabase(StateFactory):
 
 
 class OpenCommitter(State):
-    """A committer for as long as its process commits: it holds what was emitted last."""
+    """A committer as long as its process commits: it holds what was emitted last."""
 
     def __init__(self, spec: StateSpec, committer: CommitterBolt) -> None:
         self._spec = spec
@@ -62,16 +62,16 @@ class OpenCommitter(State):
         self._emitted: dict[int, list[tuple[Any, ...]]] = {}
 
     def marker(self) -> Marker | None:
-        """None, always: what is applied is known to the bolt's own database."""
+        """Always None: only the bolt's own database knows what is applied."""
         return None
 
     def bar(self, ticket: CommitTicket) -> None:
-        """Nothing: a committer is never told of a batch that it is not to take."""
+        """Does nothing: a committer never gets a batch that it must not take."""
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        """Run it over the batch, with one new object for each task.
+        """Runs the bolt over the batch, with one new object for each task.
 
-        :raises UserCodeError: it raised, or emitted what it did not declare.
+        :raises UserCodeError: the bolt raised, or emitted something undeclared.
         """
         given: list[list[tuple[int, tuple[Any, ...]]]] = [[] for _ in range(self._committer.tasks)]
         for number, (place, values) in enumerate(self._committer.inputs(table_to_rows(batch))):
@@ -127,7 +127,7 @@ class OpenCommitter(State):
 
 
 def committer_notes(sinks: Iterable[PersistNode]) -> Iterator[str]:
-    """A note for each committer: whose affair it is that its effects are exactly once."""
+    """A note for each committer: who makes its effects exactly once."""
     for sink in sinks:
         if sink.state.committer is not None:
             yield (

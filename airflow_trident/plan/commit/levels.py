@@ -1,9 +1,9 @@
 """Which part of a topology runs in which phase, and in what order: pure.
 
-Everything downstream of a state's new values belongs to the commit phase (in Trident too; there a bolt that also reads
-a stream of the processing phase waits for ever, STORM-481). Here the graph is cut into *levels*: level 0 is the
-processing phase, and level k+1 what needs a state of level k to be applied. A stream that crosses from a lower level to
-a higher one is handed over whole.
+Everything downstream of a state's new values belongs to the commit phase. (In Trident, too; but there a bolt that also
+reads a stream of the processing phase waits for ever, STORM-481.) Here the graph is cut into *levels*: level 0 is the
+processing phase, and level k+1 is what needs an applied state of level k. A stream that crosses from a lower level to a
+higher one is handed over whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_trident.plan.stages import CommitLevel, Stage
 
 
 def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[CommitLevel, ...]:
-    """Cut a rewritten graph into its levels; the first is the processing phase."""
+    """Cuts a rewritten graph into its levels; the first is the processing phase."""
     levels = _levels(sinks)
     again = partitioned_again(sinks, levels)
     carried = _carried(sinks, levels, again)
@@ -30,7 +30,7 @@ def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[CommitLevel, ...
 
 
 def in_commit_phase(node: Node) -> bool:
-    """Is this node of the graph that the user built downstream of a state?"""
+    """Is this node, of the graph that the user built, downstream of a state?"""
     return any(
         isinstance(one, NewValuesNode) or (isinstance(one, StateQueryNode) and one.after_commit)
         for one in ordered([node])
@@ -38,8 +38,8 @@ def in_commit_phase(node: Node) -> bool:
 
 
 def leading_to(levels: tuple[CommitLevel, ...], states: Collection[str]) -> tuple[CommitLevel, ...]:
-    """What of the commit phase these states need. The rest does not run: a committer without a run emits nothing, and a
-    state that went on forgot what was new."""
+    """The part of the commit phase that leads to these states. The rest does not run: a committer that does not run
+    emits nothing, and a state that has gone on has forgotten its new values."""
     wanted, kept = set(states), []
     for level in reversed(levels):
         sinks = tuple(sink for sink in level.sinks if sink.name in wanted)
@@ -54,7 +54,7 @@ def leading_to(levels: tuple[CommitLevel, ...], states: Collection[str]) -> tupl
 
 
 def _stages_to(stages: tuple[Stage, ...], wanted: Collection[str]) -> tuple[Stage, ...]:
-    """The stages that lead to these sinks, with their new places."""
+    """The stages that lead to these sinks, numbered anew."""
     needed: set[int] = set()
     for stage in reversed(stages):
         if stage.index in needed or any(sink.name in wanted for sink in stage.sinks):
@@ -73,10 +73,10 @@ def _stages_to(stages: tuple[Stage, ...], wanted: Collection[str]) -> tuple[Stag
 
 
 def _levels(sinks: Sinks) -> dict[int, int]:
-    """Of every node, by `id`."""
+    """The level of every node, by `id`."""
     levels: dict[int, int] = {}
     of_state: dict[tuple[str, str], int] = {}
-    # A query of a state stands behind it only by name: several rounds, if a state comes later than who asks it.
+    # A query depends on its state only by name. So a state may come after its query, and then more rounds are needed.
     while True:
         before = dict(of_state)
         for node in ordered(sinks):
@@ -105,7 +105,7 @@ def _carried(sinks: Sinks, levels: dict[int, int], again: Again) -> dict[int, No
 
 
 class _Cut:
-    """The graph of one level only: what comes from lower ones is a source."""
+    """The graph of one level: everything from lower levels is a source."""
 
     def __init__(self, number: int, levels: dict[int, int], again: set[int]) -> None:
         self._number = number

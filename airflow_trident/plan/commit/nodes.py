@@ -1,4 +1,4 @@
-"""Nodes that belong to states: what a state gives to streams, and what goes from one phase to the next."""
+"""Nodes that belong to states: what a state gives to streams, and what is passed from one phase to the next."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NewValuesNode(Node):
     """What the batch changed in a state, read from it after the batch was applied (Trident: newValuesStream). Its input
-    is the state's PersistNode. All that is downstream belongs to the commit phase, where it is a source."""
+    is the state's PersistNode. Everything downstream belongs to the commit phase, where this node is a source."""
 
     @property
     def what(self) -> str:
@@ -37,10 +37,10 @@ class NewValuesNode(Node):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateQueryNode(ProcessorNode):
-    """Appends what `function` finds in a state to every tuple (Trident: stateQuery).
+    """Appends to every tuple what `function` finds in a state (Trident: stateQuery).
 
-    `after_commit`: the queried state is one of this topology and the query runs in the commit phase, after the batch is
-    applied to it.
+    `after_commit`: the state belongs to this topology, and the query runs in the commit phase, after the batch is
+    applied to the state.
     """
 
     reads: tuple[str, ...]
@@ -58,7 +58,7 @@ class StateQueryNode(ProcessorNode):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CarriedNode(SinkNode):
     """A stream that is handed on: from the processing phase to the commit phase as a staged batch, from one part of the
-    commit phase to a later one, or to who asked a query. `name` begins with ``~``, as no state's does."""
+    commit phase to a later one, or to the caller of a query. `name` begins with ``~``; no state's name does."""
 
     @property
     def what(self) -> str:
@@ -69,12 +69,13 @@ class CarriedNode(SinkNode):
         return f"handed on as {self.name}"
 
 
-# ---- where a part of the commit phase begins -------------------------------------------------------------------
+# ---- the beginning of a part of the commit phase ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GivenTuples(Spout):
-    """The source of tuples that are in this process already. `table` is None in a plan, set where the plan is run."""
+    """The source of tuples that are already in this process. `table` is None in a plan, and set when the plan is
+    run."""
 
     fields: Schema
     what: str

@@ -1,8 +1,8 @@
-"""What a level of the commit phase does again, so that tuples from a lower level come to the partitions that they had.
+"""What a level of the commit phase runs again, so that tuples from a lower level return to their partitions.
 
-A stream that is handed on comes whole, without its partitions. Where a node works on whole partitions and brings such a
-stream together with others, the last repartition of the stream and what follows it run once more, behind what is handed
-on: then partition i is the same of all streams.
+A stream is handed on as a whole, without its partitions. If a node works on whole partitions and combines such a stream
+with others, the last repartition of the stream and everything after it run again on the handed-on tuples. Then
+partition i is the same for all streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode, SourceNode
 
 Again: TypeAlias = defaultdict[int, set[int]]
-"""Level -> ids of nodes of lower levels that are also run in it."""
+"""Level -> ids of nodes of lower levels that run again in it."""
 
 
 def partitioned_again(sinks: Sinks, levels: dict[int, int]) -> Again:
@@ -45,10 +45,9 @@ def _by_partition(sinks: Sinks) -> set[int]:
 
 
 def _since_repartition(node: Node, reader: Node) -> set[int]:
-    """The node and what is between it and the repartitions above it, these included, by `id`; nothing if there is no
-    repartition.
+    """The node and everything above it up to and including the repartitions, by `id`; empty if there is no repartition.
 
-    :raises PlanError: a query of a state is in between: asked once more, later, it would find something else.
+    :raises PlanError: a state query is in between: asked again, later, it would find something else.
     """
     found: set[int] = set()
     waiting: list[tuple[Node, StateQueryNode | None]] = [(node, None)]

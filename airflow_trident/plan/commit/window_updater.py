@@ -1,13 +1,12 @@
-"""The contents of windows as a state: an updater over any map store, so that windows are exactly as safe as counts.
+"""The contents of windows as a state: an updater over any map store, so windows are exactly as safe as counts.
 
-What a window needs is in the store, beside the store's own marker and changed in the same step: the tuples of panes
-that a later window still holds, how far the stream is, and the tuples of the windows that the highest transaction
-completed (*fired*). A commit that is tried again therefore reads the same fired tuples, and a transaction that is there
-already is added to no window again. (Trident adds a replayed batch to its windows again, and its triggers belong to no
-batch.)
+The store has everything that a window needs, beside the store's own marker and changed in the same step: the tuples of
+panes that a later window still holds, how far the stream is, and the tuples of the windows that the highest transaction
+completed (*fired*). So a repeated commit reads the same fired tuples, and a transaction that is there already is never
+added to a window again. (Trident adds a replayed batch to its windows again, and its triggers belong to no batch.)
 
-The stored map: ``(part, pane, chunk) -> body``. A chunk holds the tuples that one transaction brought into one pane, so
-that the cost is that of the batch, of the fired windows, and of the list of live panes.
+The stored map: ``(part, pane, chunk) -> body``. A chunk holds the tuples that one transaction brought into one pane. So
+the cost is that of the batch, of the fired windows, and of the list of live panes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 KEYS = parse_declared("part string, pane long, chunk long")
 VALUES = parse_declared("body binary")
 COMMIT_TIME = "~time"
-"""A staged field of every window of time. The committer appends one tuple in which it alone is set: the time of the
-transaction where windows go by that, else when it was begun. No field of a user can have this name."""
+"""A staged field of every time window. The committer appends one tuple with only this field set: the time of the
+transaction if windows use that, otherwise when the transaction was begun. No user's field can have this name."""
 _BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
 _Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
 
@@ -42,13 +41,13 @@ class WindowUpdater:
     """Keeps the windows of one stream.
 
     :param kept: the fields of the tuples in a window; the staged tuples have these and perhaps `time`.
-    :param time: the field with the time of a tuple (timestamp, or long in ms), :data:`COMMIT_TIME` for that of its
+    :param time: the field with the time of a tuple (timestamp, or long in ms), :data:`COMMIT_TIME` for the time of its
         transaction, empty for count windows.
-    :param lag_ms: so much later than the latest tuple a tuple may come and still be in all its windows.
-    :param max_ahead_ms: so much later than the beginning of its transaction a tuple's time may be and still say how far
-        the stream is; None: any time does. Not part of the definition: it only says when windows fire.
-    :param reopen_ms: the first transaction that runs with it takes the stream for being no further than this, so that
-        windows that end later are open again. Not part of the definition, either.
+    :param lag_ms: a tuple may be this much older than the latest one and still be in all its windows.
+    :param max_ahead_ms: a tuple whose time is more than this after the beginning of its transaction does not count for
+        how far the stream is; None: every tuple counts. Not part of the definition: it only changes when windows fire.
+    :param reopen_ms: the first transaction with this value sets the stream back to at most this time, so windows that
+        end later are open again. Not part of the definition, either.
     """
 
     config: WindowConfig
@@ -61,13 +60,13 @@ class WindowUpdater:
     reopen_ms: int | None = None
 
     def describe(self) -> str:
-        """Part of the topology's definition: a stored window cannot become another one."""
+        """Part of the topology's definition: a stored window cannot become another kind."""
         by = {"": "", COMMIT_TIME: " by the time of transactions"}.get(self.time, f" by {self.time}")
         return f"{self.config}{by}{f', lag {self.lag_ms} ms' if self.lag_ms else ''}"
 
     @property
     def fired(self) -> Schema:
-        """Fields of the tuples of fired windows: where the window begins and ends, and the tuple."""
+        """Fields of the tuples of fired windows: the beginning and end of the window, and the tuple."""
         return (*self.bounds, *self.kept)
 
     def __call__(self, state: MapState, tuples: Iterable[Row]) -> None:
@@ -88,7 +87,7 @@ class WindowUpdater:
         book.save(state)
 
     def _take(self, book: _Book, tuples: list[Row]) -> dict[int, list[Row]]:
-        """The new tuples by pane; the book's mark moves on."""
+        """The new tuples by pane; moves the book's mark on."""
         needed = self._needed(book)
         places, mark = self._places(book, tuples)
         if mark is not None:
@@ -105,7 +104,7 @@ class WindowUpdater:
         return coming
 
     def _places(self, book: _Book, tuples: list[Row]) -> tuple[list[tuple[int, Row]], int | None]:
-        """Each tuple with its place, and below which place everything has come."""
+        """Each tuple with its place; and the place below which everything has come."""
         if not self.time:
             begin = book.mark or 0
             return list(enumerate(tuples, begin)), begin + len(tuples)
@@ -116,14 +115,14 @@ class WindowUpdater:
             now = told if book.mark is None else max(told, book.mark)
             return [(now, row) for row in rows], now
         places = [(_milliseconds(row[index]), row) for row in rows]
-        # One wrong clock must not end every window before its time: the tuple waits for its own.
+        # One wrong clock must not end every window too early: such a tuple waits for its time.
         last = None if self.max_ahead_ms is None or not told else told + self.max_ahead_ms
         known = [place for place, _ in places if last is None or place <= last]
         book.ahead_now = len(places) - len(known)
         return places, max(known) - self.lag_ms if known else None
 
     def _needed(self, book: _Book) -> int | None:
-        """The first pane that a window to come may hold."""
+        """The first pane that a future window may hold."""
         end = book.last_end(self.config)
         return None if end is None else self.config.needed_from(end)
 
@@ -140,15 +139,16 @@ class WindowUpdater:
         return rows_to_table(self.fired, []) if found is None else _decode(found[0])
 
     def overlooked(self, lookup: _Lookup) -> Overlooked:
-        """Which tuples of the highest applied transaction did not count as others."""
+        """Which tuples of the highest applied transaction were not treated like the others."""
         book = _Book.load(lookup)
         return Overlooked(late=book.late_now, ahead=book.ahead_now, late_in_all=book.late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlooked:
-    """Numbers of tuples of one transaction. `late`: came when all their windows had fired, and are in none; `ahead`: so
-    far in the future that they do not say how far the stream is; `late_in_all`: of all transactions."""
+    """Numbers of tuples of one transaction. `late`: came after all their windows had fired, and are in none; `ahead`:
+    so far in the future that they do not count for how far the stream is; `late_in_all`: late ones of all
+    transactions."""
 
     late: int
     ahead: int
@@ -156,16 +156,16 @@ class Overlooked:
 
 
 def bounds_of(config: WindowConfig) -> Schema:
-    """Where a window begins and ends: times, or numbers of tuples (the first one is 0)."""
+    """The beginning and end of a window: times, or numbers of tuples (the first one is 0)."""
     kind = "timestamp" if config.timed else "long"
     return (Field("window_start", kind), Field("window_end", kind))
 
 
 @dataclass
 class _Book:
-    """How far the stream is. `mark`: all before it has come, None at first; `panes`: live pane -> its chunks; `late`:
-    tuples too late for all their windows; `windows`: how many fired. `late_now`, `ahead_now`: of the highest
-    transaction. `reopened`: the last time from which windows were opened again."""
+    """How far the stream is. `mark`: everything before it has come, None at first; `panes`: live pane -> number of its
+    chunks; `late`: tuples too late for all their windows; `windows`: how many fired. `late_now`, `ahead_now`: of the
+    highest transaction. `reopened`: the last time from which windows were opened again."""
 
     mark: int | None = None
     panes: dict[int, int] = field(default_factory=dict)
@@ -187,13 +187,14 @@ class _Book:
             panes=panes,
             late=record["late"],
             windows=record["windows"],
-            late_now=record.get("late_now", 0),  # absent from books of 0.1, as what follows
+            late_now=record.get("late_now", 0),  # books of 0.1 lack this and the next two
             ahead_now=record.get("ahead_now", 0),
             reopened=record.get("reopened"),
         )
 
     def opened_from(self, place: int | None) -> _Book:
-        """With the windows that end after `place` open. Once for each place: later the stream may have gone further."""
+        """Opens the windows that end after `place`. Only once for each place: later the stream may have gone
+        further."""
         if place is None or place == self.reopened:
             return self
         return replace(self, reopened=place, mark=None if self.mark is None else min(self.mark, place))
@@ -216,7 +217,7 @@ class _Book:
 
 
 class _Contents:
-    """The tuples of panes: those of the store, read when first needed, and behind them those that come now."""
+    """The tuples of panes: those in the store, read when first needed, followed by those that come now."""
 
     def __init__(self, state: MapState, kept: Schema, stored: dict[int, int], coming: dict[int, list[Row]]) -> None:
         self._state = state
@@ -237,7 +238,7 @@ class _Contents:
         return [row for pane in panes for row in (*self._read.get(pane, ()), *self._coming.get(pane, ()))]
 
     def keep(self, needed_from: int | None) -> None:
-        """Store what comes now, and forget the panes that no window to come can hold."""
+        """Stores the new tuples, and removes the panes that no future window can hold."""
         for pane in self.panes:
             if needed_from is not None and pane < needed_from:
                 self._state.multi_remove(self._chunks(pane))
@@ -266,7 +267,7 @@ def _milliseconds(time: Any) -> int:
 
 
 def _encode(schema: Schema, rows: list[Row]) -> bytes:
-    """As Arrow's stream format: types survive, and other programs can read it."""
+    """Arrow's stream format: types survive, and other programs can read it."""
     import pyarrow as pa
 
     table = rows_to_table(schema, rows)

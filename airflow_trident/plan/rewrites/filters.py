@@ -1,4 +1,4 @@
-"""A rewrite: filters by column expressions come as early as they may, at best to the source."""
+"""A rewrite: moves filters by column expressions as early as possible, at best to the source."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of, select
 
 
 def push_filters(sinks: Sinks) -> Sinks:
-    """Below projections, repartitions, merges and what appends fields that it does not read.
+    """Moves filters before projections, repartitions, merges and nodes that append fields which the filter does not
+    read.
 
-    What comes before it must not depend on it: below a function that may drop rows only a filter that cannot fail is
-    pushed, else it would meet rows that it never met. A source is told of a filter behind it, which stays.
+    The result must not depend on the move. So a filter is moved before a function that may drop rows only if the filter
+    cannot fail: otherwise it would get rows that it never got before. A source is told of a filter after it; the
+    filter stays.
     """
     return rebuilt(sinks, _Pushing(sinks).change)
 

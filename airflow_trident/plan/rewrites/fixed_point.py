@@ -1,4 +1,4 @@
-"""All rewrites, in their order, until they change nothing."""
+"""Runs all rewrites, in their order, until they change nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from airflow_trident.plan.rewrites.unused_fields import prune
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A pure function from sinks to sinks that keeps what reaches every sink. If it changes nothing it gives the same
-    objects: so the loop ends."""
+    """A pure function from sinks to sinks that keeps what reaches every sink. If it changes nothing it returns the same
+    objects, so the loop ends."""
 
     name: str
     apply: Callable[[Sinks], Sinks]
@@ -32,7 +32,7 @@ REWRITES = (
 
 
 def rewrite(sinks: Sinks, rewrites: Sequence[Rewrite] = REWRITES) -> Sinks:
-    """Each until it changes nothing, and all of them again until none does."""
+    """Runs each rewrite until it changes nothing, and all of them again until none does."""
     while True:
         before = sinks
         for one in rewrites:

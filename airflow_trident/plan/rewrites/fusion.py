@@ -1,4 +1,4 @@
-"""The last step of compilation: cutting the rewritten graph into stages."""
+"""The last step of compilation: cuts the rewritten graph into stages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_trident.plan.stages import Stage
 def fuse(sinks: Sinks, settings: PlanSettings) -> tuple[Stage, ...]:
     """Stages, each after its upstreams, with their numbers of partitions.
 
-    :raises UnknownNodeError: a node is of no kind that stages are made of: no rewrite took it out.
+    :raises UnknownNodeError: stages cannot contain a node of this kind, and no rewrite replaced it.
     """
     for node in ordered(sinks):
         if not isinstance(node, BeginNode | PartitionNode | ProcessorNode | SinkNode):
@@ -24,8 +24,8 @@ def fuse(sinks: Sinks, settings: PlanSettings) -> tuple[Stage, ...]:
 
 
 def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, ...]:
-    """Stages between which nothing moves have one number of partitions: the largest hint on their nodes (Trident takes
-    the maximum over the groups that identity partitions connect)."""
+    """Stages between which nothing moves have the same number of partitions: the largest hint on their nodes (Trident
+    takes the maximum over the groups that identity partitions connect)."""
     group = list(range(len(stages)))
     for stage in stages:
         if stage.exchange is None or stage.exchange.grouping is Grouping.COLOCATED:
@@ -51,7 +51,7 @@ def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, 
 
 
 def _total(stage: Stage, settings: PlanSettings, what: str) -> float | None:
-    """The sum over the nodes of a stage, which run as one; None: nothing was said (Trident sums over a bolt)."""
+    """The sum over the nodes of a stage, which run as one; None: no node says anything (Trident sums over a bolt)."""
     default: float | None = getattr(settings.default, what)
     total = 0.0
     for node in (stage.source, *stage.nodes):
@@ -64,12 +64,12 @@ def _total(stage: Stage, settings: PlanSettings, what: str) -> float | None:
 
 
 def _is_written(node: Node) -> bool:
-    """Did somebody write it? Of an aggregation that is its last step."""
+    """Did the user write it? For an aggregation, that is its last step."""
     return not node.name.endswith(".partial") and not (isinstance(node, ProjectNode) and node.implied)
 
 
 class _Fusion:
-    """From the sinks upwards."""
+    """Works from the sinks upwards."""
 
     def __init__(self, sinks: Sinks) -> None:
         self._sinks = sinks
@@ -92,7 +92,7 @@ class _Fusion:
             node = node.input
         exchange = node if isinstance(node, PartitionNode) and self._is_inside(node, end) else None
         above = exchange.input if exchange is not None else node
-        reads = isinstance(above, SourceNode) and exchange is not None  # a source is read in a stage of its own
+        reads = isinstance(above, SourceNode) and exchange is not None  # a source is read in its own stage
         begin = above if isinstance(above, BeginNode) and self._is_inside(above, end) and not reads else None
         upstreams = tuple(self._ending_at(one) for one in (begin.inputs if begin is not None else (above,)))
         stage = Stage(
@@ -110,5 +110,5 @@ class _Fusion:
         return stage.index
 
     def _is_inside(self, node: Node, end: Node) -> bool:
-        """What several readers use ends a stage of its own, so that it is made once."""
+        """A node with several readers ends its own stage, so it is computed only once."""
         return node is end or self._readers[id(node)] == 1

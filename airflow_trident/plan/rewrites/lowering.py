@@ -1,4 +1,4 @@
-"""The first rewrite: what the user said, in the few kinds of steps that engines do."""
+"""The first rewrite: turns what the user wrote into the few kinds of steps that engines run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from airflow_trident.plan.nodes import (
 from airflow_trident.types import Field, Schema, select
 
 TAG = "of stream"
-"""The field that says of which stream a tuple is. No field of a user can have this name, or those of the others."""
+"""The field that names the stream of a tuple, by its number. No user's field can have this name, or those of the
+others."""
 
 
 def lower(sinks: Sinks) -> Sinks:
-    """Aggregations, merges and multi-reducers as partial steps, unions, partition nodes and later steps, without
-    repartitions that move nothing."""
+    """Turns aggregations, merges and multi-reducers into partial steps, unions, partition nodes and later steps;
+    removes repartitions that move nothing."""
     return rebuilt(sinks, lambda _, node: _lowered(node))
 
 
@@ -44,9 +45,9 @@ def _lowered(node: Node) -> Node:
 
 
 def _aggregate(node: AggregateNode) -> Node:
-    """Combiners aggregate in each partition, then a group's partial values come together for the final step (Trident:
-    Stream.aggregate, GroupedStream.aggregate). Others need all tuples of a group together, or those chosen from
-    them."""
+    """Combiners aggregate in each partition; then a group's partial values are brought together for the final step
+    (Trident: Stream.aggregate, GroupedStream.aggregate). Other aggregators need all tuples of a group together, or
+    those chosen from them."""
     before = node.input
     partial = tuple(one for one in map(_partial, node.aggregations) if one is not None)
     if len(partial) == len(node.aggregations):
@@ -74,15 +75,15 @@ def _aggregate(node: AggregateNode) -> Node:
 
 
 def _partial(one: Aggregation) -> Aggregation | None:
-    """What is done in every partition before tuples move; None if nothing can be."""
+    """The part that runs in every partition before tuples move; None if there is none."""
     if isinstance(one.aggregator, Newest):
         return replace(one, aggregator=one.aggregator.before())
     return one if one.combiner else None
 
 
 def _multi_reduce(node: MultiReduceNode) -> Node:
-    """All streams as one, each tuple marked with the number of its stream, so that one repartition brings a group
-    together: its fields are the tag, the group fields and then the fields of every stream, null for the others."""
+    """Makes one stream of all, each tuple marked with the number of its stream, so one repartition brings a group
+    together. Its fields are the tag, the group fields, and then the fields of every stream, null for the others."""
     keys = tuple(
         Field(f"group {place}", field.type)
         for place, field in enumerate(select(node.inputs[0].schema, node.groups[0], node.name))

@@ -1,4 +1,4 @@
-"""Rewrites of partition nodes: as few of Spark's exchanges as the meaning needs."""
+"""Rewrites of partition nodes: as few exchanges of Spark as the meaning needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from airflow_trident.plan.nodes import PartitionNode, UnionNode
 
 
 def colocate(sinks: Sinks) -> Sinks:
-    """A union followed, before anything moves, by a node that works on whole partitions needs partition i of every
-    input in one place: a partition node of its own. Elsewhere partitions may simply stand side by side."""
+    """If a node that works on whole partitions follows a union before anything moves, it needs partition i of every
+    input in one place: this adds a partition node. Otherwise partitions may simply stand side by side."""
     whole: set[int] = set()
     for node in reversed(ordered(sinks)):
         if node.whole_partitions or id(node) in whole:
@@ -28,8 +28,8 @@ def colocate(sinks: Sinks) -> Sinks:
 
 
 def collapse(sinks: Sinks) -> Sinks:
-    """Of two repartitions in a row only the second counts; inputs of a union that are partitioned alike are partitioned
-    together.
+    """Of two repartitions in a row only the second counts. If all inputs of a union are partitioned alike, the union is
+    partitioned instead.
 
     A broadcast or a custom grouping repeats tuples, so it stays.
     """
@@ -44,14 +44,15 @@ class _Collapsing:
         if not isinstance(node, PartitionNode):
             return node
         before = node.input
-        if self._readers[id(old.inputs[0])] > 1:  # what others read is there in any case
+        if self._readers[id(old.inputs[0])] > 1:  # other readers need it in any case
             return node
         if isinstance(before, PartitionNode) and not before.grouping.repeats:
             return replace(node, inputs=before.inputs)
         return self._over_union(node, before) if isinstance(before, UnionNode) else node
 
     def _over_union(self, node: PartitionNode, union: UnionNode) -> Node:
-        """What a union's inputs did before is undone by a repartition, or is the same for all and can be done once."""
+        """A repartition undoes what the inputs of a union did before, or they all did the same, which can be done
+        once."""
         parts = [one for one in union.inputs if isinstance(one, PartitionNode) and not one.grouping.repeats]
         if node.grouping is Grouping.COLOCATED:
             how = _alike(union, parts)
@@ -65,7 +66,7 @@ class _Collapsing:
 
 
 def _alike(union: UnionNode, parts: list[PartitionNode]) -> tuple[Grouping, tuple[str, ...]] | None:
-    """How all inputs are partitioned, in the names of the union; None if not all are, or not alike."""
+    """How all inputs are partitioned, in the names of the union; None if not all are, or not all alike."""
     if len(parts) != len(union.inputs):
         return None
     kinds = {one.grouping for one in parts}

@@ -1,4 +1,4 @@
-"""A rewrite: fields that nobody uses are left out, from the source on."""
+"""A rewrite: leaves out fields that nobody uses, from the source on."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from airflow_trident.plan.graph import Sinks, ordered, rebuilt
 
 
 def prune(sinks: Sinks) -> Sinks:
-    """Sources, projections and unions give only what is used; before a repartition a projection drops the rest.
+    """Sources, projections and unions give only used fields; before a repartition a projection drops the rest.
     Projections that drop nothing are removed."""
     used = _used(sinks)
     return rebuilt(sinks, lambda old, node: node.narrowed(used[id(old)]))
 
 
 def _used(sinks: Sinks) -> dict[int, frozenset[str]]:
-    """Of every node, by `id`, the fields that its readers need."""
+    """The fields that the readers of each node need, by the node's `id`."""
     used: dict[int, frozenset[str]] = {}
     for node in reversed(ordered(sinks)):
         own = used.get(id(node), frozenset())

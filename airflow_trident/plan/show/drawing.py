@@ -1,4 +1,5 @@
-"""The compiled plan as a picture: stages in columns by their distance from a source, arrows from stage to stage."""
+"""The compiled plan as a picture: stages in columns by their distance from a source, with arrows from stage to
+stage."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def _columns(plan: Plan) -> list[dict[str, _Box]]:
 
 
 def _levels(plan: Plan) -> list[tuple[str, tuple[Stage, ...]]]:
-    """The stages of each level, and the beginning of their names."""
+    """The stages of each level, with the beginning of their names."""
     commit = [(f"commit phase {number}, stage", level.stages) for number, level in enumerate(plan.commit, 1)]
     return [("stage", plan.stages), *commit]
 

@@ -1,4 +1,4 @@
-"""Plans for people and programs. Deterministic: golden files are compared with it; the digest is made of it."""
+"""Plans for people and programs. Deterministic: golden files are compared with it, and the digest is made from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from airflow_trident.types import ddl
 
 
 class PlanFormat(StrEnum):
-    """TEXT: the logical, rewritten and compiled plan. MERMAID, SVG: a picture of the last one. JSON: all three."""
+    """TEXT: the logical, rewritten and compiled plan. MERMAID, SVG: a picture of the compiled plan. JSON: all three
+    plans."""
 
     TEXT = "text"
     MERMAID = "mermaid"
@@ -24,7 +25,7 @@ class PlanFormat(StrEnum):
 
 
 def explain(plan: Plan, format: PlanFormat | str = PlanFormat.TEXT) -> str:
-    """What a topology means, and what runs."""
+    """The meaning of a topology, and what runs."""
     return {PlanFormat.TEXT: _text, PlanFormat.MERMAID: _mermaid, PlanFormat.SVG: svg, PlanFormat.JSON: _json}[
         PlanFormat(format)
     ](plan)
@@ -64,7 +65,7 @@ def _commit_lines(plan: Plan) -> list[str]:
 
 
 def stage_lines(stage: Stage) -> list[str]:
-    """A stage as text: where its tuples come from, its nodes, and what it is staged for."""
+    """A stage as text: where its tuples come from, its nodes, and its sinks."""
     stages = f"stage{'s' * (len(stage.upstreams) > 1)} {' + '.join(map(str, stage.upstreams))}"
     begin = begin_of(stage.source) if stage.source else f"from {stages}"
     if stage.of_batches is not None:
@@ -78,7 +79,7 @@ def stage_lines(stage: Stage) -> list[str]:
 
 
 def _said(stage: Stage) -> str:
-    """Hints and resources, where there are any."""
+    """Hints and resources, if there are any."""
     said = [f"{stage.partitions} partitions"] if stage.partitions else []
     said += [f"at most {stage.at_most} partitions"] if stage.at_most else []
     said += [f"{stage.cpu_percent:g} % of a core"] if stage.cpu_percent else []
@@ -96,9 +97,8 @@ def _mermaid(plan: Plan) -> str:
 
 
 def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict[str, str]) -> list[str]:
-    """
-    :param s: begins the identifiers of stages.
-    :param sources: source name -> the identifier of what it comes from, if that is drawn already.
+    """:param s: the beginning of the identifiers of stages.
+    :param sources: source name -> the identifier of its origin, if that is drawn already.
     """
     lines: list[str] = []
     for stage in stages:

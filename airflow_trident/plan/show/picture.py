@@ -1,4 +1,4 @@
-"""The rewritten plan as a :class:`PlanPicture`: the same plan gives the same one."""
+"""The rewritten plan as a :class:`PlanPicture`: equal plans give equal pictures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from airflow_trident.protocol.plan_picture import BoxKind, PlanBox, PlanPicture
 
 MOST_BOXES = 200
 MOST_CHARACTERS = 300
-"""Of what a box says: the rest is in ``airflow trident plan``."""
+"""The most characters in a box; ``airflow trident plan`` shows the rest."""
 
 
 def picture_of(plan: Plan) -> PlanPicture:
-    """What runs, from spouts to states; what follows from the new values of a state comes behind that state."""
+    """What runs, from spouts to states; what follows from the new values of a state comes after that state."""
     nodes = ordered(plan.rewritten)
     boxes = tuple(map(_box, nodes[:MOST_BOXES]))
     return PlanPicture(digest=plan.digest, boxes=boxes, left_out=len(nodes) - len(boxes))
@@ -30,7 +30,7 @@ def _box(node: Node) -> PlanBox:
 
 
 def _name(node: Node) -> str:
-    """A stream and a state may be called alike."""
+    """A stream and a state may have the same name."""
     return f"state {node.name}" if isinstance(node, PersistNode) else node.name
 
 

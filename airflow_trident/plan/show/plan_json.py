@@ -43,14 +43,14 @@ def _coalesces(plan: Plan) -> dict[str, Any] | None:
 
 
 def _nodes(sinks: Sinks) -> list[dict[str, Any]]:
-    """Each after its inputs."""
+    """All nodes, each after its inputs."""
     nodes = ordered(sinks)
     streams = {node.name for node in nodes if isinstance(node, SourceNode)}
     return [_node(node, streams) for node in nodes]
 
 
 def _node(node: Node, streams: Set[str] = frozenset()) -> dict[str, Any]:
-    """:param streams: names that no state may have here: a stream and a state may be called alike."""
+    """:param streams: names that no state may have here, because a stream and a state may have the same name."""
     found: dict[str, Any] = {
         "name": _name(node, streams),
         "kind": type(node).__name__.removesuffix("Node"),

@@ -1,4 +1,4 @@
-"""Graphs of nodes as indented text. The digest of a plan is made of it."""
+"""Graphs of nodes as indented text. The digest of a plan is made from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def logical_text(topology: str, sources: tuple[SourceNode, ...], sinks: tuple[No
 
 
 def trees(sources: tuple[Node, ...], sinks: tuple[Node, ...]) -> list[str]:
-    """One tree per source; a node with several inputs stands below the first of them in full."""
+    """One tree per source; a node with several inputs stands in full below the first of them."""
     children: dict[int, list[Node]] = {}
     seen: set[int] = set()
     waiting: list[Node] = list(sinks)
