@@ -1,4 +1,4 @@
-"""What every test may use: one real ZooKeeper server for all of them, and a place of one's own in it."""
+"""Fixtures for every test: one real ZooKeeper server for all of them, and a root of its own in it for each test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fixtures.spark import (  # noqa: F401 - fixtures for all
 )
 from tests.fixtures.standalone import spark_master  # noqa: F401 - a fixture for all
 
-# How fast a machine is says nothing about whether the code is right.
+# The speed of a machine says nothing about whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("patient")
 
@@ -36,7 +36,7 @@ FIRST = (
     *("tests/system/", "tests/simulation/", "tests/contracts/test_engine.py", "tests/integration/test_ten_minutes.py"),
     *("tests/integration/test_submitted_drain.py", "tests/integration/test_spark_server.py"),
 )
-"""One file goes to one process as a whole: those that take minutes begin first, so that no process ends alone."""
+"""Files that take minutes begin first, because one file goes to one process: otherwise one process would end late."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """A running server; its address is `.hosts`. Tests that stop or kill a server start one of their own."""
+    """A running server; its address is `.hosts`. A test that stops or kills a server starts its own."""
     server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), heap_mb=512)
     server.start()
     try:
@@ -59,5 +59,5 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooK
 
 @pytest.fixture
 def ledger_root() -> str:
-    """A root for ledgers that nobody else uses."""
+    """A root for ledgers that no other test uses."""
     return f"/test-{uuid.uuid4().hex[:12]}"

@@ -1,8 +1,10 @@
-"""A disk that loses power: what writers do to files is recorded, and what was never synced is left out of what remains.
+"""A disk that loses power. It records what writers do to files; a copy of what survives lacks all that was never
+synced.
 
-As POSIX promises and no more: the content of a file is there once the file was synced, the entries of a folder (names
-that were added, renamed, linked or removed) once that folder was synced. An entry survives without the content it
-points to, and a content without any name is lost. What was there before the recording began is on the disk.
+It promises what POSIX promises, and no more: the content of a file survives once the file was synced; the entries of a
+folder (names that were added, renamed, linked or removed) survive once that folder was synced. An entry survives
+without the content that it points to, and a content without any name is lost. What was there before the recording is on
+the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import pytest
 
 
 class Disk:
-    """Records what happens below `root`. `survivors` makes a copy with what a power cut at this moment leaves."""
+    """Records what happens below `root`. `survivors` makes a copy of what a power cut at this moment leaves."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)

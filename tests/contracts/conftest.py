@@ -1,4 +1,4 @@
-"""Which of the contract tests every change runs: each promise over each kind of implementation, but not every product
+"""The contract tests that every change runs: each promise over each kind of implementation, but not every combination
 of the two. `make contracts` runs all of them."""
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LOSSY = (
 """Each test of the ledger runs over one of these, always the same one; the simulation loses answers everywhere."""
 
 LARGE = ("oracle", "znodes in memory", "real ZooKeeper")
-"""Where metadata of several chunks come and go: they are written in the same step as everything else. What is larger
-than ZooKeeper takes in one request goes to the real one only: nobody else has that limit."""
+"""Ledgers for the tests of metadata with several chunks, which are written in the same step as everything else.
+Metadata that are larger than one request to ZooKeeper go only to the real one, because only it has that limit."""
 LARGEST_BYTES = 1_500_000
 
 FORGETFUL = " that loses its answers"
-"""States so named repeat every apply, which T2 is about. What a store makes of values is the same then: there one of
-them is enough."""
+"""States with this name repeat every apply, which T2 is about. Stores treat values in the same way then, so for tests
+of values one of these states is enough."""
 OF_VALUES = ("test_state_values.py", "test_opaque_states.py")
 SEEDS = 2
-"""Of random orders over each store; the simulation plays more of them with the decision that all stores share."""
+"""Random orders over each store; the simulation plays more of them with the decision that all stores share."""
 
 
 @pytest.fixture(params=LEDGERS)
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_for_all(item: Any) -> bool:
-    """Does only `make contracts` run it?"""
+    """Does only `make contracts` run the test?"""
     if not hasattr(item, "callspec") or item.path.parent.name != "contracts":
         return False
     params = [one for one in item.callspec.params.values() if isinstance(one, str)]

@@ -1,8 +1,8 @@
-"""The ledger as plain Python: what it means, with nothing in between.
+"""The ledger as plain Python, which defines what a ledger means.
 
-The contract suite checks it as it checks the product's ledgers, and `tests/integration/test_ledger_model.py` compares
-them with it step by step. It answers as :class:`~airflow_trident.ledger.base.Ledger` does, and is none.
-Threads may share it.
+The contract suite checks it like the product's ledgers, and `tests/integration/test_ledger_model.py` compares those
+with it step by step. It gives the same answers as a :class:`~airflow_trident.ledger.base.Ledger`, but does not derive
+from it. Threads may share it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ KEPT_CLAIMS = 10_000
 class OracleLedger(OracleStates, OracleGroups):
     """See :class:`~airflow_trident.ledger.base.Ledger` for what each call promises.
 
-    :param keep_claims: how many transactions back claim keys are kept.
+    :param keep_claims: claim keys of this number of last transactions are kept.
     """
 
     def __init__(self, topology_name: str, *, keep_claims: int = KEPT_CLAIMS) -> None:

@@ -1,4 +1,4 @@
-"""The part of the oracle for groups: what their members would do one after the other, or nothing."""
+"""The part of the oracle for groups: all that their members would do one after the other, or nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLACES = (
 
 
 class OracleGroups:
-    """What :class:`~tests.oracle.ledger.OracleLedger` adds itself to."""
+    """A base of :class:`~tests.oracle.ledger.OracleLedger`."""
 
     _changed: threading.Condition
     _committed: int

@@ -1,4 +1,4 @@
-"""The part of the oracle for what a person or a look at the states says, and its lists."""
+"""The part of the oracle for decisions of a person, or after a look at the states, and its lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_trident.protocol.txids import Txids
 
 
 class OracleStates:
-    """What :class:`~tests.oracle.ledger.OracleLedger` adds itself to."""
+    """A base of :class:`~tests.oracle.ledger.OracleLedger`."""
 
     topology_name: str
     _changed: threading.Condition

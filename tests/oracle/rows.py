@@ -1,7 +1,7 @@
-"""The oracle: an engine in plain Python, row by row. It defines what every engine must give (E1).
+"""The oracle: an engine in plain Python, row by row. It defines the result that every engine must give (E1).
 
-Nothing here is fast, and nothing is left out: rows are spread over partitions, so that what is partition-local can be
-told from what is not.
+It need not be fast, but it is complete: it spreads rows over partitions, so a test can tell what is local to a
+partition.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Partition = list[Row]
 
 
 class OracleEngine(Engine):
-    """Runs a plan on `partitions` partitions, where the plan does not say how many."""
+    """Runs a plan on `partitions` partitions, unless the plan gives a number."""
 
     name = "oracle"
 
@@ -78,7 +78,7 @@ class OracleEngine(Engine):
         return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
 
     def tables(self, job: Job, rows_read: Counter[str] | None = None) -> Iterator[tuple[str, pa.Table]]:
-        """What comes to each sink, staged nowhere.
+        """The rows for each sink, not staged.
 
         :param rows_read: gets the number of tuples of each source.
         """
@@ -143,7 +143,7 @@ class OracleEngine(Engine):
 
 
 def _targets(how: PartitionNode, count: int) -> Callable[[int, Row], Iterable[int]]:
-    """From the number of a tuple and the tuple to its partitions."""
+    """A function from the number of a tuple, and the tuple, to its partitions."""
     if how.grouping.gathers:
         return lambda _, __: (0,)
     if how.grouping is Grouping.SHUFFLE:
@@ -158,11 +158,11 @@ def _targets(how: PartitionNode, count: int) -> Callable[[int, Row], Iterable[in
 
 
 def _text(key: Any) -> str:
-    """Equal keys as equal texts, the same in every process: Python salts its own hashes."""
+    """Equal keys as equal texts, the same in every process, because Python salts its own hashes."""
     if isinstance(key, list | tuple):
         return f"({','.join(map(_text, key))})"
     if isinstance(key, float):
-        return repr(key + 0.0)  # of both zeros
+        return repr(key + 0.0)  # the same for both zeros
     if isinstance(key, Decimal):
         return str(key.normalize())
     if isinstance(key, datetime.datetime):
@@ -171,7 +171,7 @@ def _text(key: Any) -> str:
 
 
 def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:
-    """Partition i of every input, one after the other."""
+    """Partition i of all inputs, one after the other."""
     united: list[Partition] = [[] for _ in range(max(map(len, inputs)))]
     for number, (node, takes, partitions) in enumerate(zip(union.inputs, union.takes, inputs, strict=True)):
         places = [None if name is None else node.fields.index(name) for name in takes]
@@ -185,7 +185,7 @@ def _united(union: UnionNode, inputs: list[list[Partition]]) -> list[Partition]:
 
 
 def _run(stage: Stage, job: Job, index: int, count: int, rows: Iterable[Row]) -> Partition:
-    """All processors of a stage over one partition."""
+    """Run all processors of a stage over one partition."""
     context = OperationContext(
         partition_index=index, num_partitions=count, txid=job.slot.txid, attempt=job.slot.attempt
     )
@@ -219,7 +219,7 @@ def _node(node: Node, rows: Iterable[Row], context: OperationContext) -> Iterabl
 
 
 def _vectors(node: EachNode | MapNode | FilterNode, rows: Iterable[Row], context: OperationContext) -> Iterator[Row]:
-    """A vectorised function over a whole partition; it is not called for none."""
+    """A vectorised function over a whole partition. It is not called for an empty one."""
     whole = list(rows)
     reads = node.input.fields if isinstance(node, MapNode) else node.reads
     border = Border(node.name, function_name(node.function), reads, context.txid)

@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def mutants(limit: int, only: str, *, write: bool) -> int:
-    """The table: by which seed is each defect found, and which promise does it break first?"""
+    """Print the table: which seed finds each defect, and which promise is broken first?"""
     from tests.simulation.group_mutants import MUTANTS
     from tests.simulation.mutants import FOUND, FOUND_FILE, first_found
 

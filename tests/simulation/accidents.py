@@ -1,4 +1,4 @@
-"""What happens to the world around the protocol: clocks, stores, and people who delete a topology."""
+"""Accidents in the world around the protocol: clocks, stores, and people who delete a topology."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def clock_moves(world: World, _place: int) -> None:
 
 
 def store_accident(world: World, _place: int) -> None:
-    """A store goes back to an old copy, is gone, or turns out to be two."""
+    """A store goes back to an old copy, vanishes, or turns out to be two."""
     if not world.kind.stores or not world.judge.done or world.judge.damaged:
         return
     name = world.random.choice(sorted(world.stores[0]))
@@ -37,7 +37,8 @@ def store_accident(world: World, _place: int) -> None:
 
 
 def topology_removed(world: World, _place: int) -> None:
-    """A person follows "Remove a topology" while no task runs; what is queued, or cleared later, finds another life."""
+    """A person follows "Remove a topology" while no task runs. Tasks that are queued, or cleared later, find another
+    incarnation."""
     if not world.kind.lives or world.at_work > 1 or world.judge.next_txid < 2 or world.removals >= 2:
         return
     world.note("the topology is removed, with its states and staging folders")

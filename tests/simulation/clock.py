@@ -1,4 +1,4 @@
-"""Time as a history has it: a step takes a second. The clock on the wall may be set back or forward."""
+"""The time in a history: a step takes a second. The wall clock may be set back or forward."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BEGAN_MS = 1_700_000_000_000
 
 
 class SimTime:
-    """Stands for the module `time`.
+    """Replaces the module `time`.
 
-    `wrong_s`: how far the clock on the wall of the process at work is off.
+    `wrong_s`: the error of the wall clock of the present process.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -42,7 +42,7 @@ class SimTime:
 
 @contextmanager
 def instead_of_time(clock: SimTime) -> Iterator[None]:
-    """The modules of the package that read a clock read this one."""
+    """All modules of the package that read a clock read this one."""
     with ExitStack() as stack:
         for module in _modules():
             stack.enter_context(mock.patch.object(module, "time", clock))

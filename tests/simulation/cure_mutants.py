@@ -1,5 +1,5 @@
-"""Deliberate defects in what brings a topology back: states behind their ledger, commits that are taken back, holes of
-what may still come, commits that are taken over; see `mutants`."""
+"""Deliberate defects in the code that repairs a topology: states behind their ledger, commits that are taken back,
+holes of transactions that may still come, commits that are taken over; see `mutants`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["MUTANTS"]
 
 
 def _anything(*_: Any, **__: Any) -> None:
-    """Whatever a state holds is enough."""
+    """Accepts whatever a state holds."""
 
 
 @mutant("nobody notices a state that is behind its ledger", "stores")

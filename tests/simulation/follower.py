@@ -1,5 +1,5 @@
-"""The production client of ZooKeeper on a server that lags behind: a stand-in for kazoo only, so that what the client
-asks for before it reads decides how new its answers are."""
+"""The production client of ZooKeeper on a server that lags behind. Only kazoo is replaced, so the requests that the
+client sends before it reads decide how new its answers are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED = {
 
 
 class Follower:
-    """A server that applies the writes of its leader some time later."""
+    """A server that applies the writes of its leader later."""
 
     def __init__(self, leader: SimTree) -> None:
         self.leader = leader
@@ -35,7 +35,7 @@ class Follower:
         self.applied = 0
 
     def catch_up(self, writes: int | None = None) -> None:
-        """:param writes: at most so many; None: all."""
+        """:param writes: apply at most this number; None: all."""
         upto = len(self.leader.log) if writes is None else self.applied + writes
         for ops in self.leader.log[self.applied : upto]:
             self.own.apply(ops)
@@ -54,7 +54,7 @@ class FollowerZNodes(ZooKeeperZNodes):
         return self._kazoo
 
     def _replace(self, client: Any) -> None:
-        """Another client is as good as this one."""
+        """Does nothing: another client is as good as this one."""
 
     def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
         return self._leader.wait_for_change(seen, timeout_s)
@@ -74,7 +74,7 @@ class Answer:
 
 
 class SimKazoo:
-    """What :class:`ZooKeeperZNodes` calls of a KazooClient: reads are the follower's, writes the leader's."""
+    """The part of KazooClient that :class:`ZooKeeperZNodes` calls: reads from the follower, writes to the leader."""
 
     client_state = "CONNECTED"
 
@@ -140,7 +140,7 @@ class SimTransaction:
             return Answer(self._refusals(error))
         except OutcomeUnknownError:
             return Answer(kz.ConnectionLoss())
-        self._client.follower.catch_up()  # who answers a write has it
+        self._client.follower.catch_up()  # the server that answers a write has applied it
         return Answer([None] * len(self._ops))
 
     def _refusals(self, error: WriteRefusedError) -> Sequence[Exception]:

@@ -1,4 +1,4 @@
-"""What processes do with groups of transactions: begin, process, commit them together, alone, or in another cut."""
+"""Jobs with groups of transactions: processes begin, process and commit them together, alone, or in another cut."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.simulation.world import MOST_TOGETHER, World
 
 RUNS = 8
 MERGED = 0.5
-"""So many passes merge by key what they stage, where they do not fail."""
+"""The share of passes that merge their staged rows by key, unless they fail."""
 UNREADABLE = 0.15
-"""So many groups are emitted again once their gate is open."""
+"""The share of groups that are emitted again although their gate is open."""
 
 
 def coordinate_group(world: World, ledger: ZNodeLedger) -> None:
-    """Several runs' transactions in one step."""
+    """Begin transactions of several runs in one step."""
     claims = _claims(world)
     ledger.register(world.topology.definition())
     require_agreement(ledger, world.topology)
@@ -63,7 +63,7 @@ def _begun(world: World, claims: Sequence[Claim], result: BeginManyResult) -> No
 
 
 def _run_from(world: World, ledger: ZNodeLedger, *wanted: Status) -> list[TxRecord]:
-    """Consecutive transactions, over SKIPPED ones, some of which may have changed since."""
+    """Consecutive transactions, passing over SKIPPED ones; some may have changed since."""
     records = [tx for tx in ledger.transactions(ledger.view(0).pointer.committed + 1) if not tx.status.lets_others_pass]
     first = world.random.randrange(len(records)) if records and world.random.random() < 0.3 else 0
     found: list[TxRecord] = []
@@ -75,7 +75,7 @@ def _run_from(world: World, ledger: ZNodeLedger, *wanted: Status) -> list[TxReco
 
 
 def emit_group(world: World, ledger: ZNodeLedger) -> None:
-    """A pass; one that fails is run again in halves, each under attempts of its own."""
+    """One pass. If it fails, it is run again in halves, under new attempts."""
     records = _run_from(world, ledger, Status.PROCESSING, Status.PROCESSED, Status.FAILED)
     if records:
         _pass(world, ledger, [record.txid for record in records])
@@ -124,7 +124,7 @@ def _staged(world: World, ledger: ZNodeLedger, started: Sequence[TxRecord]) -> N
 
 
 def commit_group(world: World, ledger: ZNodeLedger) -> None:
-    """Whoever comes, for whatever stands at its gate, or waits for it, in a cut of his own."""
+    """Any process may commit all that waits for its gate or has passed it, in a cut of its own."""
     records = _run_from(world, ledger, Status.PROCESSED, Status.COMMITTING)
     if records:
         tickets = ledger.gate_many([record.txid for record in records], owner="simulated")
@@ -134,7 +134,7 @@ def commit_group(world: World, ledger: ZNodeLedger) -> None:
 def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTicket]) -> None:
     reached(Milestone.GATE_OPENED, tickets[-1].txid)
     if any(one.late for one in tickets):
-        return  # skipped and replayed since: they go alone
+        return  # skipped and replayed since: each goes alone
     try:
         _apply(world, tickets)
     except StagingError as error:
@@ -150,7 +150,7 @@ def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTi
 
 
 def _committed_and_begun(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTicket]) -> None:
-    """As a drain does, which begins the first attempts, too; it may be killed before these do anything."""
+    """Like a drain, which also begins the first attempts; it may be killed before these do anything."""
     claims = _claims(world)
     both = ledger.committed_and_begin(
         tickets,
@@ -177,7 +177,7 @@ def _apply(world: World, tickets: Sequence[CommitTicket]) -> None:
                 rows = area.read_each(manifests[path], attempts, sink.name, sink.schema)
                 if len(rows) < len(attempts) and len(parts) > 1:
                     raise StagingError("some of them were merged by key, others not", "")
-                found.update(zip(attempts, rows, strict=False))  # one of all of them: that of the first
+                found.update(zip(attempts, rows, strict=False))  # rows of all members are with the first one
             batches = [found[one.txid] for one in tickets if one.txid in found]
             states.opened()[sink.name].apply_group(tickets, batches)
             reached(Milestone.APPLIED, tickets[-1].txid)

@@ -1,4 +1,4 @@
-"""Deliberate defects of what goes together: markers, fences, attempts and staged batches of groups; see `mutants`."""
+"""Deliberate defects in the code for groups: markers, fences, attempts and staged batches; see `mutants`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.simulation.pieces import SimArea
 __all__ = ["MUTANTS"]
 
 SLOWLY = 60
-"""So many steps others take meanwhile."""
+"""How many steps others may take in between."""
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     def group_of(self: Any, waiting: Any) -> Any:
         found = original(self, waiting)
-        self.ledger.znodes.scheduler.doze(SLOWLY)  # a folder that answers slowly: any history has it now and then
+        self.ledger.znodes.scheduler.doze(SLOWLY)  # a folder that answers slowly, as in any history now and then
         return found
 
     original = GroupCommitter._group_of

@@ -1,4 +1,4 @@
-"""One history: processes of an imagined Airflow that run the production code against each other, then a clean end.
+"""One history: processes of a simulated Airflow run the production code against each other, then comes a clean end.
 
 python -m tests.simulation 4711        runs one seed and prints what happened
 """
@@ -31,7 +31,7 @@ MID_COMMIT = (Milestone.GATE_OPENED, Milestone.APPLIED)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a history. `broken` is empty if every promise held."""
+    """The result of a history. `broken` is empty if every promise held."""
 
     seed: int
     broken: str
@@ -41,7 +41,7 @@ class Verdict:
 
 
 def work(world: World, place: int, do_one: Callable[[World, int], None]) -> None:
-    """A slot of the scheduler: one process after another."""
+    """One slot of the scheduler: it runs one process after another."""
     for _ in range(world.random.randint(*JOBS_PER_WORKER)):
         world.scheduler.step(safe=True)
         if world.calm:
@@ -51,7 +51,7 @@ def work(world: World, place: int, do_one: Callable[[World, int], None]) -> None
 
 @contextmanager
 def instead_of_the_world(world: World) -> Iterator[None]:
-    """Production code, but for the disk: what happens at milestones, and the staging folder are simulated."""
+    """Production code, except for the disk: milestones and the staging folder are simulated."""
 
     def point(where: Milestone, txid: int) -> None:
         world.note(f"milestone {where} of {txid}")
@@ -80,7 +80,7 @@ def instead_of_the_world(world: World) -> Iterator[None]:
 
 
 def _stops_halfway(world: World) -> None:
-    """A committer that somebody gives up, and that wakes up when its commit was taken back."""
+    """A committer that somebody gives up, and that wakes up after its commit was taken back."""
     luck = world.random.random()
     if luck < 0.15:
         raise Killed
@@ -89,7 +89,7 @@ def _stops_halfway(world: World) -> None:
 
 
 def _remembering(decode: Callable[..., Any]) -> Callable[..., Any]:
-    """Frozen records need decoding once: that is half of what a history costs."""
+    """Decodes each record only once, which saves half of the time of a history; records are frozen."""
     known: dict[tuple[bytes, str], Any] = {}
 
     @functools.wraps(decode)
@@ -103,7 +103,7 @@ def _remembering(decode: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def play(seed: int, kind: str = "transactional") -> Verdict:
-    """Play the history of a seed: always the same one."""
+    """Play the history of a seed. The same seed always gives the same history."""
     world = world_of(seed, KINDS[kind])
     broken = ""
     do_one = jobs.do_one
@@ -122,7 +122,7 @@ def play(seed: int, kind: str = "transactional") -> Verdict:
             world.scheduler.play(bodies)
         except Broken as error:
             broken = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, no interleaving may lead to it
+        except Exception as error:  # noqa: BLE001 - no interleaving may lead to any such error
             broken = f"P11: {type(error).__name__}: {error}"
     if world.scheduler.out_of_steps and not broken:
         broken = f"P9: no end after {MAX_STEPS} steps"

@@ -1,4 +1,4 @@
-"""What processes do to each other: the verbs of the protocol, the commands of people, and accidents."""
+"""The jobs of processes: the verbs of the protocol, the commands of people, and accidents."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def backfill(world: World, ledger: ZNodeLedger) -> None:
 
 
 def replay(world: World, ledger: ZNodeLedger, selection: Selection) -> list[int]:
-    """The command; who is killed at it types it again some time. What was left to somebody who seems to be at work."""
+    """The command. A person who is killed at it types it again later. Returns what was left to others still at work."""
     left = []
     work = Backfill(
         ledger=ledger,
@@ -132,7 +132,7 @@ def taken_back(world: World, ledger: ZNodeLedger) -> None:
 
 
 def give_back(world: World, ledger: ZNodeLedger) -> None:
-    """A person takes a commit back that seems to succeed never."""
+    """A person takes back a commit that seems never to succeed."""
     begun = [tx.txid for tx in ledger.transactions() if tx.touched and tx.status is not Status.COMMITTED]
     if not begun:
         return
@@ -151,7 +151,7 @@ def give_back(world: World, ledger: ZNodeLedger) -> None:
 
 
 def fail(world: World, ledger: ZNodeLedger) -> None:
-    """A failure callback that comes at any time, from any attempt."""
+    """A failure callback, which may come at any time from any attempt."""
     txid = _some_txid(world)
     if txid is None:
         return
@@ -178,7 +178,7 @@ def lose_staged(world: World, ledger: ZNodeLedger) -> None:
 
 
 def deliver(world: World, ledger: ZNodeLedger) -> None:
-    """A write that was under way for long arrives; sessions of the dead end."""
+    """A write that was delayed for long arrives; sessions of dead processes end."""
     world.expire_sessions()
     if world.tree.held:
         world.note("a late write arrives")
@@ -198,18 +198,18 @@ JOBS: dict[Job, float] = {
     deliver: 1,
 }
 AT_WORK = (coordinate, emit, commit_one, backfill, taken_back, *GROUP_JOBS)
-"""Who is at one of these is not there any more when the ledger is restored: a step that was decided before fits the
-restored ledger by accident, since its version numbers come again."""
+"""Processes in these jobs must be gone when the ledger is restored. A step that they decided before could fit the
+restored ledger by accident, because its version numbers are used again."""
 RIGHT: dict[Job, Errors] = {
     command: (UnknownTopologyError,),
     taken_back: (UnknownTopologyError,),
     **dict.fromkeys(GROUP_JOBS, (UnknownTopologyError, TransitionError)),
 }
-"""They look first, and find later that there was no topology yet, or that somebody was faster."""
+"""They look first, and may find later that there was no topology yet, or that another process was faster."""
 
 
 def do_one(world: World, place: int) -> None:
-    """One process of a worker."""
+    """Run one process of a worker."""
     weights = {**JOBS, **GROUP_JOBS} if world.kind.groups else JOBS
     job = world.random.choices(list(weights), [weight * _often(world, job) for job, weight in weights.items()])[0]
     world.at_work += job in AT_WORK
@@ -226,7 +226,8 @@ def do_one(world: World, place: int) -> None:
 
 
 def _often(world: World, job: Job) -> float:
-    """In rough histories people skip and replay a lot; coordinators are who lives through a restore."""
+    """In rough histories people skip and replay a lot. Coordinators run more often in histories with a restore, because
+    only they survive it."""
     if job is skip and world.kind.ordered:
         return 0.2 * world.rough
     if job is coordinate and world.kind.restores:
@@ -243,7 +244,7 @@ def expected(world: World, what: str, error: TridentError, also: Errors = ()) ->
     world.note(f"{what}: {type(error).__name__} {error.message}")
     fine: Errors = (RetryableError, FencedError, UserCodeError, *also)
     if world.judge.restored:
-        fine += (CorruptError, TransitionError)  # attempts and txids are given out a second time
+        fine += (CorruptError, TransitionError)  # attempts and txids are used a second time
     if isinstance(error, ConfigurationError) and "was emitted again" in error.message and world.loses_staged:
         return
     if isinstance(error, LateBatchError):
@@ -255,13 +256,14 @@ def expected(world: World, what: str, error: TridentError, also: Errors = ()) ->
 
 
 def expected_text(world: World, detail: str) -> None:
-    """The same for an error that is only told."""
+    """:func:`expected` for an error that is only reported as text."""
     if "depends on the order" in detail and not world.judge.skips:
         world.judge.broken("P6", f"nothing was ever skipped, and yet: {detail}")
 
 
 def _accident(world: World) -> None:
-    """The ledger is copied, and put back later, while nobody is at work but coordinators that looked at the states."""
+    """The ledger is copied, and restored later, while nobody is at work except coordinators that have read the states
+    before."""
     if not world.kind.restores or world.at_work:
         return
     if world.copy is None and world.judge.next_txid > 1 and world.random.random() < 0.3:
@@ -276,7 +278,7 @@ def _accident(world: World) -> None:
 
 
 def _begin_without_a_look(world: World) -> None:
-    """Coordinators that had looked at the states before the restore."""
+    """Coordinators that read the states before the restore begin transactions."""
     coordinator = world.topology.spouts["records"].coordinator()
 
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:

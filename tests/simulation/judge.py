@@ -1,4 +1,4 @@
-"""Watches every step of a history and knows the promises P1 to P10. The first broken one ends the history."""
+"""Watches every step of a history and checks the promises P1 to P10. The first broken promise ends the history."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tests.simulation.pieces import batch_of
 from tests.simulation.stores import Rows, Store
 
 ATTEMPTS_OF_ONE = 20
-"""So often a process may try one transaction; a drain tries each some times, and opaque ones lose their batch."""
+"""The most attempts of one process at one transaction: a drain makes several, and opaque ones lose their batch."""
 
 
 LEFT_S = 60
-"""So long a commit is left to whoever began it."""
+"""A commit is left to the process that began it for this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One sweep of a committer that takes nothing over: its own transaction, and the step at which it began."""
+    """One sweep of a committer that takes nothing over: its own transaction, and the step at which the sweep began."""
 
     own: int
     began: int
@@ -39,16 +39,17 @@ class Broken(BaseException):
 @dataclass
 class Judge:
     """
-    :param restored: the ledger was put back to an old copy: it knows less than the states from then on.
-    :param group: so many transactions begin in one step at most.
+    :param restored: the ledger was restored from an old copy: from then on it knows less than the states.
+    :param group: at most this number of transactions begin in one step.
     :param ordered: the states that depend on the order of batches.
-    :param damaged: a store went back, vanished, or is two: states lack what is COMMITTED, and nobody has noticed yet.
-    :param done: the batch of each COMMITTED transaction, also when its record was pruned.
-    :param skips: something was SKIPPED once.
-    :param first_of: the first transaction that each run and coordinator claimed; `heard`: that it was given, be it one
-        that another task left. `told`: all that coordinators told their runs.
-    :param lost: what states go on without, since nothing could bring it back and a person said so.
-    :param now_ms: the clock of everybody; None where clocks jump.
+    :param damaged: a store went back, vanished, or is two: states lack COMMITTED transactions, and nobody has noticed
+        yet.
+    :param done: the batch of each COMMITTED transaction, also after its record was pruned.
+    :param skips: a transaction was SKIPPED at some time.
+    :param first_of: the first transaction that each run and coordinator claimed; `heard`: the first that it was given,
+        perhaps one that another task left. `told`: all that coordinators gave to their runs.
+    :param lost: transactions that states go on without, because nothing could bring them back and a person said so.
+    :param now_ms: the clock of everybody; None if clocks jump.
     :param step: how many steps of the ledger were applied.
     :param gated: txid -> the step that opened its gate, and the process that did. `workers`: name -> the step that
         listed it, and host/process.
@@ -85,7 +86,7 @@ class Judge:
     workers: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def reborn(self) -> None:
-        """A person deleted the topology: nothing of its former life counts any more."""
+        """A person deleted the topology: nothing of its former incarnation counts any more."""
         self.next_txid, self.pointer, self.exceptions = 1, CommitPointer(committed=0, fence=0), Exceptions()
         self.skips = False
         for kept in (self.records, self.claims, self.attempts, self.done, self.first_of, self.heard, self.told):
@@ -98,7 +99,7 @@ class Judge:
     # ---- the ledger ----------------------------------------------------------------------------------------------
 
     def ledger_step(self, ops: Sequence[Op]) -> None:
-        """One `multi` that was applied: what it changed, and what holds after it."""
+        """Check one applied `multi`: what it changed, and what must hold after it."""
         before, pointer = dict(self.records), self.pointer
         self.step += 1
         self._workers_of(ops)
@@ -122,7 +123,7 @@ class Judge:
             self._batches_follow_each_other()
 
     def _batches_follow_each_other(self) -> None:
-        """Nothing skipped, nothing doubled, as far as the ledger says; those without a batch are the last ones."""
+        """No batch is skipped or doubled in the ledger, and transactions without a batch are the last ones."""
         for txid, record in sorted(self.records.items()):
             before = self.records.get(txid - 1)
             if record.invalidated and (record.staged is not None or record.status.lets_others_pass):
@@ -179,7 +180,7 @@ class Judge:
 
     @staticmethod
     def _is_of(txid: int, attempt: int, manifest: str) -> bool:
-        """Is it that of the attempt? That of a group is in the slot of the last one."""
+        """Is it the manifest of the attempt? The manifest of a group is in the slot of its last transaction."""
         *_, slot, of_attempt, _ = manifest.split("/")
         return int(slot) > txid or (int(slot), int(of_attempt)) == (txid, attempt)
 
@@ -192,20 +193,20 @@ class Judge:
             self.broken("P4", f"attempt {new.attempt} of {new.txid}, {new.status}, is no longer that of {old.owner}")
 
     def _is_of_own_run(self, record: TxRecord) -> None:
-        """An emitter works on the transaction of its own run, in whatever life of the topology it finds itself."""
+        """An emitter works on the transaction of its own run, in whatever incarnation of the topology it is."""
         task = self.process().task
         if task is not None and task.verb == "emit" and not self._is_given(task, record.txid):
             self.broken("P1", f"{task.name} attempts {record.txid}, which belongs to {record.claim.run_id!r}")
 
     def _takes_over(self, txid: int, old: TxRecord) -> None:
-        """A sweep leaves what somebody else commits to him, for some time and while he is alive: else nobody who is
-        slow would ever come to an end."""
+        """A sweep leaves a commit to the process that began it, for some time and while that process is alive:
+        otherwise a slow process would never come to an end."""
         sweep = self.process().sweep
         if old.status is not Status.COMMITTING or sweep is None or sweep.own == txid:
             return
         opened, by = self.gated.get(txid, (self.step, None))
         if opened > sweep.began or by is self.process():
-            return  # it was somebody else's only after the sweep had looked, or is its own, gated with its PROCESSED
+            return  # another process took it only after the sweep had looked, or the sweep's own process gated it
         if self.now_ms is not None:
             age_s = (self.now_ms() - old.times_ms[Status.COMMITTING.value]) / 1000
             if age_s < LEFT_S:
@@ -263,7 +264,7 @@ class Judge:
         if first is not None and first.status.lets_others_pass:
             self.broken("P8", f"the pointer did not pass {first.txid}, which is {first.status}")
         done = sum(record.status is Status.COMMITTED for record in self.records.values())
-        if done > self.retention + max(1, self.max_pending):  # what a step commits it does not prune
+        if done > self.retention + max(1, self.max_pending):  # a step does not prune what it commits
             self.broken("P10", f"{done} committed records are kept instead of {self.retention}")
 
     def _pruned(self, txid: int) -> None:
@@ -319,10 +320,10 @@ class Judge:
             self.broken("P1", f"claim {key} was given {txid} after {self.claims[key]}")
 
     def coordinated(self, task: Any, result: Any, before: Collection[int]) -> None:
-        """A run's first transaction stays its first, however often its coordinator runs again; what another run left
-        may be given to it besides.
+        """A run's first transaction stays its first, however often its coordinator runs again. Besides, the run may be
+        given a transaction that another run left.
 
-        :param before: what was COMMITTED when the coordinator began: nothing that anybody could have left to it.
+        :param before: COMMITTED when the coordinator began, so nobody can have left them to it.
         """
         txids = result if isinstance(result, list) else [result]
         self.told.setdefault(task.run.run_id, set()).update(txids)
@@ -339,19 +340,19 @@ class Judge:
                 self.broken("P1", f"{task.name} has {result} and had {first} before")
 
     def _claimed_by(self, who: tuple[str, str], txid: int) -> bool:
-        """Did this task of this run begin it, though it died before it heard so? A deploy may have renamed it since,
-        and another one given it its name back."""
+        """Did this task of this run begin it, although it died before it heard so? A deploy may have renamed the task
+        since, and another deploy may have given it its name back."""
         mine = (key for key, claimed in self.claims.items() if claimed == txid)
         return any(key.split(":")[1:2] == [who[1]] and key.endswith(f":{who[0]}") for key in mine)
 
     def _is_given(self, task: Any, txid: int) -> bool:
-        """Is the transaction that of the task's run, in this life of the topology?"""
+        """Is it a transaction of the task's run, in this incarnation of the topology?"""
         record, run_id = self.records.get(txid), task.run.run_id
         return record is None or record.claim.run_id == run_id or txid in self.told.get(run_id, ())
 
     def green(self, task: Any, result: Any) -> None:
-        """The success of a committer means that the transactions of its run are COMMITTED; all of them, where it came
-        to one task for each of them and the DAG has one for all by now."""
+        """If a committer succeeds, the transactions of its run are COMMITTED: all of them, if the transaction was given
+        to one task for each of them and the DAG now has one task for all."""
         for txid in result if isinstance(result, list) else [result]:
             if txid not in self.done:
                 self.broken("P8", f"{task.name} succeeds and {txid} is not COMMITTED")
@@ -364,7 +365,7 @@ class Judge:
 
     @staticmethod
     def _has(store: Store, txid: int) -> bool:
-        """From the marker as it is written: what the store itself makes of it is production code, or a mutant."""
+        """Reads the marker as it is written. The store's own reading of it is production code, or a mutant."""
         marker = store.marker
         if marker is None or txid > marker.high:
             return False

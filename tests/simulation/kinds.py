@@ -1,4 +1,4 @@
-"""The kinds of histories: what may happen in each, switched on one by one."""
+"""The kinds of histories, and what may happen in each: every accident is a switch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Kind:
     """What may happen in a history, besides kills, pauses, lost answers, late writes, stores that fail to open,
     duplicates and people's commands.
 
-    `opaque`: the spout is opaque. `restores`: the ledger is restored from an old copy. `tasks`: what runs are the
-    operators, as tasks of an imagined Airflow with tries, clears, deploys, dead workers, drains and backfills, some
+    `opaque`: the spout is opaque. `restores`: the ledger is restored from an old copy. `tasks`: the processes are the
+    operators, as tasks of a simulated Airflow with tries, clears, deploys, dead workers, drains and backfills, some
     with a staging folder of their own or a ZooKeeper server that lags behind, and clocks that move. `ordered`: a state
     depends on the order of batches. `stores`: a store goes back to an old copy, vanishes or is two. `lives`: the
     topology is deleted and created again. `versions`: some processes are of a later version of the package, whose
-    records have a field more. `elsewhere`: what an engine writes does not reach the staging folder. `taken_back`:
-    committers fall asleep, or die, in the middle of commits, which people take back meanwhile. `groups`: several
-    transactions are begun, processed and committed together. `chunks`: some processes keep small staged batches in
-    the ledger, others do not.
+    records have one field more. `elsewhere`: files that an engine writes do not reach the staging folder. `taken_back`:
+    committers fall asleep, or die, in the middle of commits, and people take these commits back. `groups`: several
+    transactions are begun, processed and committed together. `chunks`: some processes keep small staged batches in the
+    ledger, others do not.
     """
 
     opaque: bool = False

@@ -1,4 +1,4 @@
-"""Deliberate defects of the production code: each takes one guard of the protocol away. The simulation must find them.
+"""Deliberate defects of the production code: each removes one guard of the protocol. The simulation must find them.
 
 A mutant that is not found is a hole in the simulation, or a guard that nothing needs.
 """
@@ -35,7 +35,7 @@ Patch = tuple[Any, str, Any]
 
 @dataclass(frozen=True)
 class Mutant:
-    """`patches`: what is replaced; `kind`: of the histories in which it shows."""
+    """`patches`: replacements in the code; `kind`: of the histories in which the defect shows."""
 
     patches: Sequence[Patch]
     kind: str = "transactional"
@@ -51,7 +51,7 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 FOUND_FILE = Path(__file__).with_name("found.json")
 FOUND: dict[str, int] = json.loads(FOUND_FILE.read_text(encoding="utf-8"))
-"""Name of a defect -> the first seed from 0 that finds it, as it was when they were last played."""
+"""Name of a defect -> the first seed from 0 that found it when all were last played."""
 
 
 def mutant(name: str, kind: str = "transactional") -> Callable[[Callable[[], Sequence[Patch]]], None]:
@@ -69,7 +69,7 @@ def first_found(one: Mutant, seeds: Iterable[int]) -> Verdict | None:
 
 
 def sees_only(committer: Committer, names: Collection[str]) -> Committer:
-    """The same committer, for which these states are all that the topology has."""
+    """The same committer, but it sees only these states of the topology."""
 
     class Fewer:
         def __getattr__(self, name: str) -> Any:
@@ -85,7 +85,7 @@ def sees_only(committer: Committer, names: Collection[str]) -> Committer:
 
 
 def _forgiving(admit: Callable[..., Any]) -> Callable[..., Any]:
-    """`admit` that takes any txid that it holds for the same transaction."""
+    """An `admit` that accepts any txid that it takes for the same transaction."""
 
     def admitted(marker: Marker | None, ticket: Any, **named: Any) -> Any:
         if marker is not None and marker.has(ticket.txid) and ticket.fence >= marker.fence:
@@ -244,7 +244,7 @@ def _() -> Sequence[Patch]:
 
 
 def _own_only(self: Committer, own: int, states: Any, take_over: bool, remembered: bool) -> list[int]:
-    """A sweep that has lost its order: without this the gate's order is never asked for in vain."""
+    """A sweep without an order: otherwise the gate's check of the order would never refuse."""
     return [own] if self._try(self.ledger.view(own, remembered=remembered), own, states) else []
 
 

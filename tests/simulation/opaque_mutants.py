@@ -1,4 +1,4 @@
-"""Deliberate defects in what the protocol does about opaque spouts; see `mutants`."""
+"""Deliberate defects in the protocol for opaque spouts; see `mutants`."""
 
 from __future__ import annotations
 

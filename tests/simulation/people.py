@@ -1,5 +1,5 @@
-"""The end of a history: nothing goes wrong any more, and people bring everything to its end, with what they know: the
-lists that `airflow trident ledger list` shows, the tasks that Airflow shows red, and the commands that they typed."""
+"""The end of a history: nothing goes wrong any more, and people bring everything to its end. They use what they know:
+the lists of `airflow trident ledger list`, the tasks that are red in Airflow, and the commands that they typed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.simulation.world import Process, World
 END_ROUNDS = 40
 WORKERS = 3
 PATIENT_ROUNDS = 5
-"""So many runs a person waits whether the tasks of Airflow go on."""
+"""For this number of runs a person waits whether Airflow's tasks go on."""
 
 
 def end(world: World) -> None:
-    """When nothing goes wrong any more, everything gets committed; zombies that wake up then change nothing (P9)."""
+    """When nothing goes wrong any more, everything is committed. Zombies that wake up then change nothing (P9)."""
     try:
         while world.scheduler.others_at_work():
             world.scheduler.step()
@@ -87,11 +87,11 @@ def _settle(world: World) -> None:
 
 
 def _rebuild(world: World, ledger: ZNodeLedger) -> None:
-    """A person reads what is refused, and follows the cure; what is lost, they go on without."""
+    """A person reads the refusal and follows its cure; the states go on without what is lost."""
     world.judge.two = False
 
     def engine() -> SimEngine:
-        return SimEngine(world.area(), lambda slot: None, 0.0)  # the same attempt again, and nobody's new one
+        return SimEngine(world.area(), lambda slot: None, 0.0)  # repeats an attempt, so it begins none
 
     work = Rebuild(ledger=ledger, topology=world.topology, engine=engine, staging_root=gettempdir())
     for name, txids in work.run(dry_run=True).lost.items():
@@ -102,12 +102,12 @@ def _rebuild(world: World, ledger: ZNodeLedger) -> None:
         world.note(f"lost: {error.message}")
         done = work.run(accept_loss="a person said so")
     world.note(f"rebuilt: {done}")
-    world.total += 2  # what comes next must find the states whole
+    world.total += 2  # the next transactions must find the states whole
     world.judge.damaged = False
 
 
 def _one_more(world: World, ledger: ZNodeLedger, number: int) -> bool:
-    """The next scheduled run. True: the source has nothing new."""
+    """Run the next scheduled run. True: the source has nothing new."""
     if world.kind.tasks:
         from tests.simulation import shell_jobs
 
@@ -117,7 +117,7 @@ def _one_more(world: World, ledger: ZNodeLedger, number: int) -> bool:
 
 
 def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
-    """What a person types who sees the lists: the same commands again, then what the lists ask for."""
+    """The commands of a person who sees the lists: first the same commands again, then those that the lists ask for."""
     again, world.commands = world.commands, []
     for selection in again:
         with suppress(TransitionError):  # the ledger was restored, or the topology removed
@@ -131,13 +131,13 @@ def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
 
 
 def _stands_still(world: World, ledger: ZNodeLedger, view: LedgerView) -> list[int]:
-    """What `airflow trident ledger list` calls pending. What is processed the next run of an Airflow commits."""
+    """The transactions that `airflow trident ledger list` calls pending, but processed ones only without an Airflow."""
     pending = ledger.transactions(view.pointer.committed + 1)
     return [tx.txid for tx in pending if tx.status is Status.PROCESSING or not world.kind.tasks]
 
 
 def _lost(world: World, tx: TxRecord) -> bool:
-    """Was it skipped and passed where a state depends on the order? Nothing brings it back; it stays on a list."""
+    """Was it skipped and passed although a state depends on the order? Nothing brings it back; it stays on a list."""
     exceptions = world.judge.exceptions
     listed = tx.txid in (*exceptions.skipped, *exceptions.unfinished)
     return listed and bool(world.judge.ordered) and tx.txid <= world.judge.pointer.committed
@@ -159,7 +159,7 @@ def _require_all(world: World, ledger: ZNodeLedger) -> None:
 
 
 def _nothing_is_called_committed_that_is_not(world: World) -> None:
-    """After a restore: no record is skipped in silence (P8), none is there twice (P7, checked at each step)."""
+    """After a restore no record is missing without notice (P8), and none is there twice (P7, checked at each step)."""
     with world.running(Process()):
         for tx in world.ledger().transactions():
             if tx.status is not Status.COMMITTED:

@@ -1,5 +1,5 @@
-"""Stand-ins for what surrounds the protocol: a ZooKeeper, a staging folder, stores, a source, an engine. Each lets
-others go on, or dies, wherever the real one could."""
+"""Replacements for the surroundings of the protocol: ZooKeeper, staging folder, stores, source, engine. In each, others
+may go on, or the process may die, wherever that could happen in the real one."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 AT_ONCE = 0.3
-"""How often several nodes are read with somebody else's write in between."""
+"""How often another process writes in between when several nodes are read."""
 
 
 # ---- ZooKeeper -------------------------------------------------------------------------------------------------
 
 
 class SimTree(MemoryTree):
-    """:param watch: is called with every step that was applied."""
+    """:param watch: called with every step that was applied."""
 
     def __init__(self, watch: Callable[[Sequence[Op]], None]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class SimTree(MemoryTree):
         self._watch(ops)
 
     def deliver(self, index: int) -> None:
-        """A write that was under way in the network for long arrives."""
+        """A write that was delayed in the network for long arrives."""
         try:
             self.apply(self.held.pop(index))
         except WriteRefusedError:
@@ -104,7 +104,7 @@ class SimZNodes(MemoryZNodes):
             self._lost()
         luck -= faults.lost_before
         if luck < faults.late:
-            if not any(isinstance(op, Create) and op.ephemeral for op in ops):  # in time for its session, or never
+            if not any(isinstance(op, Create) and op.ephemeral for op in ops):  # within their session, or never
                 self.sim_tree.held.append(tuple(ops))
             self._lost()
         luck -= faults.late
@@ -137,7 +137,7 @@ def _of_later_version(op: Op) -> Op:
 
 @dataclass
 class Staging:
-    """What is in a staging folder. `away`: what is written does not arrive here."""
+    """The content of a staging folder. `away`: what is written does not arrive here."""
 
     manifests: dict[str, Manifest] = field(default_factory=dict)
     files: dict[str, Rows] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class Staging:
 
 
 class SimBatch(StagedBatch):
-    """Of rows of the simulation."""
+    """A staged batch with rows of the simulation."""
 
     def table(self) -> Any:
         (rows,) = self.pieces()
@@ -155,7 +155,7 @@ class SimBatch(StagedBatch):
 
 @dataclass(frozen=True)
 class SimArea:
-    """Stands for StagingArea: the same promises, no disk."""
+    """Replaces StagingArea: the same promises, no disk."""
 
     staging: Staging
     scheduler: Scheduler
@@ -197,7 +197,7 @@ class SimArea:
         return self.staging.manifests[what.manifest]
 
     def batch(self, manifest: Manifest, state: str, schema: Schema) -> SimBatch:
-        """Looked at now, read later: in between it may go."""
+        """The batch is looked at now and read later; it may vanish in between."""
         rows = self._read(manifest, state, schema)
         return SimBatch(
             schema=schema, num_rows=rows.num_rows, pieces=lambda: iter([self._read(manifest, state, schema)])
@@ -226,7 +226,7 @@ def _rows(file: StagedFile) -> Rows:
 
 @dataclass(frozen=True)
 class SimSpout(Spout):
-    """Records 0 to `total` - 1 of the world. How many a new batch takes is left to chance, each time anew."""
+    """Records 0 to `total` - 1 of the world. The size of a new batch is random, also when it is chosen again."""
 
     world: World
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
@@ -270,8 +270,8 @@ def batch_of(metadata: dict[str, Json]) -> tuple[int, ...]:
 class SimEngine(Engine):
     """Reads the batch and stages it for each state.
 
-    :param begun: is told of each attempt at work.
-    :param merges: groups are merged by key: nobody's rows can be told from another's.
+    :param begun: called with each attempt that is at work.
+    :param merges: groups are merged by key, so the rows of a member cannot be told from those of others.
     """
 
     area: SimArea

@@ -1,4 +1,4 @@
-"""A drain's pool of threads, played in one: what was handed in runs when somebody waits for it."""
+"""A drain's pool of threads, played in one thread: a job runs when somebody waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SimPool:
         return Later(self, lambda: function(*arguments))
 
     def shutdown(self, **_: Any) -> None:
-        """Nothing runs by itself."""
+        """Does nothing: no job runs by itself."""
 
 
 class Later(Future[Any]):
@@ -28,7 +28,7 @@ class Later(Future[Any]):
 
 
 def sim_wait(futures: Iterable[Later], **_: Any) -> tuple[set[Later], set[Later]]:
-    """One of them, by chance, has come to its end."""
+    """A randomly chosen job runs to its end."""
     known = list(futures)
     one = known[0].pool.world.random.choice(known)
     try:

@@ -1,4 +1,4 @@
-"""Many histories of many kinds, on all cores; what was played is written down, so that it can go on where it ended.
+"""Plays many histories of many kinds, on all cores. It notes which were played, so a run can go on where it ended.
 
 python -m tests.simulation.runner 100000                     of each kind, from seed 0
 python -m tests.simulation.runner 100000 --kinds tasks lives
@@ -27,7 +27,7 @@ PART = 250
 
 @dataclass(frozen=True)
 class Part:
-    """Seeds `first` to `last` - 1 of a kind, played. `broken`: seed -> what was broken."""
+    """Seeds `first` to `last` - 1 of a kind, played. `broken`: seed -> the broken promise."""
 
     kind: str
     first: int
@@ -39,8 +39,8 @@ class Part:
 
 
 def play_part(kind: str, first: int, last: int) -> Part:
-    """Some histories, in this process."""
-    gc.set_threshold(50_000, 20, 100)  # a history leaves little behind, and collecting it is a sixth of its time
+    """Play some histories in this process."""
+    gc.set_threshold(50_000, 20, 100)  # a history leaves little garbage, and collecting it takes a sixth of its time
     began, transactions, steps, broken = time.process_time(), 0, 0, {}
     for seed in range(first, last):
         verdict = play(seed, kind)
@@ -52,7 +52,7 @@ def play_part(kind: str, first: int, last: int) -> Part:
 
 
 def play_all(wanted: Sequence[tuple[str, int, int]], processes: int) -> Iterator[Part]:
-    """Parts as they are done, in no order."""
+    """Parts as they finish, in no order."""
     # spawn: a forked child of a test process would inherit its threads and clients
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         left, running = list(reversed(wanted)), set[Future[Part]]()
@@ -65,7 +65,7 @@ def play_all(wanted: Sequence[tuple[str, int, int]], processes: int) -> Iterator
 
 
 def parts_of(kinds: Sequence[str], count: int, first: int = 0, size: int = PART) -> list[tuple[str, int, int]]:
-    """All kinds side by side, so that each has its share whenever somebody stops."""
+    """Parts of all kinds in turn, so that each kind has its share when somebody stops."""
     return [(kind, at, min(at + size, count)) for at in range(first, count, size) for kind in kinds]
 
 

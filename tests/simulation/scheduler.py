@@ -1,7 +1,7 @@
-"""One player at a time, and one seeded random number generator that decides which.
+"""One player runs at a time, and one seeded random number generator decides which.
 
-Nothing runs between two calls of :meth:`Scheduler.step` but the player whose turn it is, so that a history is a
-function of its seed. Players are greenlets of one thread: a turn costs a microsecond, between threads some twenty.
+Between two calls of :meth:`Scheduler.step` only the player whose turn it is runs, so a history is a function of its
+seed. Players are greenlets in one thread: a turn costs a microsecond; between threads it would cost some twenty.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from greenlet import getcurrent, greenlet
 
 
 class Stopped(BaseException):
-    """The history is over: leave."""
+    """The history is over: the player must leave."""
 
 
 class Killed(BaseException):
@@ -24,7 +24,7 @@ class Killed(BaseException):
 
 @dataclass
 class Faults:
-    """How likely each accident is, per step."""
+    """The probability of each accident in a step."""
 
     killed: float = 0.0
     paused: float = 0.0
@@ -49,7 +49,7 @@ class _Player(greenlet):
 
 class Scheduler:
     """
-    :param max_steps: a history that takes more is stopped and said to have made no progress.
+    :param max_steps: a history that takes more is stopped, with the verdict that it made no progress.
     """
 
     def __init__(self, seed: int, faults: Faults, *, max_steps: int) -> None:
@@ -66,7 +66,7 @@ class Scheduler:
     # ---- for the players -----------------------------------------------------------------------------------------
 
     def step(self, *, safe: bool = False) -> None:
-        """Let somebody else go on, perhaps; sleep or die here, perhaps, unless it is `safe`.
+        """Perhaps let somebody else go on; perhaps sleep or die here, unless it is `safe`.
 
         :raises Killed: the process that the caller plays dies here.
         """
@@ -79,18 +79,18 @@ class Scheduler:
         if not safe and self.random.random() < self.faults.paused:
             me.asleep_until = self.steps + self.random.choice((5, 20, 60, 200))
         elif not safe and self.random.random() > self.restless:
-            return  # some bugs need long stretches by one, some need many turns
+            return  # some bugs need many steps by one player, others need many turns
         self._pass_on(me)
 
     def doze(self, steps: int) -> None:
-        """Sleep here for so long."""
+        """Sleep here for this number of steps."""
         me = getcurrent()
         if isinstance(me, _Player):
             me.asleep_until = self.steps + steps
             self._pass_on(me)
 
     def freeze(self, name: str, *, frozen: bool) -> None:
-        """Take a player out of the game, or let it in again: a zombie that outsleeps everything else."""
+        """Take a player out of the game, or let it in again: a zombie that sleeps longer than everything else."""
         for player in self._players:
             if player.name == name:
                 player.frozen = frozen
@@ -105,11 +105,11 @@ class Scheduler:
     def play(self, bodies: dict[str, Callable[[], None]]) -> None:
         """Run the bodies to their end, one step of one of them at a time.
 
-        :raises Exception: whatever a body raised.
+        :raises Exception: the one that a body raised.
         """
         self._players = [_Player(name, partial(self._live, body)) for name, body in bodies.items()]
         following: _Player | None = self._players[0]
-        while following is not None:  # a player that has come to its end comes back to here
+        while following is not None:  # a player that has ended returns here
             following.switch()
             following = self._next()
         if self._errors:
@@ -122,7 +122,7 @@ class Scheduler:
             body()
         except Stopped:
             pass
-        except BaseException as error:  # noqa: BLE001 - handed to the one who plays
+        except BaseException as error:  # noqa: BLE001 - raised by `play`
             self._errors.append(error)
             self._stopping = True
         me.gone = True

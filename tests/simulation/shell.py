@@ -1,5 +1,5 @@
-"""An imagined Airflow: DAG runs, task instances, tries, clears, deploys. What its tasks do is the production code of
-the operators; this only says which of them runs when, as what try, and what becomes of its outcome."""
+"""A simulated Airflow: DAG runs, task instances, tries, clears, deploys. Its tasks run the production code of the
+operators. This module only decides which task runs when, in which try, and what its outcome means."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ VERBS = {
     TridentBackfillOperator: "backfill",
 }
 BEHIND = {"coordinate": None, "emit": "coordinate", "turn": "emit", "commit": "turn", "drain": None, "backfill": None}
-"""Verb -> the one before it; without a turn sensor the commit is behind the emitter."""
+"""Verb -> the verb before it; without a turn sensor the commit comes after the emitter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deploy:
-    """The DAG files as they are now: verb -> operator."""
+    """The present DAG files: verb -> operator."""
 
     max_transactions: int
     retries: int
@@ -55,7 +55,7 @@ class Deploy:
 
 def deployed(topology: Topology, **arguments: Any) -> Deploy:
     """
-    :param arguments: `retries`, `max_transactions`, `group_id`, and whatever else :func:`trident_transaction` takes.
+    :param arguments: `retries`, `max_transactions`, `group_id`, and all other arguments of :func:`trident_transaction`.
     """
     common = {"topology": topology, "engine": "local", "retries": arguments["retries"]}
     on_failure, retention = arguments["on_failure"], arguments["retention"]
@@ -77,7 +77,7 @@ def deployed(topology: Topology, **arguments: Any) -> Deploy:
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """A task instance. `process`: the one whose word counts; None while none runs, or when it is known to be dead."""
+    """A task instance. `process`: the one whose outcome counts; None if none runs, or if it is known to be dead."""
 
     run: Run
     verb: str
@@ -112,7 +112,8 @@ class Run:
 
 
 class Airflow:
-    """What the scheduler and the Execution API know. Nothing of it takes a step: it is never at fault."""
+    """The knowledge of the scheduler and the Execution API. It takes no steps, because Airflow itself is never at
+    fault."""
 
     def __init__(self, deploy: Deploy, *, max_active_runs: int) -> None:
         self.deploy = deploy
@@ -136,7 +137,7 @@ class Airflow:
         return active < (self.max_active_runs if dag_id == DAG_ID else 1)
 
     def runnable(self) -> list[Task]:
-        """Task instances that a worker may take now, after everything that follows from the states of others."""
+        """Task instances that a worker may take now, after the states of others have had their effects."""
         found: list[Task] = []
         for run in self.runs:
             if not run.over:
@@ -160,7 +161,7 @@ class Airflow:
         return ready
 
     def _grow(self, run: Run) -> None:
-        """The tasks of the DAG as it is now: a deploy removes some of a run and adds others."""
+        """Add the tasks of the present DAG: a deploy removes some tasks of a run and adds others."""
         for task in run.live():
             if task.task_id != self.deploy.operators[task.verb].task_id if task.verb in self.deploy.operators else True:
                 task.state, task.process = "removed", None
@@ -199,7 +200,7 @@ class Airflow:
     # ---- what people do ------------------------------------------------------------------------------------------
 
     def clear(self, task: Task) -> list[Task]:
-        """A task and those behind it run again."""
+        """Clear a task and those behind it, so that they run again."""
         order = list(VERBS.values())
         cleared = [
             one
@@ -217,7 +218,7 @@ class Airflow:
     # ---- what tasks are told and say -----------------------------------------------------------------------------
 
     def states(self, dag_id: str, run_ids: Sequence[str], task_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The Execution API's answer."""
+        """The answer of the Execution API."""
         found: dict[str, dict[str, Any]] = {}
         for run in self.runs:
             if run.dag_id == dag_id and run.run_id in run_ids:
@@ -244,7 +245,7 @@ class Airflow:
         return {"ti": ti, "dag_run": number, "run_id": run.run_id}
 
     def operator(self, task: Task, open_ledger: Any, open_engine: Any) -> Any:
-        """A copy for one process, with its arguments rendered."""
+        """A copy of the operator for one process, with rendered arguments."""
         operator = copy.copy(self.deploy.operators[task.verb])
         if task.verb in ("emit", "turn", "commit"):
             given = next(one for one in task.run.live() if one.verb == "coordinate").xcom
@@ -261,7 +262,7 @@ class Airflow:
         return task.process
 
     def ends(self, task: Task, process: object, outcome: Any) -> str:
-        """What becomes of a task whose process has returned (`outcome`: what it gave) or raised (the exception)."""
+        """End a task whose process has returned (`outcome`: the value) or raised (`outcome`: the exception)."""
         if task.process is not process or task.state != "running":
             return "its word comes too late"
         task.process = None
@@ -281,5 +282,5 @@ class Airflow:
         return (task for run in self.runs for task in run.tasks if task.state == "running")
 
     def failed(self) -> list[Task]:
-        """What a person sees red: the first failed task of each line."""
+        """The tasks that a person sees red: the first failed task of each line."""
         return [task for run in self.runs for task in run.tasks if task.state == "failed"]

@@ -1,4 +1,4 @@
-"""A worker of the imagined Airflow, what people do to its runs, and accidents: the jobs of histories of tasks."""
+"""The jobs in histories of tasks: workers of the simulated Airflow, people who act on its runs, and accidents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = {"poll_s": "1", "reschedule_s": "0", "turn_wait_s": "4", "staging_dir"
 
 
 class _Log:
-    """Lines of task logs are lines of the history."""
+    """Lines of task logs become lines of the history."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -47,7 +47,7 @@ class _Log:
 
 @contextmanager
 def instead_of_airflow(world: World) -> Iterator[None]:
-    """The operators' own code, but for what they ask of Airflow."""
+    """The operators' own code, except for its requests to Airflow."""
 
     def states(*, dag_id: str, run_ids: Any = (), task_ids: Any = (), **_: Any) -> dict[str, Any]:
         world.scheduler.step()
@@ -95,7 +95,7 @@ def _deploy(world: World) -> Any:
 
 
 def work_on(world: World, task: Task, place: int) -> None:
-    """One process of a task, from its begin to what becomes of it."""
+    """Run one process of a task, from its begin to the effect of its outcome."""
     airflow = world.airflow
     process = Process(place=place, task=task, later=world.kind.versions and world.random.random() < 0.5)
     mark = airflow.begins(task)
@@ -124,8 +124,8 @@ def work_on(world: World, task: Task, place: int) -> None:
 
 
 def _waits_for_itself(world: World, task: Task) -> str:
-    """When nothing happens any more: what holds up all others, if that is an attempt of a task behind this one, which
-    has not begun again; else nothing."""
+    """At the end of a history: the attempt that all others wait for, if it belongs to a task behind this one that has
+    not begun again; otherwise ""."""
     judge = world.judge
     lowest = judge.records.get(judge.pointer.committed + 1)
     if not world.calm or lowest is None or lowest.status is not Status.PROCESSING or lowest.attempt < 0:
@@ -150,9 +150,9 @@ def _judge_error(world: World, task: Task, error: BaseException) -> None:
     if isinstance(cause, BlockedError):
         return
     if task.verb == "drain" and type(cause) is TridentError:
-        return  # it waited long enough for what others hold
+        return  # it waited long enough for transactions that others hold
     if isinstance(cause, ConfigurationError) and "is not a txid" in cause.message:
-        return  # a deploy changed how many transactions a run takes, and its coordinator has not run again
+        return  # a deploy changed how many transactions a run takes, and the run's coordinator has not run again
     if isinstance(cause, TridentError):
         if isinstance(cause, TransitionError) and "never began" in cause.message:
             if not world.judge.lives:
@@ -176,7 +176,7 @@ def _some_task(world: World, place: int) -> None:
 
 
 def _other_run(world: World, place: int) -> None:
-    """A person starts the backfill's DAG, or the drain's."""
+    """A person starts the DAG of the backfill, or of the drain."""
     dag_id = world.random.choice((AGAIN, DRAINED))
     if world.airflow.has_room(dag_id):
         world.airflow.new_run(dag_id, world.clock.time())
@@ -184,7 +184,7 @@ def _other_run(world: World, place: int) -> None:
 
 
 def _notice_dead(world: World, place: int) -> None:
-    """The scheduler finds tasks whose worker is gone; sometimes it errs, and the process goes on."""
+    """The scheduler finds tasks whose worker is gone. Sometimes it is wrong, and the process goes on."""
     if world.dead:
         task, mark = world.dead.pop(world.random.randrange(len(world.dead)))
         world.note(f"{task.name} is found dead: {world.airflow.ends(task, mark, RuntimeError('no heartbeat'))}")
@@ -204,7 +204,7 @@ def _clear(world: World, place: int) -> None:
 
 
 def _mark(world: World, place: int) -> None:
-    """A person calls a task done."""
+    """A person marks a task as successful."""
     tasks = [task for task in world.airflow.failed() if task.verb in ("emit", "turn")]
     if tasks:
         task = world.random.choice(tasks)
@@ -305,13 +305,13 @@ def _often(world: World, job: Callable[[World, int], None]) -> float:
 
 
 def tidy_up(world: World) -> None:
-    """Airflow brings to an end what it can, and takes who sleeps for dead; then a person looks at what is red."""
+    """Airflow ends all tasks that it can, and takes sleeping ones for dead. Then a person looks at the red tasks."""
     for task in list(world.airflow.running()):
         world.note(f"{task.name} is found dead: {world.airflow.ends(task, task.process, RuntimeError('no heartbeat'))}")
     _until_idle(world)
     for task in world.airflow.failed():
         if task.state == "failed" and world.clears:
-            # Its coordinator knows how many transactions the run has now, and in which life of the topology.
+            # Its coordinator knows how many transactions the run has now, and the topology's present incarnation.
             first = task.run.live()[0] if world.airflow.deploys > 1 or world.judge.lives else task
             world.note(f"a person clears {[one.name for one in world.airflow.clear(first)]}, which was red")
     _until_idle(world)
@@ -330,7 +330,7 @@ def _until_idle(world: World) -> None:
 
 
 def scheduled(world: World) -> bool:
-    """The next run. True: its coordinator found nothing new."""
+    """Run the next scheduled run. True: its coordinator found nothing new."""
     run = world.airflow.new_run(DAG_ID, world.clock.time())
     _until_idle(world)
     return any(task.verb == "coordinate" and task.state == "skipped" for task in run.tasks)

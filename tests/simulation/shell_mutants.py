@@ -1,4 +1,4 @@
-"""Deliberate defects between the protocol and those who use it: tasks, people, servers that lag; see `mutants`."""
+"""Deliberate defects between the protocol and its users: tasks, people, servers that lag; see `mutants`."""
 
 from __future__ import annotations
 

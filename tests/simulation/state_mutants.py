@@ -1,4 +1,4 @@
-"""Deliberate defects of states, and of how transactions end; see `mutants`."""
+"""Deliberate defects of states, and of the ends of transactions; see `mutants`."""
 
 from __future__ import annotations
 

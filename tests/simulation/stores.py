@@ -1,4 +1,4 @@
-"""Stand-ins for stores: what outlives every process. What they decide is the production code."""
+"""Replacements for stores, which outlive every process. Their decisions are production code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class Rows:
-    """Stands for an Arrow table: the numbers of the source's records."""
+    """Replaces an Arrow table: the numbers of the source's records."""
 
     records: tuple[int, ...]
 
@@ -31,8 +31,8 @@ class Rows:
 
 @dataclass
 class Store:
-    """What one state holds: how often each record, and the marker. `last`: the records of its highest txid.
-    `order`: all records as they came in."""
+    """The content of one state: how often it has each record, and the marker. `last`: the records of its highest txid.
+    `order`: all records in the order in which they came."""
 
     marker: Marker | None = None
     records: Counter[int] = field(default_factory=Counter)
@@ -60,10 +60,10 @@ Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
 
 @dataclass(frozen=True)
 class SimStates(StateFactory):
-    """Stores that outlive every process. The decision is the production one: `admit` and `admit_group` of
+    """Stores that outlive every process. The decisions are production code: `admit` and `admit_group` of
     `states.core.marker`, and :class:`groups.Group`.
 
-    :param stores: those that the process at work reaches.
+    :param stores: the stores that the present process reaches.
     """
 
     stores: Callable[[], dict[str, Store]]
@@ -139,4 +139,4 @@ class OpenStore(State):
         return iter([((record,), (count,)) for record, count in self.store.records.items()])
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: nothing is held open."""

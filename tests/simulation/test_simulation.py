@@ -1,4 +1,4 @@
-"""Production code against itself, hundreds of times, with every accident that a seed can think of.
+"""Production code against itself, hundreds of times, with every accident that the seeds lead to.
 
 `make histories HISTORIES=100000` plays more; `python -m tests.simulation SEED --kind KIND` plays one and prints it.
 """
@@ -16,9 +16,9 @@ from tests.simulation.mutants import FOUND, first_found
 from tests.simulation.runner import Part, parts_of, play_all
 
 HISTORIES, FEWER = 150, 50
-"""Of each kind; those of tasks cost twice as much, and others are mixtures of two kinds."""
+"""Histories of each kind. Those of tasks take twice as long, and some kinds are mixtures of two."""
 WITHIN_SEEDS = 1_000
-"""Every defect is found by one of so many histories."""
+"""Every defect is found within this number of histories."""
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_a_seed_plays_the_same_history_again(kind: str) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulation_finds_production_code_that(name: str) -> None:
-    # first where it was found when all were played from 0: `python -m tests.simulation mutants --write`
+    # First the seed that found it when all were played from 0: `python -m tests.simulation mutants --write`.
     found = first_found(MUTANTS[name], [FOUND.get(name, 0), *range(WITHIN_SEEDS)])
     assert found is not None, f"not one of {WITHIN_SEEDS} histories notices: {name}"
     assert re.match(r"P\d+: (?!\w*(Type|Attribute|Name|Key)Error)", found.broken), found.broken

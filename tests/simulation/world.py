@@ -1,4 +1,4 @@
-"""The setting of a history: an imagined Airflow with its topology, ledger, stores and staging folders."""
+"""The setting of a history: a simulated Airflow with its topology, ledger, stores and staging folders."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MAX_STEPS = 20_000
 MOST_TOGETHER = 4
 """Transactions of a group."""
 CHUNK_BYTES = (0, 300, 10_000)
-"""None; files, but not with their manifest; all batches of a history."""
+"""Nothing goes into the ledger; files do, but not with their manifest; all batches of a history do."""
 
 
 class Log(ReducerAggregator[str]):
-    """Depends on the order of batches."""
+    """Its result depends on the order of batches."""
 
     def init(self) -> str:
         return ""
@@ -45,10 +45,10 @@ class Log(ReducerAggregator[str]):
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """What runs now: where, and as what.
+    """The present process: its place and its role.
 
-    `number`: its process id. `task`: of the imagined Airflow, None for a command. `later`: of a later version of the
-    package. `clients`: its sessions. `attempts`: txid -> how often it has begun one. `sweep`: the one that it is at, if
+    `number`: its process id. `task`: of the simulated Airflow, None for a command. `later`: of a later version of the
+    package. `clients`: its sessions. `attempts`: txid -> how many attempts it began. `sweep`: its present sweep, if
     that takes nothing over.
     """
 
@@ -67,16 +67,16 @@ _AT_WORK: ContextVar[Process | None] = ContextVar("_AT_WORK", default=None)
 
 @dataclass
 class World:
-    """Everything that a history has. All of its choices come from `scheduler.random`.
+    """Everything in a history. All random choices come from `scheduler.random`.
 
-    :param stores: those of each disk: the first is everybody's, the second that of a worker with a disk of its own.
+    :param stores: the stores on each disk: the first disk is shared, the second belongs to a worker with its own disk.
     :param apart: workers have staging folders of their own.
-    :param commands: what people typed and were killed at: they type it again.
-    :param orphans: ephemeral nodes of the killed.
-    :param alive: what runs, or sleeps.
-    :param dead: tasks whose process is gone, and Airflow does not know it yet.
+    :param commands: commands at which people were killed: they type them again.
+    :param orphans: ephemeral nodes of killed processes.
+    :param alive: processes that run or sleep.
+    :param dead: tasks whose process is gone although Airflow does not know it yet.
     :param loses_staged: staged files were lost, or are not where others look for them.
-    :param clears: does the person of the end clear what is red?
+    :param clears: does the person at the end clear red tasks?
     :param may_refuse: errors that are right in this kind of history.
     """
 
@@ -127,7 +127,7 @@ class World:
 
     @contextmanager
     def running(self, process: Process) -> Iterator[None]:
-        """The player is this process; however it ends, its sessions end, of a killed one some time later."""
+        """The player is this process. Its sessions end with it; those of a killed process end some time later."""
         _AT_WORK.set(process)
         self._number += 1
         process.number = self._number
@@ -151,7 +151,7 @@ class World:
             client.close()
 
     def outsleep_sessions(self) -> None:
-        """Who sleeps now sleeps for longer than a session lives."""
+        """Processes that sleep now sleep for longer than a session lives."""
         self.orphans += [path for process in self.alive for one in process.clients for path in one._ephemeral]
 
     def expire_sessions(self) -> None:
@@ -196,7 +196,7 @@ class World:
 
 
 def world_of(seed: int, kind: Kind) -> World:
-    """A history's setting: how much goes wrong in it is left to chance, too."""
+    """A history's setting. The number of faults in it is random, too."""
     faults = Faults()
     scheduler = Scheduler(seed, faults, max_steps=MAX_STEPS)
     chance = scheduler.random
