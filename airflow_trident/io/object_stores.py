@@ -180,6 +180,10 @@ class ObjectPlace:
         virtual = settings.get("virtual_hosted_style_request") == "true"
         return pafs.S3FileSystem(**given, force_virtual_addressing=virtual)
 
+    def key(self, name: str) -> str:
+        """What is `name` below the prefix, as :meth:`arrow_files` calls it."""
+        return "/".join(part for part in (self.bucket, self.prefix, name) if part)
+
     @contextmanager
     def errors(self, doing: str, rights: str = _RIGHTS) -> Iterator[None]:
         """Translates the store's errors. A missing object stays a FileNotFoundError.

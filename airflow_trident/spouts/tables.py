@@ -11,16 +11,20 @@ from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.iceberg import IcebergPlace
 from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
+from airflow_trident.spouts.parquet.spout import ParquetTableSpout
+from airflow_trident.staging.storage import Storage
 from airflow_trident.types import FieldSpec
 
 
 def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spout:  # noqa: N802 - as what it gives
-    """Reads the rows that are appended to a table, by the :class:`DeltaSpout` or :class:`IcebergSpout` of its place.
+    """Reads the rows that are appended to a table, by the :class:`DeltaSpout` or :class:`IcebergSpout` of its place, or
+    by a spout that follows the versions of a ParquetTable.
 
-    :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
+    :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``,
+        ``ParquetTable("/lake/orders")``.
     :param fields: the columns with their types; a column that a file lacks is null.
     :param options: `start`, `changes`, `max_files`, `max_bytes`, `max_rows`, as for those spouts.
-    :raises ConfigurationError: not a table, or a table of a format that such a spout cannot follow.
+    :raises ConfigurationError: not a table, or a wrong option.
     """
     place = getattr(table, "place", lambda: None)()
     match place:
@@ -37,8 +41,9 @@ def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spo
                 properties=place.properties or None,
                 **options,
             )
+        case Storage():
+            return ParquetTableSpout(place, fields=fields, **options)
     raise ConfigurationError(
         f"TableSpout got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
-        "Give a DeltaTable or an IcebergTable. Versions of a ParquetTable are read by a DataFrameSpout, whose "
-        "positions are their numbers.",
+        "Give a DeltaTable, an IcebergTable or a ParquetTable.",
     )

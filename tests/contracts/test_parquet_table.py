@@ -16,7 +16,7 @@ import pytest
 from airflow_trident import ParquetTable
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, FencedError, NewerRecordError
-from airflow_trident.states.parquet import table_versions as versions
+from airflow_trident.staging import parquet_versions as versions
 from tests.faults.http_proxy import Verdict, first
 from tests.fixtures.object_store import VARIABLE, Bucket
 from tests.fixtures.state import batch, ticket

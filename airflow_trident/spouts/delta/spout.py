@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Emitter, Split, Spout
 from airflow_trident.errors import SourceUnavailableError
-from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
-from airflow_trident.io.parquet import parquet_file
 from airflow_trident.spouts.delta.log import DeltaLog
-from airflow_trident.spouts.files.columns import fitted, from_text
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -28,12 +25,11 @@ from airflow_trident.spouts.table_log import (
     reading_file,
     require_rows,
 )
-from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
+from airflow_trident.spouts.table_rows import rows_of_file
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_ROWS_AT_ONCE = 65_536
 
 
 class DeltaSpout(Spout):
@@ -112,30 +108,10 @@ class DeltaEmitter(Emitter):
             reading_file(what, self.row_schema, (pa.ArrowException,), gone=gone),
             self.place.files().open_input_file(body["path"]) as file,
         ):
-            parquet = parquet_file(file)
-            columns = [name for name in names_of(self.row_schema) if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
+            for batch in rows_of_file(file, self.row_schema, body["partition"]):
                 rows += batch.num_rows
-                yield self._rows(batch, body["partition"])
+                yield batch
         require_rows(what, rows, body["rows"])
-
-    def _rows(self, batch: pa.RecordBatch, partition: Mapping[str, Any]) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        schema, columns = arrow_schema(self.row_schema), []
-        for field in schema:
-            if field.name in partition:
-                value = partition[field.name]
-                # The log has texts; an empty text is null.
-                texts = pa.array([value or None] * batch.num_rows, pa.string())
-                columns.append(pa.chunked_array([from_text(texts, field.type)]))
-            elif field.name in batch.schema.names:
-                columns.append(fitted(pa.chunked_array([batch.column(field.name)]), field.type))
-            else:
-                columns.append(pa.chunked_array([pa.nulls(batch.num_rows, field.type)]))
-        arrays = [column.combine_chunks() for column in columns]
-        arrays = [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in arrays]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _body(file: AddedFile) -> Json:

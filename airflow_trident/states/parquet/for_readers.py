@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.staging.parquet_versions import ParquetVersion, TableFile
 from airflow_trident.staging.storage import ObjectStorage, Storage
-from airflow_trident.states.parquet.table_versions import ParquetVersion, TableFile
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def uri_of(storage: Storage, path: str) -> str:
     """Absolute path; for an object ``s3://bucket/...``, without the connection."""
-    return f"s3://{_key(storage, path)}" if isinstance(storage, ObjectStorage) else storage.at(path)
+    return f"s3://{storage.place.key(path)}" if isinstance(storage, ObjectStorage) else storage.at(path)
 
 
 def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableFile]) -> ds.Dataset:
@@ -29,7 +29,7 @@ def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableF
     system = storage.place.arrow_files() if isinstance(storage, ObjectStorage) else pafs.LocalFileSystem()
     fragments = []
     for one in files:
-        where = _key(storage, one.path) if isinstance(storage, ObjectStorage) else storage.at(one.path)
+        where = storage.place.key(one.path) if isinstance(storage, ObjectStorage) else storage.at(one.path)
         only = ds.scalar(True)
         for name, value in zip(version.partition_by, values_of(version, one), strict=True):
             column = ds.field(name)
@@ -45,8 +45,3 @@ def values_of(version: ParquetVersion, file: TableFile) -> PartitionValues:
 
 def _value(value: Any, type_text: str) -> Any:
     return datetime.date.fromisoformat(value) if type_text == "date" and value is not None else value
-
-
-def _key(storage: ObjectStorage, path: str) -> str:
-    place = storage.place
-    return "/".join(part for part in (place.bucket, place.prefix, path) if part)

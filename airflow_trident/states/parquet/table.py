@@ -1,6 +1,6 @@
 """Appends rows to a table of plain Parquet files: staged files become files of the table.
 
-A commit is the next version of the table (see :mod:`airflow_trident.states.parquet.table_versions`): it names the
+A commit is the next version of the table (see :mod:`airflow_trident.staging.parquet_versions`): it names the
 batch's files and holds the marker. Each decision about a batch is read from the version before. One step makes it
 valid: creating a name that can be taken only once. Readers need neither a catalog nor a library.
 """
@@ -31,10 +31,7 @@ from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import make_folder, sync_folder
-from airflow_trident.staging.storage import Storage, storage_at
-from airflow_trident.states.core.checks import require_columns, require_short_name
-from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
-from airflow_trident.states.parquet.table_versions import (
+from airflow_trident.staging.parquet_versions import (
     DATA,
     FORMAT,
     INLINE,
@@ -42,7 +39,11 @@ from airflow_trident.states.parquet.table_versions import (
     ParquetVersion,
     ParquetVersions,
     TableFile,
+    new_table_id,
 )
+from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.states.core.checks import require_columns, require_short_name
+from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
 from airflow_trident.states.tables.overtaken import Overtaken
@@ -80,7 +81,7 @@ class ParquetTable(StateFactory):
             raise ConfigurationError(f"ParquetTable with keep_versions={self.keep_versions}", "Keep one or more.")
         require_place("a Parquet table", self.path)
 
-    def _storage(self) -> Storage:
+    def place(self) -> Storage:
         resolved: Storage | None = self.__dict__.get("resolved")
         return resolved or storage_at(self.path, "a Parquet table")
 
@@ -98,7 +99,7 @@ class ParquetTable(StateFactory):
     def make_state(self, spec: StateSpec) -> OpenParquetTable:
         """:raises ConfigurationError: the table has other columns, or other partitions."""
         self.validate(spec)
-        return OpenParquetTable(self._storage(), spec, self.keep_versions)
+        return OpenParquetTable(self.place(), spec, self.keep_versions)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(self.path)
@@ -109,21 +110,21 @@ class ParquetTable(StateFactory):
     def __getstate__(self) -> dict[str, Any]:
         """The receiving process may not have the Airflow connection, so send resolved settings."""
         with suppress(TridentError):
-            return {**self.__dict__, "resolved": self._storage().resolved()}
+            return {**self.__dict__, "resolved": self.place().resolved()}
         return dict(self.__dict__)
 
     # ---- for readers -------------------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
         """The readable versions, lowest first."""
-        return ParquetVersions(self._storage()).numbers()
+        return ParquetVersions(self.place()).numbers()
 
     def files(self, version: int | None = None) -> list[str]:
         """All files of a version (default: the last): absolute paths, or ``s3://bucket/...``.
 
         :raises ConfigurationError: there is no such version.
         """
-        storage = self._storage()
+        storage = self.place()
         found = self._version(version)
         return [uri_of(storage, one.path) for one in ParquetVersions(storage).files(found)]
 
@@ -132,7 +133,7 @@ class ParquetTable(StateFactory):
 
         :raises ConfigurationError: there is no such version.
         """
-        storage = self._storage()
+        storage = self.place()
         found = self._version(version)
         return dataset_of(storage, found, list(ParquetVersions(storage).files(found)))
 
@@ -146,7 +147,7 @@ class ParquetTable(StateFactory):
         return rows
 
     def _version(self, number: int | None) -> ParquetVersion:
-        versions = ParquetVersions(self._storage())
+        versions = ParquetVersions(self.place())
         with suppress(FileNotFoundError):
             found = versions.last() if number is None else versions.read(number)
             if found is not None:
@@ -178,11 +179,15 @@ class OpenParquetTable(AppendingState):
         self._asked = 0
         storage.require_usable()
         if self._versions.last() is None:
-            made = ParquetVersion(
-                version=1, fields=ddl(spec.staged), partition_by=spec.partition_by, changes=said_of(spec)
+            self._versions.publish(  # or another process was first
+                ParquetVersion(
+                    version=1,
+                    fields=ddl(spec.staged),
+                    partition_by=spec.partition_by,
+                    changes=said_of(spec),
+                    table_id=new_table_id(),
+                )
             )
-            with suppress(Overtaken):  # another process was first
-                self._versions.publish(made)
         self._known()
 
     @property
@@ -304,7 +309,8 @@ class OpenParquetTable(AppendingState):
         states = {**last.states, self._app: applied}
         if new and self._storage.is_local:
             sync_folder(self._storage.at(DATA))
-        made_now = replace(following, version=number, files=files, states=states)
+        table_id = last.table_id or new_table_id()
+        made_now = replace(following, version=number, files=files, states=states, table_id=table_id)
         kept = self._publish(made_now)
         del tried[commit]
         with suppress(TridentError):  # the commit has succeeded
@@ -316,12 +322,15 @@ class OpenParquetTable(AppendingState):
 
     def _publish(self, version: ParquetVersion) -> list[int]:
         try:
-            return self._versions.publish(version)
+            kept = self._versions.publish(version)
         except (StoreUnavailableError, OSError) as error:
             raise OutcomeUnknownError(
                 f"the commit to {self._what} ended without an answer ({error})",
                 "Run the task again: the table knows what is applied.",
             ) from None
+        if kept is None:
+            raise Overtaken
+        return kept
 
     def _without(self, last: ParquetVersion, gone: AbstractSet[str], made: list[str]) -> ParquetVersion:
         """The version without these files.

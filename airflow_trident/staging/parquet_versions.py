@@ -1,4 +1,5 @@
-"""The versions of a Parquet table: each is one small JSON object that names all files of the table.
+"""The versions of a Parquet table: each is one small JSON object that names all files of the table. A state publishes
+them, a spout follows them.
 
 A version is published by put-if-absent of its number, so a committer that decided on an outdated version cannot
 publish. It names its newest files itself and the others by *lists*: objects that are written once and shared by all
@@ -16,7 +17,6 @@ from typing import Any
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.staging.files import stays_inside
 from airflow_trident.staging.storage import Storage
-from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.types import Schema, parse_declared
 
 VERSIONS, LISTS, DATA = "_versions", "_lists", "_data"
@@ -56,7 +56,8 @@ class AppliedState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetVersion:
     """`fields`: as ``word string, n long``. `files`: the newest; older ones are in `lists`. `removed`: paths dropped in
-    this version. `changes`: for a table of upserts, its keys and its writer."""
+    this version. `changes`: for a table of upserts, its keys and its writer. `table_id`: tells this table from one that
+    is made in its place later; None: an older version of the package wrote this."""
 
     version: int
     fields: str
@@ -66,6 +67,7 @@ class ParquetVersion:
     states: Mapping[str, AppliedState] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     changes: str | None = None
+    table_id: str | None = None
 
     @property
     def schema(self) -> Schema:
@@ -107,9 +109,19 @@ class ParquetVersions:
         :raises CorruptRecordError: it is damaged.
         :raises NewerRecordError: a newer version of the package wrote it.
         """
-        name = _name(number)
-        where = f"{number} ({self.storage.at(name)!r})"
-        found = FORMAT.build(ParquetVersion, FORMAT.load(self.storage.get(name), where)[1], where)
+        return self.parsed(number, self.content(number))
+
+    def content(self, number: int) -> bytes:
+        """:raises FileNotFoundError: it is not kept."""
+        return self.storage.get(_name(number))
+
+    def parsed(self, number: int, content: bytes) -> ParquetVersion:
+        """As :meth:`read`.
+
+        :param content: of version `number`.
+        """
+        where = f"{number} ({self.storage.at(_name(number))!r})"
+        found = FORMAT.build(ParquetVersion, FORMAT.load(content, where)[1], where)
         if found.version != number:
             raise FORMAT.damaged(where, f"it says that it is version {found.version}")
         self._require_inside(where, [*found.lists, *found.removed])
@@ -143,17 +155,16 @@ class ParquetVersions:
         self.storage.put(path, lambda file: file.write(content))
         return path
 
-    def publish(self, version: ParquetVersion) -> list[int]:
-        """:returns: the numbers that are kept.
-        :raises Overtaken: it is not the next version; or it is, and others have committed since.
-        """
+    def publish(self, version: ParquetVersion) -> list[int] | None:
+        """:returns: the numbers that are kept; None: it is not the next version, or it is, and others have committed
+        since."""
         content = FORMAT.dump(asdict(version), f"version {version.version}")
         if not self.storage.put_if_absent(_name(version.version), content):
-            raise Overtaken
+            return None
         # A very late committer may succeed after this version was removed; it then published an outdated version.
         numbers = self.numbers()
         if not numbers or numbers[-1] != version.version:
-            raise Overtaken
+            return None
         return numbers
 
     def clean(self, last: ParquetVersion, numbers: Sequence[int], keep: int) -> None:
@@ -182,6 +193,10 @@ class ParquetVersions:
         for path in paths:
             if not stays_inside(path):
                 raise FORMAT.damaged(where, f"it names {path!r}, which is not below the table")
+
+
+def new_table_id() -> str:
+    return uuid.uuid4().hex
 
 
 def _name(number: int) -> str:

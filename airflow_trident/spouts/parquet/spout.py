@@ -1,0 +1,134 @@
+"""A spout of a ParquetTable: what its versions add, file by file. Transactional."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import Emitter, Split, Spout
+from airflow_trident.errors import TridentError
+from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.spouts.parquet.added_files import ParquetLog, answers
+from airflow_trident.spouts.table_log import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_FILES,
+    OnChange,
+    Span,
+    Start,
+    TableReading,
+    VersionsCoordinator,
+    files_of,
+    reading_file,
+    require_rows,
+)
+from airflow_trident.spouts.table_rows import rows_of_file
+from airflow_trident.staging.files import storage_error
+from airflow_trident.staging.storage import ObjectStorage, Storage
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ParquetTableSpout(Spout):
+    """Reads the rows that were appended to a ParquetTable, each in exactly one transaction.
+
+    :param storage: where the table is.
+    :param fields: the columns with their types; one that a file lacks is null.
+    :param start: ``snapshot``, ``latest``, or the number of a version: where the first transaction begins.
+    :param changes: ``error`` or ``skip``, for versions that take files away.
+    :param max_files, max_bytes, max_rows: of one batch; a single larger file is a batch by itself.
+    :raises ConfigurationError: an argument is wrong.
+    """
+
+    schema: Schema = ()
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        fields: FieldSpec,
+        start: Start | str | int = Start.SNAPSHOT,
+        changes: OnChange | str = OnChange.ERROR,
+        max_files: int = DEFAULT_MAX_FILES,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+        max_rows: int | None = None,
+    ) -> None:
+        self._reading = TableReading.of(
+            "TableSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
+        )
+        self._storage = storage
+        self.schema = parse_declared(fields, [])
+
+    def coordinator(self) -> VersionsCoordinator:
+        return VersionsCoordinator(partial(ParquetLog, self._storage), _span, self.schema, self._reading)
+
+    def emitter(self) -> ParquetTableEmitter:
+        return ParquetTableEmitter(self._storage.resolved(), self.schema)
+
+    def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
+        return (file_dataset(self._storage.where),)
+
+    def describe(self) -> str:
+        return f"TableSpout({self._storage.where})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Where this is sent to, nobody may know the connection."""
+        with suppress(TridentError):
+            return {**self.__dict__, "_storage": self._storage.resolved()}
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class ParquetTableEmitter(Emitter):
+    """One split per file."""
+
+    storage: Storage
+    row_schema: Schema
+
+    def splits(self, metadata: Json) -> list[Split]:
+        span = _span(metadata)
+        if span.begin == span.end:
+            return []
+        files = files_of(ParquetLog(self.storage), span)
+        return [Split(index, {"path": file.path, "rows": file.rows}, file.bytes) for index, file in enumerate(files)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        body: Any = split.body
+        what, rows = f"the file {body['path']!r} of the Parquet table {self.storage.where!r}", 0
+        gone = "Let those who write to it keep more versions (keep_versions) than pass until a transaction is replayed."
+        with (
+            reading_file(what, self.row_schema, (pa.ArrowException,), gone=gone),
+            self._opened(body["path"]) as file,
+        ):
+            for batch in rows_of_file(file, self.row_schema, {}):
+                rows += batch.num_rows
+                yield batch
+        require_rows(what, rows, body["rows"])
+
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[Any]:
+        """Of an object only what is needed is fetched."""
+        storage = self.storage
+        with answers():
+            if isinstance(storage, ObjectStorage):
+                place = storage.place
+                with place.errors(f"read {path!r}"), place.arrow_files().open_input_file(place.key(path)) as file:
+                    yield file
+                return
+            try:
+                with storage.open(path) as file:
+                    yield file
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise storage_error(error, storage.where, "a Parquet table") from error
+
+
+def _span(metadata: Json) -> Span:
+    return Span.of(metadata, "a TableSpout of a Parquet table", with_ids=True)

@@ -1,0 +1,46 @@
+"""The rows of a table's Parquet file, with the columns that a spout declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.parquet import parquet_file
+from airflow_trident.spouts.files.columns import fitted, from_text
+from airflow_trident.types import Schema, names_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS_AT_ONCE = 65_536
+
+
+def rows_of_file(file: Any, row_schema: Schema, partition: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """A column that is neither in the file nor in `partition` is null.
+
+    :param file: an open file; it stays open.
+    :param partition: values of columns, as text, that the file does not contain; an empty one is null.
+    :raises pyarrow.ArrowException, OSError: it cannot be read as these columns.
+    """
+    parquet = parquet_file(file)
+    columns = [name for name in names_of(row_schema) if name in parquet.schema_arrow.names]
+    for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
+        yield _fitted_rows(batch, row_schema, partition)
+
+
+def _fitted_rows(batch: pa.RecordBatch, row_schema: Schema, partition: Mapping[str, Any]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    schema, columns = arrow_schema(row_schema), []
+    for field in schema:
+        if field.name in partition:
+            texts = pa.array([partition[field.name] or None] * batch.num_rows, pa.string())
+            columns.append(pa.chunked_array([from_text(texts, field.type)]))
+        elif field.name in batch.schema.names:
+            columns.append(fitted(pa.chunked_array([batch.column(field.name)]), field.type))
+        else:
+            columns.append(pa.chunked_array([pa.nulls(batch.num_rows, field.type)]))
+    arrays = [column.combine_chunks() for column in columns]
+    arrays = [each.chunk(0) if isinstance(each, pa.ChunkedArray) else each for each in arrays]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
