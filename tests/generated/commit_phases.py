@@ -1,4 +1,4 @@
-"""Random topologies that go on behind their states: new values, windows and queries among the verbs of
+"""Random topologies that continue after their states: new values, windows and queries among the verbs of
 `random_topologies`, run through the whole protocol in one transaction."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Verb = Callable[[Topology, Made, Made, int], Made]
 def run_committed(
     engine: Engine, sources: Iterable[list[Row]], program: Iterable[tuple[int, ...]]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """What the states at the ends of a random topology hold in the end, and what they must hold."""
+    """The final content of the states at the ends of a random topology, and what it must be."""
     with TemporaryDirectory() as folder:
         topology = Topology("random", exactly_once=False)
         store = MemoryState(folder)
@@ -59,7 +59,7 @@ def _build(
         except PlanError as error:
             if "broadcast" not in error.message:
                 raise
-            continue  # a state is not asked for each copy of a tuple
+            continue  # a state is not asked once more for each copy of a tuple
         if len(result.rows) > MAX_ROWS:
             continue
         used |= {one, other} if change in binary else {one}
@@ -73,7 +73,7 @@ def _build(
 
 
 class _Behind:
-    """The verbs behind states, which all are in one store."""
+    """The verbs after states; all states are in one store."""
 
     def __init__(self, store: MemoryState) -> None:
         self._store = store
@@ -92,12 +92,12 @@ class _Behind:
         return Made(counted.map(lambda count: ("all", count, None), SCHEMA), [("all", len(one.rows), None)])
 
     def window(self, topology: Topology, one: Made, other: Made, variant: int) -> Made:
-        """Windows of which only the size is known: tuples of a batch have no order."""
+        """Windows of which only the size is known, because tuples of a batch have no order."""
         length, slide = ((2, 2), (3, 1), (4, 2))[variant % 3]
         name = f"state_{len(topology.states)}"
         windows = one.stream.sliding_window(length, slide, self._store, Count(), "count", name=name)
         rows = [("window", min(end, length), None) for end in range(slide, len(one.rows) + 1, slide)]
-        # windows may be alike: without bounds they are still one tuple each
+        # Windows may be equal: without bounds they are still one tuple each.
         return Made(windows.map(lambda count: ("window", count, None), SCHEMA), rows)
 
     def query(self, topology: Topology, one: Made, other: Made, variant: int) -> Made:

@@ -1,4 +1,4 @@
-"""Rows of fields of many types, and random well-typed expressions over them."""
+"""Rows with fields of many types, and random well-typed expressions over them."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ LEAVES: dict[str, list[Make]] = {
 
 
 def chosen(wanted: str) -> list[Make]:
-    """What every type has: coalesce and when."""
+    """The expressions that every type has: coalesce and when."""
     return [
         lambda make: coalesce(make.of(wanted), make.of(wanted)),
         lambda make: when(make.of("boolean"), make.of(wanted)).otherwise(make.of(wanted)),

@@ -1,4 +1,4 @@
-"""Joins by a field of any type, duplicates and nulls among the keys, and what must come of them by a few lines of
+"""Joins by a field of any type, with duplicates and nulls among the keys, and their right results from a few lines of
 Python."""
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.generated.topologies import key_of
 from tests.generated.types import VALUES, Row, Rows
 
 BEHIND = ("nothing", "a number", "a class")
-"""What comes behind a join: who is told how many partitions there are may be why it is made in another way."""
+"""What follows a join: if it is told the number of partitions, the join may be made in another way."""
 
 
 @dataclass(frozen=True)
 class JoinCase:
-    """Two or three streams of (number, key) and how they are joined. `nested`: the key is in an array of arrays."""
+    """Two or three streams of (number, key), and how they are joined. `nested`: the key is in an array of arrays."""
 
     type_text: str
     sides: tuple[Rows, ...]
@@ -50,7 +50,7 @@ JOINS = st.sampled_from(list(VALUES)).flatmap(_cases)
 
 
 class Told(Function):
-    """Wants to know where it is, and is not told what is not so."""
+    """Asks for its partition, and fails if the answer is wrong."""
 
     output_types = "boolean"
 
@@ -62,7 +62,7 @@ class Told(Function):
 
 
 def join_up(topology: Topology, case: JoinCase) -> dict[str, list[Row]]:
-    """The state, and what must be staged for it."""
+    """Builds the join; the name of its state, and the rows that must be staged for it."""
     streams = [_stream(topology, case, place) for place in range(len(case.sides))]
     fields = [name for stream in streams for name in stream.fields]
     if not case.preserves:
@@ -92,7 +92,7 @@ def _stream(topology: Topology, case: JoinCase, place: int) -> Stream:
 
 
 def _rows(case: JoinCase) -> Iterator[Row]:
-    """Trident's join: of each group all combinations, a side that is missing as nulls."""
+    """Trident's join: all combinations of each group; the fields of a missing side are null."""
     for key in {key_of(row[1]): row[1] for side in case.sides for row in side}.values():
         groups = [[row for row in side if key_of(row[1]) == key_of(key)] for side in case.sides]
         if all(group or outer for group, outer in zip(groups, case.outer, strict=True)):
@@ -107,6 +107,6 @@ def _row(case: JoinCase, key: Any, combined: tuple[Row | None, ...]) -> Row:
 
 
 def _shown(case: JoinCase, key: Any) -> Any:
-    """Of the two zeros, which are one key, the one without a sign."""
+    """The zero without a sign, because both zeros are one key."""
     key = key + 0.0 if isinstance(key, float) else key
     return [[key], None] if case.nested else key

@@ -1,4 +1,4 @@
-"""What users might write, for random topologies: functions, aggregators, reducers, groupings."""
+"""Functions, aggregators, reducers and groupings as users might write them, for random topologies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Letters(ReducerAggregator[str]):
 
 
 class Odds(Aggregator[list[Any]]):
-    """Emits the odd numbers at once, and how many others there were if there were any."""
+    """Emits the odd numbers at once, and at the end the number of others if there were any."""
 
     output_types = "string, long"
 
@@ -121,7 +121,7 @@ def _order(row: Row) -> Row:
 
 
 class Doubled(VectorFunction):
-    """Two fields: the number twice, and the text again."""
+    """Two fields: twice the number, and the text unchanged."""
 
     output_types = "long, string"
 
@@ -132,7 +132,7 @@ class Doubled(VectorFunction):
 
 
 class AboveZero(VectorFilter):
-    """Null where the number is."""
+    """Null if the number is null."""
 
     def is_keep(self, *columns: pa.Array) -> pa.Array:
         import pyarrow.compute as pc
@@ -141,7 +141,7 @@ class AboveZero(VectorFilter):
 
 
 class Turned(VectorFunction):
-    """Another order and other values: 0 for null."""
+    """Other values and another order: 0 instead of null."""
 
     def execute(self, *columns: pa.Array) -> tuple[pa.Array, ...]:
         k, n, x = columns
