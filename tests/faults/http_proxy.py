@@ -1,6 +1,6 @@
-"""An HTTP proxy before an object store, to refuse, hold or lose what a test says. It also counts what was asked.
+"""An HTTP proxy in front of an object store. It refuses, holds or loses the requests that a test names, and counts all.
 
-Client -> proxy -> server. What happens to a request is decided by a rule that a test sets.
+Client -> proxy -> server. A rule that a test sets decides what happens to a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """`path`: with the bucket, and without a query."""
+    """`path`: with the bucket, without the query."""
 
     method: str
     path: str
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Instead of the server's."""
+    """Sent instead of the server's answer."""
 
     status: int
     body: bytes = b""
@@ -49,7 +49,7 @@ def pass_all(request: Request) -> Verdict:
 
 
 def first(method: str, verdict: Verdict | Answer, *, times: int = 1, containing: str = "") -> Rule:
-    """So many requests of the method, of paths that contain the text; all others pass."""
+    """A rule for the first `times` requests of the method whose path contains the text; all others pass."""
     left = threading.Semaphore(times)
 
     def rule(request: Request) -> Verdict | Answer:
@@ -60,8 +60,8 @@ def first(method: str, verdict: Verdict | Answer, *, times: int = 1, containing:
 
 
 class HttpProxy:
-    """Listens on a free port of this machine. `rule` may be changed at any time; `asked` counts requests by method, and
-    `harmed` those that did not just pass."""
+    """Listens on a free port of this machine. `rule` may be changed at any time; `asked` counts requests by method;
+    `harmed` counts requests that did not simply pass."""
 
     def __init__(self, target: str) -> None:
         """:param target: ``host:port``."""
@@ -92,7 +92,7 @@ class _Server(ThreadingHTTPServer):
     proxy: HttpProxy
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is what some tests are about."""
+        """Ignores errors: some tests are about clients that go away."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, headers, content = self._forwarded(body, unconditional=verdict is Verdict.UNCONDITIONAL)
         if verdict is Verdict.HOLD:
-            self.connection.recv(1)  # a client that has sent its request sends nothing more until it goes away
+            self.connection.recv(1)  # a client that has sent its request sends nothing until it goes away
         if verdict in (Verdict.LOSE, Verdict.HOLD):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, content, headers)
 
     def _body(self) -> bytes:
-        """In one piece, however it was sent: Amazon's own client sends objects in chunks."""
+        """The body in one piece, even if it was sent in chunks, as Amazon's own client does."""
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         del self.headers["Transfer-Encoding"]
@@ -160,4 +160,4 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - so they are called
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - the names that http.server calls

@@ -1,5 +1,5 @@
-"""A TCP proxy that understands PostgreSQL's messages, to cut a connection before a statement arrives, or when its
-answer comes."""
+"""A TCP proxy that understands PostgreSQL's messages. It cuts a connection before a statement arrives, or when the
+answer to it comes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 
 class PostgresProxy:
-    """Cuts both ways before a statement reaches the server, or instead of passing its answer on."""
+    """Cuts both ways before a statement reaches the server, or instead of passing on the answer to it."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
@@ -38,7 +38,7 @@ class PostgresProxy:
                 return
             server = socket.create_connection(("127.0.0.1", self._server_port))
             for one in (client, server):
-                # Messages are passed on one by one: none shall wait for the answer to the one before.
+                # Messages are passed on one by one: none may wait for the answer to the one before.
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             marked = threading.Event()
             for pump in (self._requests, self._answers):

@@ -1,7 +1,7 @@
-"""A TCP proxy that understands ZooKeeper's frames, to cut a connection exactly before or after a request is applied.
+"""A TCP proxy that understands ZooKeeper's frames. It cuts a connection exactly before or after a request is applied.
 
-Client -> proxy -> server. A request is a frame: 4 bytes of length, then 4 bytes of number (xid) and 4 of kind; the
-answer carries the same number. What happens to a frame is decided by a rule that a test sets.
+Client -> proxy -> server. A request is a frame: 4 bytes of length, then 4 bytes of number (xid) and 4 bytes of kind;
+the answer has the same number. A rule that a test sets decides what happens to a frame.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Frame:
-    """`answer`: from the server; `kind` is that of the request then too. `paths`: text that looks like node names."""
+    """`answer`: from the server; then `kind` is the kind of its request. `paths`: texts that look like node names."""
 
     answer: bool
     kind: str
@@ -40,8 +40,8 @@ def pass_all(frame: Frame) -> Verdict:
 
 
 def cut_once(kind: str, *, after: bool, containing: bytes = b"") -> Rule:
-    """The first request of the kind whose bytes contain `containing` is cut before it reaches the server, or its
-    answer is (`after`), so that it was applied."""
+    """Cuts the first request of the kind whose bytes contain `containing` before it reaches the server, or, with
+    `after`, its answer, so that the request was applied."""
     left = threading.Semaphore(1)
     marked = threading.Event()
 
@@ -61,7 +61,7 @@ def cut_once(kind: str, *, after: bool, containing: bytes = b"") -> Rule:
 
 @dataclass
 class _Link:
-    """One client's connection and its continuation to the server."""
+    """A client's connection, and the connection to the server that continues it."""
 
     client: socket.socket
     server: socket.socket
@@ -77,8 +77,8 @@ class _Link:
 
 
 class FaultProxy:
-    """Listens on a free port of this machine. `rule` may be changed at any time; `cuts` counts what was cut; so many
-    connections as `silent` says are taken and never answered."""
+    """Listens on a free port of this machine. `rule` may be changed at any time; `cuts` counts the cuts; `silent` is
+    the number of connections to accept and never answer."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -95,13 +95,13 @@ class FaultProxy:
         self._spawn(self._accept)
 
     def cut_all(self) -> None:
-        """Every connection, now."""
+        """Cut every connection now."""
         for link in self._links:
             link.cut()
         self._links.clear()
 
     def release(self) -> None:
-        """Deliver what was held to the server: it comes late, after its client has gone elsewhere."""
+        """Deliver held requests to the server: late, when their client uses another connection already."""
         for link in self._links:
             for frame in link.held:
                 with contextlib.suppress(OSError):

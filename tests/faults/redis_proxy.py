@@ -1,4 +1,4 @@
-"""A TCP proxy that understands Redis's requests, to cut a connection exactly before or after one is carried out.
+"""A TCP proxy that understands Redis's requests. It cuts a connection exactly before or after a request is carried out.
 
 Client -> proxy -> server. A request is an array of byte strings; its answer is whatever the server sends next.
 """
@@ -26,7 +26,7 @@ Rule = Callable[[list[bytes]], Cut]
 
 
 def once(command: bytes, cut: Cut, *, containing: bytes = b"") -> Rule:
-    """The first request of this command whose arguments contain the text."""
+    """A rule for the first request of this command whose arguments contain the text."""
     left = threading.Semaphore(1)
 
     def rule(request: list[bytes]) -> Cut:
@@ -37,7 +37,7 @@ def once(command: bytes, cut: Cut, *, containing: bytes = b"") -> Rule:
 
 
 class RedisProxy:
-    """Listens on a free port of this machine. `rule` may be changed at any time; `cuts` counts what was cut."""
+    """Listens on a free port of this machine. `rule` may be changed at any time; `cuts` counts the cuts."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -52,7 +52,7 @@ class RedisProxy:
         self._spawn(self._accept)
 
     def release(self, db: int) -> None:
-        """Deliver what was held, late; back when the server has answered."""
+        """Deliver held requests, late. Returns when the server has answered."""
         with socket.create_connection(self._target) as server:
             for request in (b"SELECT %d\r\n" % db, *self._held):
                 server.sendall(request)

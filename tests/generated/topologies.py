@@ -1,8 +1,8 @@
-"""Random topologies with random data, and what must come out of them by a few lines of Python each.
+"""Random topologies with random data, and their right results from a few lines of Python each.
 
 A program is a list of small numbers, so that hypothesis can shrink it: each instruction chooses a verb, one or two of
-the streams that are there, and a variant. Every stream has the fields ``k``, ``n``, ``x``, and perhaps more that nobody
-looks at; `rows` are the values of those three, whatever the order.
+the present streams, and a variant. Every stream has the fields ``k``, ``n``, ``x``, and perhaps more that are ignored;
+`rows` are the values of those three, in any order.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Made:
 def build(
     topology: Topology, sources: Iterable[list[Row]], program: Iterable[tuple[int, ...]], *, on_spark: bool = False
 ) -> dict[str, list[Row]]:
-    """The states of the topology and what must be staged for each: every stream that nobody uses.
+    """Builds the topology. Returns its states with the rows that must be staged for each: one for every unused stream.
 
     :param on_spark: with verbs that only Spark runs.
     """
@@ -129,7 +129,7 @@ def numbers(rows: list[Row]) -> list[int]:
 
 
 def spread(rows: list[Row]) -> int | None:
-    """A hundred times the variance, without what is behind the point."""
+    """A hundred times the variance, without decimal places."""
     known = [Fraction(row[1]) for row in rows if row[1] is not None]
     return int(float(statistics.variance(known)) * 100) if len(known) > 1 else None
 
@@ -151,7 +151,7 @@ def pairs(rows: list[Row]) -> int:
 
 
 def of_the_largest(rows: list[Row]) -> float | None:
-    """The smallest x of those with the largest n."""
+    """The smallest x among the rows with the largest n."""
     most = max(numbers(rows), default=None)
     return smallest([row for row in rows if most is not None and row[1] == most])
 
@@ -359,7 +359,7 @@ def multi_reduce(topology: Topology, one: Made, other: Made, variant: int) -> Ma
 
 
 def transform(topology: Topology, one: Made, other: Made, variant: int) -> Made:
-    """Whole DataFrames; behind one Spark cuts partitions as it likes, so a shuffle stands before what follows."""
+    """Whole DataFrames. After one Spark cuts partitions as it likes, so a shuffle follows."""
     left, right = one.stream.project("k, n, x"), other.stream.project("k, n, x")
     rows = [*(row[:3] for row in one.rows), *(row[:3] for row in other.rows)]
     if variant % 3 == 0:

@@ -1,6 +1,6 @@
-"""Rows of a field of any type, extremes among them, and what must come of them by a few lines of Python each.
+"""Rows with a field of any type, extreme values among them, and their right results from a few lines of Python each.
 
-`VALUES` holds for every type what is at its limits; a type that is added to it is tried on every engine.
+`VALUES` has values at the limits of every type; a type that is added to it is tried on every engine.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ UTC = datetime.UTC
 
 
 def decimals(scale: int, *units: int) -> list[Any]:
-    """So many units of the last digit each: Python's own arithmetic would round them to 28 digits."""
+    """Numbers of units of the last digit: Python's own arithmetic would round them to 28 digits."""
     return [Decimal(f"{one}E-{scale}") for one in units]
 
 
 _MOST = 10**38 - 1
-"""Units of the last digit, of any decimal."""
+"""The most units of the last digit that any decimal can have."""
 _WHOLE: dict[str, list[Any]] = {name: [-limit, limit - 1, limit // 2, -1, 0, 1] for name, limit in WHOLE_TYPES.items()}
 VALUES: dict[str, list[Any]] = _WHOLE | {
     "float": [0.0, -0.0, 0.5, math.nan, math.inf, -math.inf, 3.4028234663852886e38, 1.401298464324817e-45],
@@ -63,7 +63,7 @@ VALUES: dict[str, list[Any]] = _WHOLE | {
 }
 NUMBERS = tuple(name for name in VALUES if name in (*WHOLE_TYPES, *REAL_TYPES) or name.startswith("decimal"))
 WAYS = st.sampled_from(["as it comes", "by Python", "shuffled"])
-"""Before an aggregation: Spark's Python readers aggregate by Arrow, or by a dictionary, or the JVM does it."""
+"""Steps before an aggregation. They decide whether Arrow, a dictionary or the JVM aggregates on Spark."""
 
 _COMPARE: list[Callable[[Any, Any], Any]] = [
     operator.eq,
@@ -77,14 +77,14 @@ _EXACT = Context(prec=200)
 
 
 def rows_of(type_text: str, values_of: dict[str, list[Any]] = VALUES) -> st.SearchStrategy[Rows]:
-    """(group, value), nulls among both."""
+    """(group, value), with nulls in both."""
     values = st.sampled_from([*values_of[type_text], None])
     return st.lists(st.tuples(st.sampled_from(["a", "b", None]), values), min_size=1, max_size=8)
 
 
 CASES = st.sampled_from(list(VALUES)).flatmap(lambda name: st.tuples(st.just(name), rows_of(name), WAYS))
 _SUMMED = VALUES | {"double": [0.0, -0.0, 0.5, math.nan, math.inf, -math.inf, 5e-324]}
-"""Of reals, those whose sum does not depend on the order."""
+"""Only reals whose sum does not depend on the order."""
 SUMS = st.sampled_from(NUMBERS).flatmap(lambda name: st.tuples(st.just(name), rows_of(name, _SUMMED), WAYS))
 
 
@@ -99,7 +99,7 @@ def stream_of(topology: Topology, type_text: str, rows: Rows, way: str) -> Strea
 
 
 def look_at(topology: Topology, type_text: str, rows: Rows, way: str) -> dict[str, Rows]:
-    """The states, and what must be staged for each."""
+    """Builds the states. Returns each with the rows that must be staged for it."""
     stream = stream_of(topology, type_text, rows, way)
     keep(stream.group_by("v").aggregate(Count(), "n"), "keys")
     arrays = stream.each("v", lambda v: [[v, None]], f"vs array<{type_text}>")
@@ -122,17 +122,17 @@ def look_at(topology: Topology, type_text: str, rows: Rows, way: str) -> dict[st
 
 
 def comparable(states: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Which of the two zeros is the smaller or larger one is not defined."""
+    """Without the signs of zeros: which of the two is smaller is not defined."""
     return {state: sorted(re.sub(r"-0\.0(?!\d)", "0.0", row) for row in rows) for state, rows in states.items()}
 
 
 def _order(value: Any) -> tuple[bool, Any]:
-    """NaN is one value, above all others."""
+    """A sort key: NaN is one value, above all others."""
     return value != value, 0 if value != value else value
 
 
 def _plain(value: Any) -> Any:
-    """Of the two zeros, which are one key, the one without a sign."""
+    """The zero without a sign, because both zeros are one key."""
     return value + 0.0 if isinstance(value, float) else value
 
 
@@ -155,7 +155,7 @@ def add_up(topology: Topology, type_text: str, rows: Rows, way: str) -> None:
 
 
 def sums_of(type_text: str, rows: Rows) -> dict[str, Rows]:
-    """What `add_up` must stage, if all fits."""
+    """The rows that `add_up` must stage, if all sums fit."""
     groups = groups_of(rows, 0)
     sums = [(same[0][0], _total(type_text, same)) for same in groups]
     return {"sums": sums, "sum": [(_total(type_text, rows),)]}
@@ -170,7 +170,7 @@ def _total(type_text: str, rows: Rows) -> Any:
 
 
 def fits(type_text: str, rows: Rows) -> bool:
-    """Does every sum fit, in whatever parts it is made?"""
+    """Does every sum fit, whatever partial sums it is made of?"""
     values = [value for _, value in rows if value is not None]
     return not any(
         overflows(type_text, [("", value) for value in values if (value > 0) is positive]) for positive in (True, False)
@@ -178,7 +178,7 @@ def fits(type_text: str, rows: Rows) -> bool:
 
 
 def overflows(type_text: str, rows: Rows) -> bool:
-    """Is there a sum that does not fit, however it is made?"""
+    """Is there a sum that does not fit, whatever partial sums it is made of?"""
     if type_text in REAL_TYPES:
         return False
     sums = [row[-1] for found in sums_of(type_text, rows).values() for row in found]
@@ -217,7 +217,7 @@ PAIRS = st.sampled_from([*WHOLE_TYPES, *REAL_TYPES]).flatmap(
 
 
 def work_out(topology: Topology, type_text: str, pair: Row, what: str, by_python: bool) -> None:
-    """One operation on one pair of values: it may overflow."""
+    """One operation on one pair of values. It may overflow."""
     stream = topology.new_stream("pairs", FixedBatchSpout(f"v {type_text}, w {type_text}", [pair]))
     if by_python:
         stream = stream.map(lambda v, w: (v, w), f"v {type_text}, w {type_text}")

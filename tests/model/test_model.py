@@ -1,6 +1,6 @@
-"""The protocol as a model, in every interleaving of small worlds; and that each of its guards is needed.
+"""The protocol as a model, in every interleaving of small worlds; each of its guards is needed.
 
-All of it is proved by `make model`; here a part of it, and that nothing has changed since.
+`make model` proves all of it. Here a part is proved, and that nothing has changed since the last proof.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 python -m tests.model.tlc                 all configurations that end, then the mutants: `make model`
 python -m tests.model.tlc nightly         one configuration (hours)
 
-What was proved is named by the digest of the model in `proved.txt`: a change of the model has to be proved again.
+`proved.txt` has the digest of the proved model: after a change the model must be proved again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ STATES = {
     "closed": 176_790,
     "rebuilt": 217_385,
 }
-"""Configurations that every change of the model is checked in, and how many distinct states each has, up to symmetry:
-the number is
-a property of the model, whatever the order in which the checker meets them. It changes when the model does."""
+"""The configurations in which every change of the model is checked, and the number of distinct states of each, up to
+symmetry. The number is a property of the model, whatever the order in which the checker meets the states. It changes
+with the model."""
 
 MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a claim that asks again gets a second transaction": ("transactional", ("claim key",)),
@@ -74,24 +74,24 @@ MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "a state forgets that it lacks what is skipped and not closed": ("closed", ("floor below the skipped",)),
     "nobody notices a state that is behind its ledger": ("rebuilt", ("needed",)),
 }
-"""What is taken away -> the configuration that shows it, and the guards of Trident.tla that are removed."""
+"""Removed guard -> the configuration that shows it, and the names of the guards in Trident.tla."""
 
 
 QUICK = ("opaque",)
-"""What every change of anything is checked in, and the mutants of :data:`QUICK_MUTANTS`."""
+"""Checked with every change of anything, together with the mutants of :data:`QUICK_MUTANTS`."""
 QUICK_MUTANTS = ("the gate does not ask for the order", "an opaque state without a fence")
 PROVED = HERE / "proved.txt"
 
 
 def digest() -> str:
-    """Of the model, its configurations, and what is expected of them."""
+    """The digest of the model, its configurations, and the expected results."""
     parts = [path.read_bytes() for path in sorted([*HERE.glob("*.tla"), *HERE.glob("*.cfg")])]
     return hashlib.sha256(b"\0".join([*parts, repr((STATES, MUTANTS)).encode()])).hexdigest()
 
 
 @dataclass(frozen=True)
 class Result:
-    """`violated`: the invariant, empty if none; `depth`: of the search, in steps; `states`: distinct ones."""
+    """`violated`: the invariant, "" if none; `depth`: of the search, in steps; `states`: number of distinct states."""
 
     violated: str
     states: int
@@ -116,7 +116,7 @@ def check(configuration: str, removed: tuple[str, ...] = (), *, workers: int = 2
         text = (HERE / f"{configuration}.cfg").read_text()
         guards = ", ".join(f'"{guard}"' for guard in removed)
         (Path(folder) / "model.cfg").write_text(text.replace("Removed = {}", f"Removed = {{{guards}}}"))
-        # The standard modules are unpacked into java.io.tmpdir under fixed names: two runs must not share it.
+        # The standard modules are unpacked into java.io.tmpdir under fixed names: two runs must not share the folder.
         options = [f"-Xmx{heap_mb}m", "-XX:+UseParallelGC", f"-Djava.io.tmpdir={folder}", "-cp", str(jar())]
         arguments = ["-deadlock", "-workers", str(workers), "-metadir", f"{folder}/meta", "-config", "model.cfg"]
         done = subprocess.run(

@@ -1,5 +1,5 @@
-"""Count the items of a queue that a spout in another program gives: ``python -m tests.programs.child_lines HOSTS ROOT
-FOLDER [KILL...]``. A KILL is as in :mod:`tests.programs.spooled_words`, of the steps poll, ack and link."""
+"""Counts the items of a queue that a spout in another program reads: ``python -m tests.programs.child_lines HOSTS ROOT
+FOLDER [KILL...]``. A KILL is as in :mod:`tests.programs.spooled_words`, for the steps poll, ack and link."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def contents(folder: Path) -> dict[str, int]:
 def main(hosts: str, root: str, folder: str, *kills: str) -> None:
     ChildSource.poll = dying("poll", ChildSource.poll, list(kills))  # type: ignore[method-assign]
     ChildSource.ack = dying("ack", ChildSource.ack, list(kills))  # type: ignore[method-assign]
-    os.link = dying("link", os.link, list(kills))  # every publication of a file: batch, mark, staged manifest
+    os.link = dying("link", os.link, list(kills))  # publishes every file: batch, mark, staged manifest
     made = topology(Path(folder))
     with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
         LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=f"{folder}/staging").run()

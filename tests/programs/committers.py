@@ -1,6 +1,6 @@
-"""Run Storm's TransactionalWords in one process: ``python -m tests.programs.committers HOSTS ROOT FOLDER``.
+"""Runs Storm's TransactionalWords in one process: ``python -m tests.programs.committers HOSTS ROOT FOLDER``.
 
-Two committers with databases of their own, one behind the other: what the crash tests kill and run again.
+It has two committers with databases of their own, one after the other. Crash tests kill it and run it again.
 """
 
 from __future__ import annotations

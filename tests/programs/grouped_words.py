@@ -1,12 +1,12 @@
-"""Count words in one process: ``python -m tests.programs.grouped_words HOSTS ROOT FOLDER GROUP [HOW ...]``.
+"""Counts words in one process: ``python -m tests.programs.grouped_words HOSTS ROOT FOLDER GROUP [HOW ...]``.
 
-GROUP: by a drain that takes so many transactions at a time (a number, or ``auto``); ``runner``: one after the other, as
-a notebook does; ``tasks``: as the tasks of one run do that takes all; ``backfill``: by a person.
-HOW: ``spark``: with a Spark of its own; ``halves``: passes with transaction 3 and others fail, so that they are run
-again in halves; ``lossy``: of four steps of the ledger one is lost, and of one the answer; ``apart``: the plan wants to
-know of each row whose it is (else groups are merged by key, where the engine does that).
+GROUP: a number or ``auto``: a drain that takes so many transactions at a time; ``runner``: one after the other, as in a
+notebook; ``tasks``: like the tasks of one run that takes all; ``backfill``: like a person's backfill.
+HOW: ``spark``: with its own Spark; ``halves``: passes with transaction 3 and others fail, so they are run again in
+halves; ``lossy``: of every four steps of the ledger one is lost, and of another one the answer; ``apart``: the plan
+must know the transaction of each row (otherwise groups are merged by key, if the engine does that).
 
-Two states in two databases and nothing behind them: what the crash tests of groups kill and run again.
+It has two states in two databases and no commit phase. Crash tests of groups kill it and run it again.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from tools import kills
 WORDS = [f"word{number % 7}" for number in range(48)]
 TRANSACTIONS = 12
 PROCESS = "GROUPED_WORDS_PROCESS"
-"""Variable of the environment: the drain, for workers of its Spark."""
+"""Environment variable with the process id of the drain, for the workers of its Spark."""
 
 
 class Weigh(Function):
-    """1.0 a word; may be where the program dies in the middle of a pass."""
+    """Gives 1.0 for each word. The program may die here, in the middle of a pass."""
 
     def prepare(self, context: OperationContext) -> None:
         self._txid = context.txid
@@ -72,7 +72,7 @@ def topology(folder: Path, *how: str) -> Topology:
 
 
 def contents(folder: Path, *how: str) -> dict[str, dict[str, float]]:
-    """What the states hold."""
+    """The content of the states."""
     found: dict[str, dict[str, float]] = {}
     for name, spec in topology(folder, *how).states.items():
         with spec.factory.make_state(spec) as state:
@@ -90,7 +90,7 @@ def engine_of(how: Sequence[str]) -> Engine:
 
 
 def refuse(run_group: Callable[[Sequence[Job]], Manifest]) -> Callable[[Sequence[Job]], Manifest]:
-    """It gets by with transaction 3 if there is no other one beside it."""
+    """A `run_group` that can only process transaction 3 alone."""
 
     def run_small_group(jobs: Sequence[Job]) -> Manifest:
         if len(jobs) > 1 and any(job.slot.txid == 3 for job in jobs):
@@ -101,7 +101,7 @@ def refuse(run_group: Callable[[Sequence[Job]], Manifest]) -> Callable[[Sequence
 
 
 class Lossy(ZooKeeperZNodes):
-    """Of four steps the first one is lost, and of the third the answer."""
+    """Of every four steps the first one is lost, and of the third one the answer."""
 
     def __init__(self, settings: ZooKeeperSettings) -> None:
         super().__init__(settings)
@@ -140,7 +140,7 @@ def as_tasks(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> No
 
 
 def as_backfill(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> None:
-    """Of transactions that a coordinator has begun, and nobody has processed."""
+    """A backfill of transactions that a coordinator has begun and nobody has processed."""
     for number in range(TRANSACTIONS):
         coordinate(ledger, made, Claim(key=f"run/{number}"), max_pending=TRANSACTIONS)
     done = Backfill(

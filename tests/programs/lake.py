@@ -1,5 +1,5 @@
-"""Run streams of real sources to their end in one process, into states of one kind:
-``python -m tests.programs.lake HOSTS ROOT FOLDER BROKER TOPIC KIND``. The crash tests kill it."""
+"""Runs streams of real sources to their end in one process, with states of one kind:
+``python -m tests.programs.lake HOSTS ROOT FOLDER BROKER TOPIC KIND``. Crash tests kill it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = (
     "Redis and JDBC, into Redis",
     "opaque Redis and JDBC, into Redis",
 )
-"""The first two: Kafka and Delta Lake."""
+"""The first two are for Kafka and Delta Lake."""
 
 
 def topology(folder: Path, broker: str, topic: str, kind: str) -> Topology:
@@ -54,7 +54,7 @@ def topology(folder: Path, broker: str, topic: str, kind: str) -> Topology:
 
 
 def _parts(folder: Path, broker: str, topic: str, kind: str) -> tuple[dict[str, Spout], StateFactory]:
-    """The spouts, and where the states are. Of records, values; of orders, customers and cents."""
+    """The spouts, and the states' place. Records have values; orders have customers and cents."""
     orders = "customer string, cents long"
     if kind in KINDS[2:]:
         by_key = RedisSpout if kind == KINDS[2] else OpaqueRedisSpout

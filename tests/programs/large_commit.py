@@ -1,6 +1,6 @@
-"""Apply one staged batch with little memory: ``python -m tests.programs.large_commit KIND FOLDER HOW MEGABYTES``.
+"""Applies one staged batch with little memory: ``python -m tests.programs.large_commit KIND FOLDER HOW MEGABYTES``.
 
-As a committer does; what it needs to be there before, it has. HOW: "as it comes", or "whole", as a table.
+It works as a committer, with everything that a committer needs. HOW: "as it comes", or "whole", as one table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import resource
 import sys
 from pathlib import Path
 
-import pyarrow.parquet  # noqa: F401 - before the limit: its libraries take more than that allows
+import pyarrow.parquet  # noqa: F401 - before the limit is set: its libraries need more than that
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Sum, TableSink, Topology
 from airflow_trident.io.arrow import arrow_schema

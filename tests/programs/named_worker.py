@@ -1,9 +1,9 @@
 """A named worker in a process of its own, without Airflow: ``python -m tests.programs.named_worker NAME HOSTS ROOT
-FOLDER [TOPOLOGY ...]``; tells what it does line by line.
+FOLDER [TOPOLOGY ...]``. It prints its progress line by line.
 
-``AIRFLOW_TRIDENT_KILL=<step> before|after <number>`` kills it at the so manieth of its own writes of a kind:
+``AIRFLOW_TRIDENT_KILL=<step> before|after <number>`` kills it at its own write of this kind with this number:
 ``register``, ``acknowledge <status>``, ``advance <command>``, ``place``. ``AIRFLOW_TRIDENT_CRASH`` kills it at a
-milestone of a transaction, as elsewhere. ``AIRFLOW_TRIDENT_WAIT_S``: its patience for a deployment and its name.
+milestone of a transaction, as elsewhere. ``AIRFLOW_TRIDENT_WAIT_S``: how long it waits for a deployment and its name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.programs import word_count
 from tools import kills
 
 SESSION_S = 4.0
-"""The shortest that a server grants by default."""
+"""The shortest session that a server grants by default."""
 
 
 def topologies(folder: Path) -> dict[str, Topology]:
@@ -45,7 +45,7 @@ def topologies(folder: Path) -> dict[str, Topology]:
 
 
 class Killed(Deployments):
-    """Dies at a step, as the environment says."""
+    """Dies at the step that the environment names."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

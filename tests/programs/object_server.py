@@ -1,8 +1,8 @@
-"""A real S3 server (moto) behind a proxy, in a process of its own: deltalake keeps Python's lock while it sends files,
-so a server of the same process could never answer it.
+"""A real S3 server (moto) behind a proxy, in a process of its own: deltalake holds Python's lock while it sends files,
+so a server in the same process could never answer.
 
-Each line of stdin is an order, ``[method, verdict, times, containing]`` for the proxy, or ``null`` for what was asked
-since the last ``null``; each is answered by a line.
+Each line of stdin is an order: ``[method, verdict, times, containing]`` for the proxy, or ``null`` to get the requests
+since the last order. Each order is answered by a line.
 """
 
 from __future__ import annotations

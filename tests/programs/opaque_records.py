@@ -1,7 +1,7 @@
-"""Drain an opaque source to its end: ``python -m tests.programs.opaque_records HOSTS ROOT FOLDER MAX_PENDING``.
+"""Drains an opaque source to its end: ``python -m tests.programs.opaque_records HOSTS ROOT FOLDER MAX_PENDING``.
 
 Numbered records in two partitions. Each attempt takes another number of them, and now and then a partition is lost and
-comes back. Three states in two databases, one of them behind the commit phase: each record must be in them once.
+comes back. There are three states in two databases, one of them in the commit phase: each must have each record once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIES = 12
 
 @dataclass(frozen=True)
 class RestlessSpout(OpaquePartitionedSpout):
-    """:param folder: counts how often it was asked, in a file: what it does next depends on that."""
+    """:param folder: counts in a file how often the spout was asked; its next answer depends on that."""
 
     folder: Path
 
@@ -74,7 +74,7 @@ def topology(folder: Path) -> Topology:
 
 
 def contents(folder: Path) -> list[dict[object, object]]:
-    """What the states hold, in the order of the topology."""
+    """The content of the states, in the order of the topology."""
     found: list[dict[object, object]] = []
     for spec in topology(folder).states.values():
         with spec.factory.make_state(spec) as state:

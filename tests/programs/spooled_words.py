@@ -1,8 +1,8 @@
-"""Count the lines of a queue through a spool: ``python -m tests.programs.spooled_words HOSTS ROOT FOLDER [KILL...]``.
+"""Counts the lines of a queue through a spool: ``python -m tests.programs.spooled_words HOSTS ROOT FOLDER [KILL...]``.
 
-The queue is a folder with one file per line; a shell command lists what is not acknowledged, another removes what is.
-A KILL is ``<step>:<number>:<before|after>=<file>``: die by SIGKILL around the so manieth call of the step (poll, ack,
-link), once: whoever creates the file first.
+The queue is a folder with one file for each line. A shell command lists the lines that are not acknowledged, another
+one removes acknowledged ones. A KILL is ``<step>:<number>:<before|after>=<file>``: the process that creates the file
+first dies by SIGKILL around the call with this number of the step (poll, ack, link).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def maybe_die(now: str, kills: list[str]) -> None:
 def main(hosts: str, root: str, folder: str, *kills: str) -> None:
     CommandSource.poll = dying("poll", CommandSource.poll, list(kills))  # type: ignore[method-assign]
     CommandSource.ack = dying("ack", CommandSource.ack, list(kills))  # type: ignore[method-assign]
-    os.link = dying("link", os.link, list(kills))  # every publication of a file: batch, mark, staged manifest
+    os.link = dying("link", os.link, list(kills))  # publishes every file: batch, mark, staged manifest
     made = topology(Path(folder))
     with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
         LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=f"{folder}/staging").run()

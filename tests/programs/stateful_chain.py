@@ -1,4 +1,4 @@
-"""Run a chain of stateful functions: ``python -m tests.programs.stateful_chain HOSTS ROOT FOLDER``."""
+"""Runs a chain of stateful functions: ``python -m tests.programs.stateful_chain HOSTS ROOT FOLDER``."""
 
 from __future__ import annotations
 

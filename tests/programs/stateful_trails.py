@@ -1,4 +1,4 @@
-"""A stateful function of which every loss, repetition and change of order shows, and its topology.
+"""A stateful function that shows every loss, repetition and change of order, and its topology.
 
 ``python -m tests.programs.stateful_trails HOSTS ROOT FOLDER`` runs it to its end with a ledger in ZooKeeper, and
 ``... FOLDER`` alone kills children of its own (see `kill_everywhere`).
@@ -27,11 +27,11 @@ ROWS = [(word,) for word in WORDS]
 BATCH = 3
 TRANSACTIONS = 3
 KILL = "TRIDENT_TEST_KILL"
-"""``<what>@<namespace>@<number>``: die before that call of a watched state, the file `died` in the folder says once."""
+"""``<what>@<namespace>@<number>``: die before that call of a watched state. The file `died` makes it happen once."""
 
 
 class Trails(StatefulFunction[str, Any]):
-    """word -> the transactions that it was in, once for each time; forgets a word that came four times."""
+    """word -> the transactions with it, one for each time that it came; forgets a word that came four times."""
 
     def prepare(self, context: OperationContext) -> None:
         self.txid = context.txid
@@ -64,12 +64,13 @@ def spec(folder: Path, provider: str = "sqlite", partitions: int = 2) -> StateSp
 
 
 def contents(state: State) -> list[str]:
-    """What the state holds, as sorted texts: equal keys of several partitions are kept apart."""
+    """The content of the state as sorted texts; equal keys of several partitions stay apart."""
     return sorted(map(repr, state.items()))
 
 
 def apply_rest(one: StateSpec, run: int, state: State) -> None:
-    """Commit what is missing, as a ledger would: the last one again, then those above, under fences of this run."""
+    """Commit the missing transactions as a ledger would: the last one again, then those above, with fences of this
+    run."""
     marker = state.marker()
     for txid in range(max(1, marker.high if marker else 1), TRANSACTIONS + 1):
         rows = ROWS[(txid - 1) * BATCH : txid * BATCH]
@@ -80,16 +81,16 @@ def apply_rest(one: StateSpec, run: int, state: State) -> None:
 
 
 class Unsynced(sqlite3.Connection):
-    """Does not wait for the disk: a killed process loses nothing that it gave to the operating system."""
+    """Does not wait for the disk: a killed process loses nothing that the operating system has."""
 
     def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:  # type: ignore[override]
         return super().execute(statement.replace("synchronous = FULL", "synchronous = OFF"), *parameters)
 
 
 def kill_everywhere(folder: Path) -> dict[str, Any]:
-    """For every statement: run in a child that is killed before it, run again in one that is killed somewhere in its
-    recovery, run to the end; all differing contents, and how many were killed."""
-    rows_to_table(spec(folder).staged, ROWS)  # imports what every child would import again
+    """For every statement: one child is killed before it, a second one is killed somewhere in its recovery, a third one
+    runs to its end. Returns all contents that differ, and how many children were killed."""
+    rows_to_table(spec(folder).staged, ROWS)  # imports, once, what every child would import
     undisturbed = _child(folder / "undisturbed", 1, None)
     statements, killed, recoveries = undisturbed["statements"], 0, 0
     different = []
@@ -110,7 +111,7 @@ def kill_everywhere(folder: Path) -> dict[str, Any]:
 
 
 def _child(folder: Path, run: int, kill_before: int | None) -> Any:
-    """What a forked child reports, None if it was killed."""
+    """The report of a forked child; None if it was killed."""
     folder.mkdir(exist_ok=True, parents=True)
     pid = os.fork()
     if pid == 0:

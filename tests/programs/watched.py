@@ -1,6 +1,6 @@
-"""A state provider that can be watched: SQLite, with a call before everything that is asked of its states.
+"""A state provider that can be watched: SQLite, with a call before every request to its states.
 
-Used by dotted path, as a user's provider would be: ``tests.programs.watched:WatchedProvider``.
+It is used by its dotted path, like a user's provider: ``tests.programs.watched:WatchedProvider``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WatchedState(KeyValueState[Any, Any]):
         self.namespace = inner.namespace
 
     def _tell(self, what: str) -> None:
-        for watcher in tuple(watchers):  # one may end itself
+        for watcher in tuple(watchers):  # a watcher may remove itself
             watcher(what, self.namespace.rpartition("-")[2])
 
     def get(self, key: Any, default: Any = None) -> Any:

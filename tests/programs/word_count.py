@@ -1,9 +1,9 @@
-"""Run a small word count in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER [PENDING]``;
-with PENDING by a drain that has so many transactions under way. STAGING in the environment is where it stages, instead
-of below FOLDER; a number there is how many bytes the ledger keeps of a batch.
+"""Runs a small word count in one process: ``python -m tests.programs.word_count HOSTS ROOT FOLDER [PENDING]``.
+With PENDING, by a drain with so many transactions under way. The environment variable STAGING is the place to stage,
+instead of below FOLDER; a number there is the size up to which the ledger keeps staged batches, in bytes.
 
-Two streams, two states in two databases, batches of four lines, and a commit phase of two levels behind them with
-windows over counts and times: what the crash tests kill and run again.
+Two streams, two states in two databases, batches of four lines, and a commit phase of two levels after them with
+windows over counts and times. Crash tests kill it and run it again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Split(Function):
 
 
 class Clock(Function):
-    """An hour a line."""
+    """Gives another hour for each line."""
 
     def execute(self, line: str) -> Iterator[datetime]:
         yield datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=int(line.split()[1]))
@@ -63,7 +63,7 @@ def topology(folder: Path) -> Topology:
 
 
 def contents(folder: Path) -> dict[str, list[object]]:
-    """What the states hold, sorted."""
+    """The content of the states, sorted."""
     found: dict[str, list[object]] = {}
     for name, spec in topology(folder).states.items():
         with spec.factory.make_state(spec) as state:

@@ -1,4 +1,4 @@
-"""The `DATABASE` of Storm's examples: a map that outlives its process, changed in one step."""
+"""The `DATABASE` of Storm's examples: a map that outlives its process; several keys change in one step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Database:
-    """A file of its own, which no state of a topology knows. `put` changes all keys in one step."""
+    """A file of its own, which no state of a topology uses. `put` changes all keys in one step."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -1,6 +1,6 @@
 """The stateful bolts of seed 003: its WordCountBolt, and its picture, statefulbolt1 > bolt1 > statefulbolt2.
 
-``python -m tests.programs.stateful_chain`` runs the picture where crash tests kill it.
+``python -m tests.programs.stateful_chain`` runs the picture; crash tests kill it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH = 2
 
 
 class WordCountBolt(BaseStatefulBolt[str, int]):
-    """As the text writes it."""
+    """As in the seed's text."""
 
     def init_state(self, state: KeyValues[str, int]) -> None:
         self.word_counts = state
@@ -44,7 +44,7 @@ class WordCountBolt(BaseStatefulBolt[str, int]):
 
 
 class HighestBolt(StatefulFunction[str, Any]):
-    """Says when a word is the most frequent one so far; a function, as verbs take them."""
+    """Emits a word when it is the most frequent one so far; a function, as verbs take it."""
 
     def init_state(self, state: KeyValues[str, Any]) -> None:
         self.state = state
@@ -73,7 +73,7 @@ def str_upper(word: str, count: int) -> tuple[str, int]:
 
 
 def contents(folder: Path) -> dict[str, list[Any]]:
-    """What the states hold, sorted."""
+    """The content of the states, sorted."""
     found = {}
     for name, spec in topology(folder).states.items():
         with spec.factory.make_state(spec) as state:

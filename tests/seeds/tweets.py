@@ -1,6 +1,6 @@
 """The tweets chapter (seed 004), nearly line by line: tweets in one Redis, three hashes in it at the end.
 
-The coordinator of the text remembers in itself what it read last, which a restart loses; here it takes that from the
+The text's coordinator remembers what it read last in itself, so a restart loses it. Here it takes that from the
 metadata of the transaction before, as the chapter's partitioned spouts do.
 """
 
@@ -65,7 +65,7 @@ class RQ:
 
 
 def behind(last: TransactionMetadata | None, rq: RQ) -> TransactionMetadata:
-    """The part behind `last`."""
+    """The metadata of the batch after `last`."""
     next_read = 1 if last is None else last.begin + last.quantity
     return TransactionMetadata(next_read, min(rq.available_to_read(next_read), MAX_TRANSACTION_SIZE))
 
@@ -228,8 +228,8 @@ class RedisCommiterCommiterBolt(BaseTransactionalBolt, ICommitter):
 
 
 class OpaqueRedisCommitterBolt(RedisCommiterCommiterBolt):
-    """The same behind an opaque spout: it keeps what the last transaction counted, and takes that back if the same
-    transaction comes again (previousCount, currentCount and lastTransactionId of the text)."""
+    """For an opaque spout: it keeps what the last transaction counted, and takes that back if the same transaction
+    comes again (previousCount, currentCount and lastTransactionId of the text)."""
 
     keeps_previous_value = True
 
@@ -377,7 +377,7 @@ def builder(form: str, where: Mapping[str, Any]) -> TransactionalTopologyBuilder
 
 
 def write_tweets(client: Any, tweets: Sequence[str]) -> None:
-    """Into the one queue, and into the partitions."""
+    """Write tweets to the single queue and to the partitions."""
     with client.pipeline(transaction=False) as pipe:
         for number, tweet in enumerate(tweets):
             pipe.set(str(number + 1), tweet)

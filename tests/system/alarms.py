@@ -1,4 +1,4 @@
-"""What the deadline of a system test calls; it lies where the triggerer imports from, in Airflow's plugins folder."""
+"""The callback of a system test's deadline, in Airflow's plugins folder, from which the triggerer imports."""
 
 from __future__ import annotations
 

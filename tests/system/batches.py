@@ -1,4 +1,4 @@
-"""What the system tests count: known to the tests and, copied beside them, to their DAGs. Needs nothing of Airflow."""
+"""The data of the system tests, for the tests and, copied beside them, for their DAGs. Needs nothing of Airflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = (
 SCRIPTS = ("script_kills",)
 TRANSACTIONS = 5
 LATE_S = 1
-"""A run of `alarm` is late so many seconds after the oldest uncommitted transaction was begun."""
+"""A run of `alarm` is late this number of seconds after the oldest uncommitted transaction began."""
 ROWS_OF_A_BATCH = 4
 LINES = [
     (f"line {number} has word{number % 7} and word{number % 3}",) for number in range(TRANSACTIONS * ROWS_OF_A_BATCH)

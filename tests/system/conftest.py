@@ -1,4 +1,4 @@
-"""One real Airflow for all system tests, each with a DAG, a topology and a state of its own."""
+"""One real Airflow for all system tests; each test has its own DAG, topology and state."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tools.local_airflow.rest import FINISHED_RUN, AirflowApi, wait_until
 from tools.local_airflow.services import LocalAirflow
 
 LIMIT_S = 300.0
-"""Far above what anything takes: only a test that would never end meets it."""
+"""Far above the time that anything takes: only a test that would never end reaches it."""
 OPTIONS = {
     "SPARK_SUBMIT_OPTS": soon(),
-    # Found dead sooner than by default, so that a test of it is over sooner.
+    # The scheduler is found dead sooner than by default, so that a test of this ends sooner.
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "2",
@@ -46,7 +46,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Scene:
-    """One DAG and its topology, both called `name`, and what a test does to them."""
+    """One DAG and its topology, both named `name`, and the acts of tests on them."""
 
     name: str
     airflow: LocalAirflow
@@ -68,7 +68,7 @@ class Scene:
         return path
 
     def held(self, txid: int, attempt: int) -> int:
-        """Wait until this attempt is being processed and held; its process id."""
+        """Wait until this attempt is being processed and held; returns its process id."""
         here = self.folder / f"here-{txid}-{attempt}"
         self.until(here.exists, f"attempt {attempt} of transaction {txid} is at work")
         return int(here.read_text())
@@ -76,7 +76,7 @@ class Scene:
     # ---- acts --------------------------------------------------------------------------------------------------
 
     def trigger(self, *numbers: int) -> None:
-        """Make runs one after the other, each when the former has claimed: run tx-N gets transaction N."""
+        """Make runs one after the other, each when the one before has claimed: run tx-N gets transaction N."""
         for number in numbers:
             self.api.trigger(self.name, f"tx-{number}")
             self.until(lambda number=number: number in self.records(), f"transaction {number} is begun")
@@ -96,7 +96,7 @@ class Scene:
         return done.stdout
 
     def kill_owner(self, txid: int) -> None:
-        """SIGKILL to the process that wrote the transaction's record last."""
+        """SIGKILL the process that wrote the transaction's record last."""
         os.kill(self.records()[txid].owner.pid, signal.SIGKILL)
 
     # ---- what is there -----------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Scene:
             raise AssertionError(f"never: {what}; ledger: {ledger}; runs: {self.api.runs(self.name)}")
 
     def until_finished(self) -> dict[str, str]:
-        """Wait until no run is at work; the state of each."""
+        """Wait until no run is at work; returns the state of each."""
         self.until(lambda: all(state in FINISHED_RUN for state in self.api.runs(self.name).values()), "runs are over")
         return self.api.runs(self.name)
 
@@ -137,7 +137,7 @@ class Scene:
 
 @pytest.fixture(scope="package")
 def local_airflow(tmp_path_factory: pytest.TempPathFactory, airflow_database: Path) -> Iterator[LocalAirflow]:
-    """With a ZooKeeper of its own: the one of all other tests has seen their floods and faults by now."""
+    """With a ZooKeeper of its own, because other tests have flooded and disturbed theirs."""
     root = tmp_path_factory.mktemp("system")
     folder = Folder(root)
     folder.make()

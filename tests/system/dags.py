@@ -1,9 +1,9 @@
-"""The DAGs of the system tests: one topology each, all alike. Airflow reads this file as a DAG file.
+"""The DAGs of the system tests, which are all alike: one topology each. Airflow reads this file as a DAG file.
 
-Files below SYSTEM_TESTS tell a task what to do, so that a test decides and no clock does:
+Files below SYSTEM_TESTS tell a task what to do, so that a test decides, not a clock:
 
-- ``<topology>/fail-<txid>``: raise on the rows of that transaction, while it exists.
-- ``<topology>/hold-<txid>``: say who is there (``here-<txid>-<attempt>``: its process id) and wait while it exists.
+- ``<topology>/fail-<txid>``: raise on the rows of that transaction while this file exists.
+- ``<topology>/hold-<txid>``: write the process id to ``here-<txid>-<attempt>``, and wait while this file exists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOME = Path(os.environ["SYSTEM_TESTS"])
 
 
 class Split(Function):
-    """Words of a line, and obedience to the files of a test."""
+    """Splits a line into words, and obeys the files of a test."""
 
     def __init__(self, topology: str) -> None:
         self.folder = HOME / topology

@@ -1,6 +1,6 @@
 """The DAGs of the system tests that run a PySpark script by spark-submit. Airflow reads this file as a DAG file, and
-spark-submit runs it as the script: it reads a batch, and obeys the file ``hold-<txid>`` as the tasks of `dags.py` do;
-who is there is the JVM of its driver."""
+spark-submit runs it as the script. The script reads a batch, and obeys the file ``hold-<txid>`` like the tasks of
+`dags.py`; the process id that it writes is that of its driver's JVM."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Exactly-once under a real scheduler: what people and accidents do to Airflow tasks changes no count.
+"""Exactly-once under a real scheduler: acts of people and accidents of Airflow tasks change no count.
 
-Every test ends with `assert_exact`: each word counted as often as it occurs, the ledger dense and committed.
+Every test ends with `assert_exact`: each word has the right count, and all txids are committed without a gap.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def assert_exact(scene: Scene, transactions: int) -> None:
 
 
 def fail_for_good(scene: Scene) -> None:
-    """Runs 1 to 5: transaction 2 uses its attempts up, the later ones are processed and cannot commit."""
+    """Runs 1 to 5: transaction 2 uses up its attempts; the later ones are processed and cannot commit."""
     scene.tell("fail-2")
     scene.trigger(1, 2, 3, 4, 5)
     runs = scene.until_finished()
@@ -81,7 +81,7 @@ def test_kill_9_of_a_task_that_processes_gives_a_new_attempt_and_no_other_effect
 def test_kill_9_of_a_task_that_commits_is_repaired_by_the_next_committer(scene: Scene) -> None:
     scene.trigger(1)
     scene.until_finished()
-    # The store is locked, so the committer stands between the gate and the state.
+    # The store is locked, so the committer is between the gate and the state.
     with closing(sqlite3.connect(scene.folder / "words.db", isolation_level=None)) as store:
         store.execute("BEGIN IMMEDIATE")
         scene.trigger(2, 3)
@@ -101,7 +101,7 @@ def test_kill_9_of_the_scheduler_and_a_restart_run_an_attempt_twice_and_count_on
     scene.held(2, 0)
     scene.airflow.processes.kill("scheduler")
     scene.airflow.start_scheduler()
-    # The orphaned task still works on attempt 0 when the new scheduler gives the transaction another one.
+    # The orphaned task still works on attempt 0 when the new scheduler begins another attempt.
     scene.held(2, 1)
     hold.unlink()
     scene.trigger(3)
@@ -157,7 +157,7 @@ def test_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction_also_for_
 ) -> None:
     scene.trigger(1)
     scene.until_finished()
-    # The store is locked, so the committer stands between the gate and the state.
+    # The store is locked, so the committer is between the gate and the state.
     with closing(sqlite3.connect(scene.folder / "words.db", isolation_level=None)) as store:
         store.execute("BEGIN IMMEDIATE")
         scene.trigger(2, 3)

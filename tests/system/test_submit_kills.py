@@ -1,4 +1,4 @@
-"""A task is killed between the submission of a driver and the moment when it is remembered which one that is."""
+"""A task is killed between the submission of a driver and the moment when it remembers which driver that is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def test_the_providers_operator_submits_a_second_driver_and_nothing_when_it_is_cleared(killed: Deployment) -> None:
-    """What ResumableJobMixin says of itself. Without this the next test would say nothing."""
+    """ResumableJobMixin itself documents this. Without this test the next one would prove nothing."""
     twice = Outcome(kills=1, drivers=2, at_work=2, succeeded=1)
     assert killed.kill(Contender.STOCK, Point.SUBMITTED, 1) == twice
     assert killed.clear(Contender.STOCK, Point.SUBMITTED) == twice

@@ -73,7 +73,7 @@ tell({name: run(name) for name in NAMES})
 
 
 def resource_manager(hadoop: Path) -> str:  # noqa: F811
-    """Where its REST interface listens."""
+    """The address of its REST interface."""
     settings = {
         one.findtext("name"): one.findtext("value") for one in ElementTree.parse(hadoop / "yarn-site.xml").getroot()
     }
@@ -104,7 +104,7 @@ def test_a_drain_that_yarn_is_asked_about_is_waited_for_without_spark_submit(on_
     assert on_yarn.python(PROGRAM.replace("NAMES", "['followed']")) == {
         "followed": [["success"], [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]]
     }, on_yarn.output
-    # it was deferred, and what went on after that took up the same driver
+    # It was deferred, and the resumed task took up the same driver.
     before, _, after = on_yarn.output.partition("taking up the drain that was submitted: its driver is application_")
     assert before.count("the drain of topology 'followed' runs in the cluster as application_") == 1
     assert after
@@ -144,7 +144,7 @@ tell([bool(alone), states, plays.held("drain_cluster")])
 
 
 def test_a_driver_whose_task_was_killed_goes_on_in_the_cluster_and_doubles_nothing(on_yarn: AirflowHome) -> None:
-    """Which of the two drivers commits how much is chance; one that finds nothing left has not failed."""
+    """The share of each of the two drivers is random; a driver that finds nothing left has not failed."""
     alone, states, held = on_yarn.python(ORPHANED.replace("FOLDER", str(on_yarn.folder)))
     assert alone
     assert states in (["success"], ["skipped"]), on_yarn.output

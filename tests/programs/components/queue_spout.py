@@ -1,10 +1,10 @@
-"""A multilang spout over a folder: ``python queue_spout.py FOLDER [FAULT]``. Each file in ``FOLDER/items`` is an item,
-its name is the id, and `ack` removes it. Each start is a line of ``FOLDER/started``.
-What was given and not acknowledged comes again from the next process.
+"""A multilang spout over a folder: ``python queue_spout.py FOLDER [FAULT]``. Each file in ``FOLDER/items`` is an item;
+its name is the id, and `ack` removes it. Each start adds a line to ``FOLDER/started``.
+The next process gives items again that were not acknowledged.
 
-FAULT is ``<what>:<n>``: after its so manieth tuple it does that instead of answering: ``exit`` (code 7), ``kill``,
+FAULT is ``<what>:<n>``: after its tuple number n it does that instead of answering: ``exit`` (code 7), ``kill``,
 ``hang``, ``garbage``, ``twice`` (answers twice), ``no-id`` (that tuple has none), ``stray`` (prints beside its
-messages). ``slow-start`` never answers the handshake. ``FOLDER/mended`` ends all faults. Needs Python alone.
+messages). ``slow-start`` never answers the handshake. ``FOLDER/mended`` ends all faults. Needs only Python.
 """
 
 import json

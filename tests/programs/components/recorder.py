@@ -1,5 +1,5 @@
-"""A multilang bolt with an effect: ``python recorder.py FILE``. For each row it appends ``<txid> <first value>``,
-emits something that nobody reads, and fails the row ``bad`` unless ``FILE.mended`` is there."""
+"""A multilang bolt with an effect: ``python recorder.py FILE``. For each row it appends ``<txid> <first value>``, emits
+a tuple that nobody reads, and fails the row ``bad`` unless ``FILE.mended`` exists."""
 
 import json
 import os

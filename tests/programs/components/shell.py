@@ -1,5 +1,5 @@
-"""A tiny multilang bolt that splits lines, written against the protocol's text. argv[1] says what else it does, when a
-line has the word "now"."""
+"""A tiny multilang bolt that splits lines, written from the protocol's text alone. argv[1] chooses what else it does
+when a line has the word "now"."""
 
 import json
 import os
@@ -51,10 +51,10 @@ class Bolt:
         ack(name)
 
     def now(self, name):
-        """What goes wrong."""
+        """Called at the word "now": the fault of this bolt."""
 
     def end(self):
-        """Its input has ended."""
+        """Called when its input has ended."""
 
 
 class Exit7(Bolt):
@@ -84,7 +84,7 @@ class Hangs(Bolt):
 
 
 class HangsOnce(Bolt):
-    """The first process of them all: its number is in the file argv[2]."""
+    """Only the first process of all hangs; the file argv[2] has its process id."""
 
     def now(self, name):
         try:
@@ -98,7 +98,7 @@ class HangsOnce(Bolt):
 
 
 class KilledAt(Bolt):
-    """The first process of all that comes to the step argv[2] is killed there; the file argv[3] says so."""
+    """The first process of all that comes to the step argv[2] is killed there; then the file argv[3] exists."""
 
     def at(self, step):
         if step == sys.argv[2] and not os.path.exists(sys.argv[3]):
@@ -166,7 +166,7 @@ class NamelessMetric(Bolt):
 
 
 class Hears(Bolt):
-    """Prints what it hears, but for the handshake, and asks for task ids."""
+    """Prints what it reads, except for the handshake, and asks for task ids."""
 
     def line(self, name, line):
         emit([line], name, need_task_ids=True)
@@ -231,7 +231,7 @@ class Ids(Bolt):
 
 
 class Batches(Bolt):
-    """Keeps rows until the second tick, and gives how often each word came, anchored to all of them."""
+    """Keeps rows until the second tick, then emits the count of each word, anchored to all rows."""
 
     def __init__(self):
         self.kept, self.ticks = [], 0
@@ -259,7 +259,7 @@ class NeverReady(Bolt):
 
 
 class Late(Bolt):
-    """Looks for some time whether anything comes before it has begun."""
+    """Waits for some time whether anything comes before it has begun."""
 
     def setup(self):
         said = b""
@@ -311,7 +311,7 @@ class Pid(Bolt):
 
 
 class IdsAhead(Ids):
-    """Keeps task ids that come before it asks, and never reads while it has some."""
+    """Keeps task ids that come before it asks, and reads nothing while it has some."""
 
     def line(self, name, line):
         for word in line.split():

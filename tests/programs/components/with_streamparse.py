@@ -19,7 +19,7 @@ class WordCounter(Bolt):
 
 
 class Numbers(Spout):
-    """Gives each number once, and again when it fails."""
+    """Emits each number once, and again when it fails."""
 
     outputs = ["number"]  # noqa: RUF012 - as its users write it
 
@@ -35,7 +35,7 @@ class Numbers(Spout):
 
 
 class Reliable(ReliableSpout):
-    """Gives a number that failed three times more, and then takes it for acknowledged."""
+    """Emits a failed number three times more, and then takes it for acknowledged."""
 
     outputs = ["number"]  # noqa: RUF012 - as its users write it
 
