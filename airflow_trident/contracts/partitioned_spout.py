@@ -5,8 +5,8 @@ Coordinator, emitter and metadata are provided here. The metadata of a batch nam
 and keeps the last part of every partition that has none in it: a partition that disappears and comes back goes on where
 it stopped.
 
-Transactional: the metadata of a txid fix its partitions and parts. If one of them is gone when it is needed, that is a
-SourceChangedError. Opaque: each attempt decides anew, from the partitions that exist then.
+Transactional: the metadata of a txid fixes its partitions and parts. If one of them is gone when it is needed, that is
+a SourceChangedError. Opaque: each attempt decides anew, from the partitions that exist then.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class BatchParts:
 
 
 def parts_from_json(metadata: Json, spout: str) -> BatchParts:
-    """:raises SourceChangedError: these are not the metadata of a partitioned spout."""
+    """:raises SourceChangedError: this is not the metadata of a partitioned spout."""
     if isinstance(metadata, dict) and metadata.keys() == {"parts", "kept", "behind"}:
         parts, kept, behind = metadata["parts"], metadata["kept"], metadata["behind"]
         if isinstance(parts, dict) and isinstance(kept, dict) and isinstance(behind, str):

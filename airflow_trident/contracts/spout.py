@@ -6,7 +6,8 @@ Promises of an implementation (the contract suite in `tests/contracts/test_spout
 
 S1  `initialize_transaction` returns metadata that survives JSON unchanged, or None when there is nothing new.
 S2  `splits` and `read` depend on the metadata alone: for a transactional spout two reads give equal rows.
-S3  The metadata of a later transaction never cover what an earlier one's cover, and nothing in between is left out.
+S3  The metadata of a later transaction never covers what an earlier one's covers, and nothing in between is left
+    out.
 S4  Data that cannot be read as recorded raise SourceChangedError or DamagedInputError, never fewer rows.
 S5  Rows have exactly the fields of `schema`.
 S6  `text_files` and `data_frame` give the rows of the splits.
@@ -45,7 +46,7 @@ class Split:
 
 
 def not_metadata_of(spout: str, metadata: Json = None) -> SourceChangedError:
-    """The recorded metadata do not have the shape that the spout gives them. `metadata`: shown in the error."""
+    """The recorded metadata does not have the shape that the spout gives it. `metadata`: shown in the error."""
     shown = "" if metadata is None else f"{metadata!r:.80} "
     return SourceChangedError(
         f"the recorded metadata {shown}is not that of {spout}",
@@ -142,9 +143,9 @@ class Coordinator(Closing):
         """
 
     def accept_source(self, metadata: Json) -> Json:
-        """The metadata of the same parts of the source as in `metadata`, as they are now, after a person mended the
-        source. For a transaction that is not committed anywhere. Takes no more parts and no fewer. A source whose
-        metadata do not say what it holds returns them unchanged.
+        """The metadata of exactly the parts of the source that `metadata` names, as they are now, after a person mended
+        the source; for a transaction that is not committed anywhere. A source whose metadata does not say what the
+        source holds returns it unchanged.
 
         :raises SourceChangedError: a part of the source is gone.
         """
@@ -178,7 +179,7 @@ class Emitter(ABC):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of one part, with the spout's schema. Called where the data is processed, perhaps repeatedly.
 
-        :raises SourceChangedError: the source no longer holds what the metadata name.
+        :raises SourceChangedError: the source no longer holds what the metadata names.
         :raises DamagedInputError: the part cannot be read.
         """
 
@@ -203,7 +204,7 @@ class Emitter(ABC):
         Called on the driver, if Spark runs on this machine and processes the rows itself next: in a transform, a query
         or an aggregation. The frame must have the fields of `read`, in any order, with exactly these types.
 
-        :raises SourceChangedError: the source no longer holds what the metadata name.
+        :raises SourceChangedError: the source no longer holds what the metadata names.
         """
         return None
 

@@ -2,8 +2,9 @@
 IOpaquePartitionedTransactionalSpout: classes with a coordinator and an emitter, as Storm's documents write them.
 
 One difference from Storm: coordinator and emitter live for one batch only. So the beginning of a batch comes from the
-metadata before it, not from what an object remembers. Metadata are JSON values, or a dataclass of these, named in
-`metadata_class`. In the TransactionAttempt of an emitter, `attempt` is `NO_ATTEMPT`: all attempts have the same batch.
+metadata before it, not from what an object remembers. Metadata is a JSON value, or a dataclass of such values,
+named in `metadata_class`. In the TransactionAttempt of an emitter, `attempt` is `NO_ATTEMPT`: all attempts have the
+same batch.
 """
 
 from __future__ import annotations

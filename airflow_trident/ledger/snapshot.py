@@ -92,8 +92,8 @@ class Snapshot:
         try:
             return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
         except _ChunkMissing:
-            # One step deletes or rewrites a record with its chunks. Here the record was read before such a step, the
-            # chunks after it.
+            # One step deletes or rewrites a record with its chunks. The record may have been read before such a step,
+            # the chunks after it.
             now = self._cache.node_now(path)
             if now is None:
                 return None
@@ -128,11 +128,11 @@ class Snapshot:
         self._fetch_chunks(path for txid, ref in apart if ref for path in self._unread_chunks(txid, ref))
 
     def set(self, path: str, data: bytes) -> Set:
-        """Writes a record that was looked at, on the condition that it has not changed."""
+        """A write of a record that was looked at, on the condition that it has not changed."""
         return Set(path, data, self._require(path).version)
 
     def put(self, path: str, data: bytes) -> Create | Set:
-        """Writes a record that may not exist yet, on the condition that it has not changed since it was looked at."""
+        """A write of a record that may not exist yet, on the condition that it has not changed since the look."""
         node = self._node(path)
         return Create(path, data) if node is None else Set(path, data, node.version)
 
@@ -142,7 +142,7 @@ class Snapshot:
         return None if node is None else node.data
 
     def set_tx(self, record: TxRecord) -> Set:
-        """Writes a transaction whose metadata stays the same."""
+        """A write of a transaction whose metadata stays the same."""
         return self.set(self.paths.tx(record.txid), codec.encode_tx(record, self.blob_ref(record.txid)))
 
     def blob_ref(self, txid: int) -> BlobRef | None:
@@ -161,8 +161,7 @@ class Snapshot:
         return ref, chunks
 
     def staged_chunk(self, staged: StagedRef) -> list[Create]:
-        """Creates the chunk of a staged batch, if the ledger is to keep it; nothing if an earlier step has created
-        it."""
+        """What creates the chunk of a staged batch, if the ledger is to keep it; empty if an earlier step did."""
         path = self.paths.chunk(staged.chunk)
         return [Create(path, staged.content)] if staged.content and self._node(path) is None else []
 
@@ -263,8 +262,8 @@ class Cache:
         self._base: tuple[BaseRef, bytes] | None = None
 
     def decoded(self, path: str, data: bytes, decode: Callable[[bytes, str], T]) -> T:
-        """Decodes records that every step looks at only once, as long as they stay the same. Only for immutable
-        results."""
+        """Every step looks at these records: decodes one only once, as long as it stays the same. The result must be
+        immutable, because it is shared."""
         known = self._decoded.get(path)
         if known is None or known[0] != data:
             known = self._decoded[path] = (data, decode(data, path))

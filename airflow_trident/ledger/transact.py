@@ -125,8 +125,8 @@ class Transactor:
                 )
 
     def _moved(self, snapshot: Snapshot) -> bool:
-        """Did others write meanwhile? Then the snapshot mixes two moments, and a record that looks missing was pruned
-        between two reads."""
+        """Did others write meanwhile? Then the snapshot mixes two moments, and a record that looks missing may have
+        been pruned between two reads."""
         now = self._znodes.read(list(snapshot.used)).nodes
         return any(node is None or node.version != snapshot.used[path] for path, node in now.items())
 

@@ -36,8 +36,8 @@ def start_attempt(
     Also from FAILED and SKIPPED: that is a replay. It moves the txid to a list of replayed transactions
     (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
 
-    If the topology has opaque streams and the transaction is above the commit pointer, every attempt decides their part
-    of the batch anew (P2, L10), except the first attempt of a batch that was just recorded.
+    If the topology has opaque streams and the transaction is above the commit pointer, every attempt decides the part
+    of these streams anew (P2, L10), except the first attempt of a batch that was just recorded.
 
     :param owner: who works on it; a text is the name of a program.
     :param plan: digest of the plan that the attempt runs.

@@ -52,8 +52,8 @@ def begin(
 
     The answer is Full also while the last transaction is invalidated: there is no position yet to continue from.
 
-    :param attempt_by: set if the same process processes a new transaction at once: its attempt 0 starts in the same
-        step, which saves `start_attempt`.
+    :param attempt_by: who processes a new transaction at once, in the same process: then its attempt 0 starts in the
+        same step, which saves `start_attempt`.
     :param lag_of: None: the known lag of the sources stays as it is.
     :param plan: digest of the plan that it is begun with.
     :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
@@ -255,7 +255,7 @@ def _new_transactions(
     *,
     enough_room: bool,
 ) -> Change[BeginManyResult]:
-    """Writes the head, and creates the records.
+    """The change that writes the head and creates the records.
 
     :param enough_room: False: more were wanted, and commits that go on meanwhile would make room for them.
     """

@@ -71,7 +71,7 @@ def undeploy(snap: Snapshot) -> Change[Deployment]:
 
 
 def obeyed(snap: Snapshot, topology: TopologyRecord, command: Command, by: str) -> tuple[Write, ...]:
-    """Tells the workers of a lifecycle command; no writes if there are no workers, or they need not be told.
+    """The writes that tell the workers of a lifecycle command; empty if there are none, or they need not be told.
 
     :raises TransitionError: they cannot obey it yet.
     """
@@ -88,7 +88,7 @@ def _deployment(snap: Snapshot) -> Deployment | None:
 
 
 def _without_answers(snap: Snapshot) -> list[Delete]:
-    """Deletes all workers' answers, also those for an epoch that will come again."""
+    """Deletes of all workers' answers, also of those for an epoch that will come again."""
     path = snap.paths.deployment
     return [Delete(f"{path}/{name}") for name in sorted(snap.names(path))]
 
@@ -96,7 +96,7 @@ def _without_answers(snap: Snapshot) -> list[Delete]:
 def _with_topology(
     snap: Snapshot, topology: TopologyRecord, writes: Sequence[Write], result: Deployment
 ) -> Change[Deployment]:
-    """Also writes the topology's record: its op id tells whether the step was done."""
+    """These writes and the topology's record as one change: the record's op id tells whether the step was done."""
     path = snap.paths.topology
     record = snap.set(path, codec.encode_topology(topology, op=snap.op))
     return Change(writes=(record, *writes), witness=path, result=result)

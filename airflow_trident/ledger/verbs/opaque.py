@@ -52,8 +52,8 @@ def invalidated_above(snap: Snapshot, txid: int) -> list[TxRecord]:
 
 
 def rewrite(snap: Snapshot, record: TxRecord) -> list[Write]:
-    """Writes a record whose metadata may have changed, and replaces its chunks, if it has any. Its metadata is no
-    longer shared with other transactions."""
+    """The writes of a record whose metadata may have changed. They replace its chunks, if it has any; other
+    transactions share its metadata no longer."""
     old = snap.blob_ref(record.txid)
     ref, chunks = snap.keep_apart(record)
     if old is not None and ref is not None and ref.sha256 == old.sha256:

@@ -28,7 +28,7 @@ def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchange
 
 
 def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write:
-    """Writes that a transaction was begun, as a part of the step that begins it."""
+    """The write that says that a transaction was begun, as a part of the step that begins it."""
     outcome = CoordinatorOutcome(kind=OutcomeKind.BEGUN, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag)
     said = outcome.after(outcome_at(snap), next_txid=txid + 1, now_ms=snap.now_ms)
     assert said is not None

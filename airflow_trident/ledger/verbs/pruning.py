@@ -29,7 +29,7 @@ CLAIM_SWEEP_COMMITS = 32
 def prune(
     snap: Snapshot, upto: int, exceptions: Exceptions, retention: int, *, just_committed: Collection[int]
 ) -> list[Write]:
-    """Deletes the oldest committed transactions beyond `retention`, with their chunks.
+    """Deletes of the oldest committed transactions beyond `retention`, and of their chunks.
 
     Every transaction at or below the commit pointer `upto` that is not among the exceptions is committed: no record has
     to be read. Those that are just being committed stay, however old: their committer wants to see them.

@@ -12,7 +12,7 @@ _MEANINGLESS = "Transition to CONNECTING"
 
 class ConnectionLog:
     """A logger for one client of kazoo, which remembers its warnings. For an outage it logs one line at the beginning,
-    one each minute, and one at the end.
+    one each minute while it lasts, and one at the end.
 
     :param where: names the ensemble in the log.
     """

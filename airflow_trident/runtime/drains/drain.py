@@ -206,8 +206,8 @@ class Drain:
         return begun
 
     def _commit_and_begin(self, tickets: Sequence[CommitTicket]) -> int:
-        """Commits, and in the same step begins as many groups as there are idle passes. Returns how many are COMMITTED;
-        0 if nothing can begin, or if it failed: then the two single steps say why."""
+        """Commits, and in the same step begins groups for the idle passes, at least one. Returns how many are
+        COMMITTED; 0 if nothing can begin, or if it failed: then the two single steps say why."""
         goes_on = self._goes_on and self._states_checked and self._ahead is None
         if not goes_on or not self._may_begin():
             return 0

@@ -89,7 +89,7 @@ class Passes:
     :param tries: attempts of a transaction by itself. A failed pass of several does not count as a try of its members.
     :param workers: how many passes run at a time.
     :param gate: if it is their turn, says PROCESSED for the transactions of an ended pass and opens their gate, in one
-        step, and returns True; otherwise it may do nothing.
+        step, and returns True. False: it did nothing, or only a part.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ MOST_IN_GROUP = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainLimits:
-    """When a drain begins no more transactions: after a number, after a number of seconds, or (always) without new
-    data.
+    """When a drain begins no more transactions: after `max_transactions`, after `max_time_s` seconds, or (always)
+    without new data.
 
     `group`: the most transactions that are begun, processed and committed together; ``auto``: chosen by how much there
     is to read and how long that takes; 1: each alone. `max_pending`: how many are uncommitted at once; None: twice the

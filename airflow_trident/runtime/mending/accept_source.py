@@ -1,4 +1,4 @@
-"""``airflow trident accept-source``: a transaction takes its changed source."""
+"""``airflow trident accept-source``: a transaction takes its mended source."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def accept_source(
 
 
 class _Sources(MendedSources):
-    """If the topology no longer has a stream, the recorded metadata stay."""
+    """If the topology no longer has a stream, the recorded metadata stays."""
 
     def __init__(self, coordinators: dict[str, Coordinator]) -> None:
         self._coordinators = coordinators

@@ -1,4 +1,4 @@
-"""Rebuild: replays only into one state what it lacks, from what the ledger still knows.
+"""Rebuild: replays what a state lacks into that state only, from what the ledger still has.
 
 This is the cure for a state that is behind its ledger: restored from an old copy, deleted, moved. The state itself says
 what it lacks, and each transaction goes in by its own atomic step; so a rebuild may be killed anywhere, run again, and
