@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes what the make targets need: `bootstrap.sh venv` fills .venv from requirements/dev.lock, `bootstrap.sh java`
-# checks Java, `bootstrap.sh site-venv` fills .venv-docs from requirements/docs.lock, `bootstrap.sh lock` writes the locks. Doing it again is free unless the lock or pyproject.toml changed.
+# Prepares the make targets: `bootstrap.sh venv` fills .venv from requirements/dev.lock, `bootstrap.sh java` checks Java,
+# `bootstrap.sh site-venv` fills .venv-docs from requirements/docs.lock, `bootstrap.sh lock` writes the locks. A second run
+# costs nothing unless the lock or pyproject.toml changed.
 #
 #   PYTHON=/path/to/python3.12 make venv     chooses the Python
 #   UV=no make venv                          uses venv and pip even where uv is installed
@@ -15,7 +16,7 @@ stamp=$venv/.installed
 log=$venv/install.log
 min_java=17
 
-# A .pyc that is missing is compiled again at every start: Airflow then starts three times slower.
+# Without .pyc files every start compiles again: Airflow then starts three times slower.
 unset PYTHONDONTWRITEBYTECODE
 
 say() { printf '%s\n' "$*"; }
@@ -29,7 +30,7 @@ die() {
 
 fits='import sys; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(not (3, 11) <= v[:2] <= (3, 13))'
 
-# Sets $python to the first candidate that fits, else $seen to what was found. $1: `pip` where venv must work, too.
+# Sets $python to the first Python that fits; if none does, $seen to those found. $1: `pip` if venv must work, too.
 find_python() {
     tool=$1 python='' seen=''
     set -- python3.13 python3.12 python3.11 python3 python
@@ -38,7 +39,7 @@ find_python() {
         path=$(command -v "$name" 2>/dev/null) || continue
         # not the environment that is about to be replaced
         case $path in "$root/$venv"/*) continue ;; esac
-        # a name may be on PATH and not run (shims)
+        # a name on PATH may not run (shims)
         version=$("$path" -c "$fits" 2>/dev/null) && fit=yes || fit=no
         [ -n "$version" ] || continue
         if [ $fit = no ]; then
@@ -91,7 +92,7 @@ have_uv() { [ "${UV:-yes}" != no ] && command -v uv >/dev/null 2>&1; }
 
 last_line() { tail -n 1 "$log" | tr -d '\r' | sed 's/^ *//'; }
 
-# Runs a long command with its output in the log; shows that it lives and what it is at.
+# Runs a long command with its output in the log. Meanwhile shows the time, and on a terminal the last line of the log.
 run_logged() {
     label=$1
     shift
@@ -120,7 +121,7 @@ run_logged() {
 make_venv() {
     rm -rf "$venv"
     if have_uv; then
-        # where no Python fits, uv brings one
+        # if no Python fits, uv installs one
         find_python uv || python='>=3.11,<3.14'
         mkdir -p "$venv"
         run_logged "making $venv" uv venv --quiet --allow-existing --python "$python" "$venv"
@@ -142,12 +143,12 @@ install() {
     fi
 }
 
-# Does $venv work? Its scripts hold absolute paths, so not after the folder was moved.
+# Does $venv work? Not after the folder was moved, because its scripts contain absolute paths.
 works() {
     "$venv/bin/python" -c "$fits" >/dev/null 2>&1 && grep -qF "$root/$venv" "$venv/bin/activate" 2>/dev/null
 }
 
-# Can it be filled further? One that uv made has no pip yet.
+# Can packages be added to it? An environment that uv made has no pip yet.
 fillable() {
     have_uv || "$venv/bin/python" -c 'import pip' 2>/dev/null || "$venv/bin/python" -m ensurepip >/dev/null 2>&1
 }
@@ -179,7 +180,7 @@ $project" ] || return 0
     printf '%s\n%s\n' "$packages" "$project" >"$stamp"
 }
 
-# The site's generator, in an environment of its own: what it needs has no say in the versions of the other one.
+# The site's generator has its own environment, so its requirements do not influence the versions in .venv.
 ensure_site_venv() {
     venv=.venv-docs lock=requirements/docs.lock stamp=$venv/.installed log=$venv/install.log
     packages="packages $(cksum <"$lock")"
@@ -192,13 +193,13 @@ ensure_site_venv() {
 
 # ---- lock ------------------------------------------------------------------------------------------------------
 
-# $1: what the head of the file says it is for; $2: the lock; the rest: arguments of uv.
+# $1: the purpose, for the head of the file; $2: the lock; the rest: arguments of uv.
 write_lock() {
     what=$1 lock=$2
     shift 2
     command -v uv >/dev/null 2>&1 || die "uv is needed to write the lock. Install it: pip install uv"
     new=$lock.new
-    # From the pins that are there, so that only what must change does; --upgrade takes the newest of everything.
+    # Starts from the present pins, so only necessary changes are made; --upgrade takes the newest of everything.
     cp "$lock" "$new"
     uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url -o "$new" "$@"
     {

@@ -150,7 +150,7 @@ class LedgerTask:
             ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms), wait=False)
 
     def asker(self, context: Context) -> Asker:
-        """This task instance, as who waits."""
+        """This task instance, as the waiting task of a look."""
         me = owner(context)
         return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), tasks_behind(self))
 

@@ -105,7 +105,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         txid = text_for_triggerer(self.txid)
         if txid is None or not STARTS_IN_TRIGGERER:
             return
-        # What is behind this task is not known before the DAG is whole: the triggerer has it then.
+        # While the DAG is built, the tasks behind this one are not known yet: the triggerer finds them.
         trigger = self.turn_trigger(
             txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=self.incarnation, behind=None
         )

@@ -44,7 +44,7 @@ class TridentTurnTrigger(BaseTrigger):
     :param deferred_ms: when a worker deferred the task (Unix milliseconds); None if there was no worker.
     :param poll_s: None: ``[trident] poll_s``.
     :param incarnation: the incarnation of the topology that `txid` belongs to; None: not known, use the present one.
-    :param behind: ids of the tasks behind the one that waits; None: the triggerer looks in the DAG, if it has it.
+    :param behind: ids of the tasks behind the waiting one; None: the triggerer reads them from the DAG, if it has it.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class TridentTurnTrigger(BaseTrigger):
         return await ledger.call(lambda here: after_asking(here, record, answers, skip=self.skip_gone, asker=asker))
 
     def _asker(self) -> Asker | None:
-        """The task that waits; None where Airflow does not say which it is."""
+        """The waiting task; None if Airflow does not say which task that is."""
         ti = self.task_instance
         if ti is None:
             return None

@@ -1,4 +1,4 @@
-"""What the versions of a ParquetTable added: the files that a version names and the one before it did not."""
+"""Reads the versions of a ParquetTable: the files that a version has and the version before it did not have."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _ANEW = "give the stream a new name and begin anew."
 
 
 class ParquetLog(TableLog):
-    """The table in `storage`. Looks at it once; `head` is the newest version then. A version's id is the digest of its
-    content: what was restored from a copy has other versions under the same numbers.
+    """The table in `storage`. `head` is the newest version when this is made. A version's id is the digest of its
+    content: a table that was restored from a copy has other versions with the same numbers.
     """
 
     has_ids = True
@@ -61,7 +61,7 @@ class ParquetLog(TableLog):
             yield self._whole(number) if number == snapshot else self._change(number)
 
     def require_same(self, span: Span) -> None:
-        """The version up to which was read is the one of then."""
+        """The last version that was read must be the same as it was then."""
         assert span.ids is not None
         if self.table_id != span.table_id:
             raise SourceChangedError(
@@ -77,7 +77,7 @@ class ParquetLog(TableLog):
     def _at(self, number: int) -> tuple[ParquetVersion, int]:
         """A version and its id.
 
-        :raises SourceChangedError: it is not kept any more.
+        :raises SourceChangedError: the version is no longer kept.
         """
         if self._last_read is not None and self._last_read[0] == number:
             return self._last_read[1:]
@@ -94,14 +94,14 @@ class ParquetLog(TableLog):
         return self._last_read[1:]
 
     def _whole(self, number: int) -> TableVersion:
-        """All files of the table as it was, as if that version had added them."""
+        """All files that the table had at a version, as if that version had added them."""
         version, digest = self._at(number)
         with answers():
             added = tuple(map(_added, self._versions.files(version)))
         return TableVersion(number=number, added=added, removes=False, operation="snapshot", id=digest)
 
     def _change(self, number: int) -> TableVersion:
-        """Lists that both versions name are not read: costs grow with what was added."""
+        """The change of one version. Lists in both versions are not read, so the cost grows only with the change."""
         before = self._at(number - 1)[0] if number > 1 else ParquetVersion(version=0, fields="")
         version, digest = self._at(number)
         shared = {*before.lists} & {*version.lists}
@@ -112,7 +112,7 @@ class ParquetLog(TableLog):
         return TableVersion(number=number, added=added, removes=removes, operation=operation, id=digest)
 
     def _files(self, version: ParquetVersion, shared: set[str]) -> dict[str, TableFile]:
-        """By path, in the order of the version, without those of `shared` lists."""
+        """The files by path, in the order of the version, without those in `shared` lists."""
         with answers():
             listed = [self._versions.listed(version, path) for path in version.lists if path not in shared]
         return {file.path: file for files in (*listed, version.files) for file in files}

@@ -1,4 +1,4 @@
-"""A spout of a ParquetTable: what its versions add, file by file. Transactional."""
+"""A spout of a ParquetTable: the files that its versions add. Transactional."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 class ParquetTableSpout(Spout):
     """Reads the rows that were appended to a ParquetTable, each in exactly one transaction.
 
-    :param storage: where the table is.
-    :param fields: the columns with their types; one that a file lacks is null.
-    :param start: ``snapshot``, ``latest``, or the number of a version: where the first transaction begins.
-    :param changes: ``error`` or ``skip``, for versions that take files away.
+    :param storage: the place of the table.
+    :param fields: the columns with their types; a column that a file lacks is null.
+    :param start: where the first transaction begins: ``snapshot``, ``latest``, or the number of a version.
+    :param changes: ``error`` or ``skip``, for versions that remove files.
     :param max_files, max_bytes, max_rows: of one batch; a single larger file is a batch by itself.
     :raises ConfigurationError: an argument is wrong.
     """
@@ -76,7 +76,7 @@ class ParquetTableSpout(Spout):
         return f"TableSpout({self._storage.where})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Where this is sent to, nobody may know the connection."""
+        """Pickled with the connection's settings: the receiver may not know the connection."""
         with suppress(TridentError):
             return {**self.__dict__, "_storage": self._storage.resolved()}
         return dict(self.__dict__)
@@ -84,7 +84,7 @@ class ParquetTableSpout(Spout):
 
 @dataclass(frozen=True)
 class ParquetTableEmitter(Emitter):
-    """One split per file."""
+    """One split for each file."""
 
     storage: Storage
     row_schema: Schema
@@ -113,7 +113,7 @@ class ParquetTableEmitter(Emitter):
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
-        """Of an object only what is needed is fetched."""
+        """Open a file; of an object only the needed parts are fetched."""
         storage = self.storage
         with answers():
             if isinstance(storage, ObjectStorage):
