@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, TridentError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.source_looks import first_ready, last_position
 from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
-from airflow_trident.triggers.shared_watch import Hub, shared_hub
+from airflow_trident.triggers.shared_watch import Hub
+from airflow_trident.triggers.trident_trigger import TridentTrigger
 
 
-class TridentBatchTrigger(BaseEventTrigger):
+class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
     """For an ``AssetWatcher``: sends an event when a stream has data that no transaction covers yet. All such triggers
     in a process, and those that wait for a turn, share one ZooKeeper session.
 
@@ -58,24 +56,10 @@ class TridentBatchTrigger(BaseEventTrigger):
         self.poll_s = poll_s
         self.again_s = again_s
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "topology": self.topology,
-                "place": self.place,
-                "zookeeper_conn_id": self.zookeeper_conn_id,
-                "poll_s": self.poll_s,
-                "again_s": self.again_s,
-            },
-        )
-
     async def run(self) -> AsyncIterator[TriggerEvent]:
         install_resolver()
-        conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
-        ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
         told, told_s = -1, 0.0
-        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+        async with self.hub() as hub:
             while True:
                 last, stream = await self._look(hub)
                 if stream and (last != told or time.monotonic() - told_s >= self.again_s):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
-from airflow_trident import settings
 from airflow_trident.errors import SparkJobError, TridentError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster
-from airflow_trident.triggers.shared_watch import Hub, shared_hub
+from airflow_trident.triggers.shared_watch import Hub
+from airflow_trident.triggers.trident_trigger import TridentTrigger
 from airflow_trident.triggers.turn import SETTLE_S
 
 
-class TridentDriverTrigger(BaseTrigger):
+class TridentDriverTrigger(TridentTrigger):
     """Asks the cluster about the driver, and logs how far the topology's ledger is.
 
     :param topology: name of the topology.
@@ -42,20 +40,7 @@ class TridentDriverTrigger(BaseTrigger):
         self.masters = masters
         self.zookeeper_conn_id = zookeeper_conn_id
         self.poll_s = poll_s
-        self.cluster = cluster
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "topology": self.topology,
-                "driver_id": self.driver_id,
-                "masters": self.masters,
-                "zookeeper_conn_id": self.zookeeper_conn_id,
-                "poll_s": self.poll_s,
-                "cluster": str(self.cluster),
-            },
-        )
+        self.cluster = str(cluster)
 
     @property
     def driver(self) -> Driver:
@@ -64,9 +49,7 @@ class TridentDriverTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         # An event sooner than SETTLE_S after the worker deferred can fail the task.
         await asyncio.sleep(SETTLE_S)
-        conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
-        ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
-        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+        async with self.hub() as hub:
             committed = 0
             while await self._active():
                 committed = await self._tell(hub, committed)

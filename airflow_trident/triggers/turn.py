@@ -8,18 +8,18 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
 from airflow_trident import settings
 from airflow_trident.errors import RetryableError, TridentError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook, settings_of
 from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.waiting import blocked, wait
 from airflow_trident.tasks.liveness import Answers, Asker, TaskOfRun, after_asking, answered, questions, tasks_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
-from airflow_trident.triggers.shared_watch import SharedLedger, shared_hub
+from airflow_trident.triggers.shared_watch import SharedLedger
+from airflow_trident.triggers.trident_trigger import TridentTrigger
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -31,7 +31,7 @@ RARELY = 4
 """If other waiters are nearer to the transaction that all wait for, only one look in this many asks Airflow."""
 
 
-class TridentTurnTrigger(BaseTrigger):
+class TridentTurnTrigger(TridentTrigger):
     """Waits on a ZooKeeper watch. As a safety net it also looks now and then, and asks Airflow whether anybody still
     works on the transaction that all wait for.
 
@@ -63,7 +63,7 @@ class TridentTurnTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.topology = topology
         self.txid = txid
-        self.until = until
+        self.until = str(until)
         self.zookeeper_conn_id = zookeeper_conn_id
         self.skip_gone = skip_gone
         self.ends_task = ends_task
@@ -71,23 +71,6 @@ class TridentTurnTrigger(BaseTrigger):
         self.poll_s = poll_s
         self.incarnation = incarnation
         self.behind = behind
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "topology": self.topology,
-                "txid": self.txid,
-                "until": str(self.until),
-                "zookeeper_conn_id": self.zookeeper_conn_id,
-                "skip_gone": self.skip_gone,
-                "ends_task": self.ends_task,
-                "deferred_ms": self.deferred_ms,
-                "poll_s": self.poll_s,
-                "incarnation": self.incarnation,
-                "behind": self.behind,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
@@ -104,10 +87,8 @@ class TridentTurnTrigger(BaseTrigger):
     # ---- the wait ----------------------------------------------------------------------------------------------
 
     async def _wait(self, txid: int) -> WaitDecision | Abandoned:
-        conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
-        ensemble = settings_of(await ZooKeeperHook.aget_connection(conn_id))
         poll_s = self.poll_s or settings.number(settings.POLL_S, least=0.1)
-        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+        async with self.hub() as hub:
             ledger = hub.ledger(self.topology, settings.parse_incarnation(self.incarnation))
 
             async def decide() -> tuple[WaitDecision, LedgerView]:
