@@ -95,11 +95,6 @@ class Decoder(ABC):
             raise
         return messages
 
-    @property
-    def unfinished_bytes(self) -> int:
-        """Size of the incomplete message in the buffer."""
-        return len(self._buffer)
-
     @abstractmethod
     def _of(self, part: bytes) -> Message | None:
         """One message; None if the part may be ignored."""

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.dtypes import dtype
-from airflow_trident.operations.expr.evaluate import bind, evaluate
+from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.expr.tree import (
     Expression,
     cast,
@@ -46,7 +46,7 @@ MAX, MIN = 2**63 - 1, -(2**63)
 
 
 def value(expression: Expression, **row: Any) -> Any:
-    return evaluate(expression, {**{field.name: None for field in SCHEMA}, **row}, SCHEMA)
+    return bind(expression, SCHEMA)(*(row.get(name) for name in expression.reads))
 
 
 # ---- building --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from airflow_trident import Count, Stream, col, concat, explode, lit, spark_sql, when
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError, UnknownNodeError
-from airflow_trident.operations.expr.evaluate import evaluate
+from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.transform_node import TransformNode, recorded_transforms
@@ -108,7 +108,7 @@ def test_mistakes_of_other_kinds() -> None:
     with pytest.raises(FieldError, match="filter needs a boolean"):
         o().filter(spark_sql("1", "int"))
     with pytest.raises(FieldError, match="runs on Spark only"):
-        evaluate(spark_sql("1", "int"), {}, ())
+        bind(spark_sql("1", "int"), ())
 
 
 def test_the_text_is_part_of_the_definition_and_queries_and_commit_phases_refuse_it() -> None:

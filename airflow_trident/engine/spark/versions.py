@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from airflow_trident.plan.stages import Plan
 
 OLDEST = (3, 5)
-NEWEST = (4, 3)
-"""The newest release that the suite of engines has run with: `docs/compatibility.md`."""
 TIMES_SINCE = (4, 1)
 TRANSFORMS_SINCE = (4, 0)
 """3.5 cannot tell which settings a session has."""

@@ -13,7 +13,7 @@ from airflow_trident.operations.expr.conversions import convert
 from airflow_trident.operations.expr.dtypes import Typed, resolve
 from airflow_trident.operations.expr.literals import MAX_PRECISION
 from airflow_trident.operations.expr.tree import Expression
-from airflow_trident.types import REAL_TYPES, Schema, names_of
+from airflow_trident.types import REAL_TYPES, Schema
 
 Values: TypeAlias = tuple[Any, ...]
 Evaluator: TypeAlias = Callable[[Values], Any]
@@ -32,16 +32,6 @@ def bind(expression: Expression, schema: Schema) -> Callable[..., Any]:
     if expression.is_explode:
         return lambda *values: run(values) or []
     return lambda *values: run(values)
-
-
-def evaluate(expression: Expression, row: Mapping[str, Any], schema: Schema) -> Any:
-    """The value of an expression for one tuple. For tests and explanations; engines use :func:`bind` once per pass.
-
-    :raises FieldError: the expression does not fit the schema.
-    :raises ArithmeticError, ValueError: an overflow, or a cast that cannot hold the value.
-    """
-    given = {name: row[name] for name in names_of(schema) if name in row}
-    return bind(expression, schema)(*(given[name] for name in expression.reads))
 
 
 # ---- building closures -----------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from airflow_trident.engine.spark.sessions.local import local_conf
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.io.servers import BackgroundServer
 
-DEFAULT_PORT = 15002
 DEFAULT_HEAP_MB = 1024
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
