@@ -7,7 +7,8 @@ answers, and for the oracle that the verbs are compared with):
 L1  Txids are dense and rise by one; a claim that asks again gets the same txid (P1).
 L2  Every call is one atomic conditional step. Otherwise it changes nothing and raises with what was expected and found.
 L3  A call whose answer was lost is resolved before it returns: it happened once or not at all. If that cannot be told
-    before the deadline: OutcomeUnknownError. It is never repeated blindly.
+    before the deadline: OutcomeUnknownError. It is never repeated blindly. If somebody else has overwritten the record
+    that would tell, the call is decided anew on what is there now; no verb does harm by that (`docs/protocol.md`).
 L4  `start_attempt` gives every caller another, higher attempt, for ever (P3).
 L5  `processed`, `attempt_failed`, `fail` of an attempt that is not the current one raise StaleAttemptError and change
     nothing (P4).
