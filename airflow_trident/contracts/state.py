@@ -93,9 +93,9 @@ class Capabilities:
     `durable`: the data outlives the process, so several tasks can use it. `atomic`: any number of keys and the marker
     change in one step, or each change carries its txid, so that a repeated commit ends as one. `keyvalue`: it keeps the
     states of stateful functions, and only those. `opaque`: it can take back the batch of its highest txid (T9), as
-    opaque spouts need. `appends`: a sink of rows, without keys and updater. `own`: the work of a committer bolt in its
-    own database; the bolt promises that this is atomic, or opaque. `groups`: several transactions can change it in one
-    step (T12). `by_reference`: staged files become its own, unchanged (`State.apply_files`).
+    opaque spouts need. `appends`: a sink of rows, without updater, and with keys only for upserts. `own`: the work of a
+    committer bolt in its own database; the bolt promises that this is atomic, or opaque. `groups`: several transactions
+    can change it in one step (T12). `by_reference`: staged files become its own, unchanged (`State.apply_files`).
     """
 
     durable: bool
@@ -383,8 +383,8 @@ class State(Closing):
         )
 
     def emitted(self, ticket: CommitTicket) -> pa.Table:
-        """What was emitted for the ticket's transaction (`StateSpec.emits`). Called in the commit phase, after
-        `apply`."""
+        """What was emitted for the ticket's transaction, with the fields `StateSpec.emits`. Called in the commit phase,
+        after `apply` with the same ticket."""
         raise ConfigurationError(f"{type(self).__name__} has no output", "Implement State.emitted in it.")
 
     @abstractmethod
