@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -187,6 +188,48 @@ def test_the_spout_of_the_guide_gives_every_number_once(tmp_path: Path) -> None:
         done = LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(tmp_path)).run()
     with state.spec.factory.make_state(state.spec) as opened:
         assert (done, dict(opened.items())) == ([1, 2, 3, 4, 5], {(): (sum(range(29)),)})
+
+
+class Store:
+    """What the guide to states connects to."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Any, Any] = {}
+        self.marker: Any = None
+
+    def transaction(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def read_marker(self, _topology: str, _name: str) -> Any:
+        return self.marker
+
+    def write_marker(self, marker: Any) -> None:
+        self.marker = marker
+
+    def read(self, keys: list[Any]) -> list[Any]:
+        return [self.rows.get(key) for key in keys]
+
+    def write(self, key: Any, value: Any) -> None:
+        self.rows[key] = value
+
+    def close(self) -> None:
+        """Its rows stay."""
+
+
+def test_the_state_of_the_guide_has_every_transaction_once(tmp_path: Path) -> None:
+    from airflow_trident import Sum
+    from airflow_trident.engine.local import LocalEngine
+    from airflow_trident.ledger.memory import MemoryLedger
+    from airflow_trident.runtime.local import LocalRunner
+
+    store = Store()
+    factory = run(DOCS / "how-to" / "write-a-state.md", slice(0, 1), connect=lambda _url: store)["MyState"]("here")
+    spout = run(DOCS / "how-to" / "write-a-spout.md", slice(0, 1))["Numbers"](29, size=7)
+    topology = Topology("numbers")
+    topology.new_stream("numbers", spout).persistent_aggregate(factory, "n", Sum(), "sum")
+    with MemoryLedger("numbers") as ledger, LocalEngine() as engine:
+        done = LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(tmp_path)).run()
+    assert (done, store.marker.high, store.rows) == ([1, 2, 3, 4, 5], 5, {(): (sum(range(29)),)})
 
 
 # ---- the reference is complete ---------------------------------------------------------------------------------
