@@ -57,7 +57,7 @@ class IcebergLog(TableLog):
                 yield self._whole(one) if one.sequence_number == snapshot else self._version(one)
 
     def require_same(self, span: Span) -> None:
-        """The main branch must contain the snapshot that was read last, and all snapshots after it."""
+        """The main branch must come from the snapshot that was read last, with all snapshots after it."""
         if self.table_id != span.table_id:
             raise SourceChangedError(f"{self.what} was made anew since the transaction was recorded", _ANEW)
         assert span.ids is not None

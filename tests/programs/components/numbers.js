@@ -1,6 +1,6 @@
 "use strict";
-// A spout program as qtopology 0.7 starts it, on the bare channel: argv is the number of tuples, and what it does wrong.
-// With "held" it gives nothing more until it hears spout_ack, as the spout of qtopology's demo. What it hears is printed.
+// A spout program as qtopology 0.7 starts it, on the plain channel: argv is the number of tuples, and its faults. With "held"
+// it gives nothing more until it gets spout_ack, as the spout of qtopology's demo does. It prints the messages that it gets.
 const [count, ...flags] = process.argv.slice(2);
 const has = (flag) => flags.includes(flag);
 let left = Number(count);

@@ -1,5 +1,5 @@
 "use strict";
-// A tiny program of protocol 0.7 that splits lines. argv[2] says what else it does when a line has the word "now".
+// A tiny program of protocol 0.7 that splits lines. argv[2] chooses what else it does when a line has the word "now".
 const fs = require("fs");
 const mode = process.argv[2];
 const say = (cmd, data) => process.send({ cmd, data });
@@ -7,7 +7,7 @@ const keep = setInterval(() => {}, 1 << 30);
 let emits = 0;
 let begun = false;
 function at(step) {
-    // mode "killed": the first process of them all that comes to this step is killed there
+    // mode "killed": the first process of all that reaches this step is killed there
     const [, , , wanted, mark] = process.argv;
     if (mode === "killed" && step === wanted && !fs.existsSync(mark)) {
         fs.writeFileSync(mark, "");

@@ -1,9 +1,9 @@
 "use strict";
-// A bolt as a module of qtopology 2.x has it, with callbacks. init.mode says what else it does.
+// A bolt as a module of qtopology 2.x, with callbacks. init.mode chooses what else it does.
 const fs = require("fs");
 class Splitter {
     at(step) {
-        // mode "killed": the first process of them all that comes to this step is killed there
+        // mode "killed": the first process of all that reaches this step is killed there
         const { mode, step: wanted, mark } = this.config;
         if (mode === "killed" && step === wanted && !fs.existsSync(mark)) {
             fs.writeFileSync(mark, "");
@@ -84,7 +84,7 @@ class Splitter {
         }
     }
 }
-// The same with promises.
+// The same bolt with promises.
 class AsyncSplitter {
     async init(name, config) {
         this.emit = config.onEmit;

@@ -1,5 +1,5 @@
 "use strict";
-// A bolt module of qtopology 2.x: says of each object on which stream it came, and whether it is whole.
+// A bolt module of qtopology 2.x: emits for each object the stream on which it came, and whether its list has arrived.
 class Tagger {
     init(name, config, context, callback) {
         this.onEmit = config.onEmit;
