@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from tests.fixtures.airflow import airflow_database, airflow_home  # noqa: F401 - fixtures for all
+from tests.fixtures.azurite import container, objects  # noqa: F401 - fixtures for all
 from tests.fixtures.child import qtopology_folder  # noqa: F401 - a fixture for all
 from tests.fixtures.child_spout import others, queue  # noqa: F401 - fixtures for all
 from tests.fixtures.grouped_words import grouped_words  # noqa: F401 - a fixture for all

@@ -199,7 +199,7 @@ def _staging_objects(storage: Storage) -> Finding:
         return _fail("staging", f"{storage.where} gives back something else than was put into it.")
     if left:
         return _warn(
-            "staging", f"{storage.where} deletes nothing: staged batches stay. Give the right s3:DeleteObject."
+            "staging", f"{storage.where} deletes nothing: staged batches stay. Give the right to delete objects."
         )
     return _ok("staging", f"{storage.where} takes names once, and is read, listed and deleted from")
 

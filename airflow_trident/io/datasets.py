@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
 
 _PORTS = {"postgres": 5432, "mysql": 3306, "mssql": 1433}
@@ -33,7 +34,10 @@ def file_dataset(path: str) -> Dataset:
     parts = urlsplit(path)
     if parts.scheme == "file":
         return Dataset("file", parts.path)
-    return Dataset(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.strip("/") or "/")
+    user, _, host = parts.netloc.rpartition("@")
+    azure = AZURE.address(user, host) if parts.scheme in AZURE.schemes else None
+    place = parts.netloc if azure and azure.account_host else host  # before an account stands no connection
+    return Dataset(f"{parts.scheme}://{place}", parts.path.strip("/") or "/")
 
 
 def table_dataset(where: Connection, table: str, schema: str = "") -> Dataset:

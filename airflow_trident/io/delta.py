@@ -15,7 +15,9 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.io.object_stores import client_of, cure_of, said, settings_of
+from airflow_trident.io.object_service import said
+from airflow_trident.io.object_stores import RIGHTS
+from airflow_trident.io.s3 import S3
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -96,7 +98,7 @@ class DeltaPlace:
         except (TridentError, exceptions.CommitFailedError, FileNotFoundError):
             raise
         except (OSError, exceptions.DeltaError) as error:
-            text, cure = self.conceal(_plain(str(error))), cure_of(said(str(error))[0])
+            text, cure = self.conceal(_plain(str(error))), S3.cure_of(said(str(error))[0], RIGHTS)
             if cure:
                 raise ConfigurationError(
                     f"the Delta table {self.where!r} cannot be read or written ({text})", cure
@@ -122,10 +124,10 @@ def _of_aws(found: Connection) -> dict[str, str]:
 
     :raises ConfigurationError: it has settings that delta-rs does not support.
     """
-    options = {f"AWS_{name.upper()}": value for name, value in settings_of(found).items()}
+    options = {f"AWS_{name.upper()}": value for name, value in S3.settings_of(found).items()}
     if options.get("AWS_ENDPOINT", "").startswith("http://"):
         options["AWS_ALLOW_HTTP"] = "true"
-    client = client_of(found)
+    client = S3.client_of(found)
     seconds = {"connect_timeout": "connect_timeout", "read_timeout": "timeout"}
     options |= {own: f"{client[name]}s" for name, own in seconds.items() if name in client}
     if "root_certificate" in client:

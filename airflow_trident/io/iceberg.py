@@ -16,7 +16,8 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.extras import require_extra
-from airflow_trident.io.object_stores import SCHEME, ObjectPlace, client_of, cure_of, settings_of
+from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
+from airflow_trident.io.s3 import S3
 
 T = TypeVar("T")
 
@@ -76,12 +77,12 @@ class IcebergPlace:
             said = {"credential": f"{found.login}:{found.password}", **said}
         known = {**said, **self.properties}
         warehouse = urlsplit(known.get("warehouse", ""))
-        if warehouse.scheme == SCHEME and warehouse.username is not None:
+        if warehouse.scheme in S3.schemes and warehouse.username is not None:
             place = ObjectPlace.parse("the warehouse of an Iceberg catalog", known["warehouse"])
             storage = connections.resolve_if(place.conn_id, required=required)
             if storage is not None:
                 where = "/".join(part for part in (place.bucket, place.prefix) if part)
-                known = {**_of_storage(storage), **known, "warehouse": f"{SCHEME}://{where}"}
+                known = {**_of_storage(storage), **known, "warehouse": f"{warehouse.scheme}://{where}"}
         if found is None and known == self.properties:
             return self
         return replace(self, conn_id=self.conn_id if found is None else None, properties=known)
@@ -131,7 +132,7 @@ class IcebergPlace:
             if found is not None and found[1] in _CODES:
                 raise ConfigurationError(
                     f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written ({text})",
-                    cure_of(_CODES[found[1]]),
+                    S3.cure_of(_CODES[found[1]], RIGHTS),
                 ) from None
             refused = known.ForbiddenError, known.UnauthorizedError, known.OAuthError, PermissionError
             if isinstance(error, refused) or "ermission denied" in text:
@@ -156,7 +157,7 @@ def _of_storage(found: Connection) -> dict[str, str]:
 
     :raises ConfigurationError: it has settings that pyiceberg's files do not support.
     """
-    settings, client = settings_of(found), client_of(found)
+    settings, client = S3.settings_of(found), S3.client_of(found)
     if {"root_certificate", "allow_invalid_certificates"} & client.keys():
         raise ConfigurationError(
             f"the connection {found.conn_id!r} says which certificates are trusted (verify), which Iceberg tables do "

@@ -1,15 +1,15 @@
 """Where objects are, how to reach them, and the meaning of a store's errors.
 
 A place is written as in Airflow's ObjectStoragePath: ``s3://bucket/prefix``, or ``s3://connection@bucket/prefix`` with
-the id of a connection of type ``aws``. Without a connection each machine uses its own environment: the variables
-``AWS_*``, a web identity, or the metadata of its instance.
+the id of a connection of type ``aws``; ``abfs://`` and ``wasb`` for Azure. Without a connection each machine uses its
+own environment: variables, a web identity, or the metadata of its instance.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -18,60 +18,24 @@ from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
-from airflow_trident.io.connections import Connection
+from airflow_trident.io.azure import AZURE
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import is_template, require_local_path
+from airflow_trident.io.object_service import ObjectService, said
+from airflow_trident.io.s3 import S3
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-EXTRA = "airflow-trident[s3]"
-SCHEME = "s3"
+_SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE) for scheme in one.schemes}
 _URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]\Z")
 _HTTP = re.compile(r"https?://[^/\s]+")
-_TYPES = frozenset({"aws", ""})
-_EXTRAS = {
-    "aws_access_key_id": "access_key_id",
-    "aws_secret_access_key": "secret_access_key",
-    "aws_session_token": "session_token",
-    "region_name": "region",
-    "endpoint_url": "endpoint",
-}
-"""Extra of a connection -> setting of obstore."""
-_OF_ARROW = {
-    "access_key_id": "access_key",
-    "secret_access_key": "secret_key",
-    "session_token": "session_token",
-    "region": "region",
-}
-"""Setting of obstore -> argument of pyarrow's S3FileSystem."""
-_NOT_FOLLOWED = ("role_arn", "profile_name", "assume_role_method", "session_kwargs")
-"""Extras that only boto3 supports."""
+_OF_AZURE = ("az", "azure", "adl")
+"""Other names of it, and its predecessor."""
 _CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
 _RETRIES = 8
 """For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
-_CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
-_REGION = "Name the bucket's region: extra region_name of the connection, or AWS_REGION."
-_CURES = {
-    "NoSuchBucket": "Make the bucket, or name one that is there.",
-    "InvalidAccessKeyId": "See the access key of the connection or of AWS_ACCESS_KEY_ID.",
-    "SignatureDoesNotMatch": "See the secret key of the connection or of AWS_SECRET_ACCESS_KEY.",
-    "ExpiredToken": "Renew the session token, and run the task again.",
-    "InvalidToken": "See the session token of the connection or of AWS_SESSION_TOKEN.",
-    "TokenRefreshRequired": "Renew the session token, and run the task again.",
-    "PermanentRedirect": _REGION,
-    "AuthorizationHeaderMalformed": _REGION,
-    "IllegalLocationConstraintException": _REGION,
-    "RequestTimeTooSkewed": "Set the clock of this machine.",
-    "InvalidBucketName": "Name a bucket that can be.",
-    "MethodNotAllowed": "See that the endpoint speaks S3 and that the bucket is one of objects.",
-}
-"""Error code of S3 -> cure, where no retry helps."""
-_DENIED, _RIGHTS = "AccessDenied", "list, read, write and delete"
-_OF_INSTANCES = ("/latest/api/token", "/latest/meta-data/")
-"""Asked for credentials if no other source has any."""
-_LITTLE = 500
+RIGHTS = "list, read, write and delete"
 
 
 def is_object_uri(path: str | os.PathLike[str]) -> bool:
@@ -108,6 +72,8 @@ class ObjectPlace:
     bucket: str
     prefix: str = ""
     conn_id: str = ""
+    scheme: str = S3.schemes[0]
+    account_host: str = ""
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     client: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
@@ -116,76 +82,89 @@ class ObjectPlace:
         """:raises ConfigurationError: another scheme, no bucket, or an unexpected part such as a password."""
         try:
             parts = urlsplit(uri.strip())
-            bucket, conn_id, secret = parts.netloc.rpartition("@")[2], parts.username or "", parts.password
+            user, secret = parts.username or "", parts.password
         except ValueError:
-            parts, bucket, conn_id, secret = urlsplit(""), "", "", None
-        if bucket and parts.scheme.lower() != SCHEME:
-            raise ConfigurationError(
-                f"{what} cannot use {uri!r}: it takes folders on mounted file systems and s3:// only",
-                "Give it a folder that every worker and executor sees under the same path, or s3://bucket/prefix.",
-            )
-        prefix = parts.path.removeprefix("/").removesuffix("/")
+            parts, user, secret = urlsplit(""), "", None
+        scheme, host = parts.scheme.lower(), parts.netloc.rpartition("@")[2]
+        service = _SERVICES.get(scheme)
+        if service is None:
+            raise _unknown_scheme(what, uri, scheme)
         if secret is not None:
             raise ConfigurationError(
-                f"{what} has keys in its URI (bucket {bucket!r}), which logs and records would show",
-                "Put them into a connection of type aws and write s3://connection@bucket/prefix.",
+                f"{what} has keys in its URI (bucket {host!r}), which logs and records would show",
+                f"Put them into a connection of type {service.conn_type} and write {service.written}.",
             )
+        prefix = parts.path.removeprefix("/").removesuffix("/")
         names = prefix.split("/") if prefix else []
-        if not _BUCKET.match(bucket) or parts.query or parts.fragment or {"", ".", ".."} & set(names):
+        found = service.address(user, host)
+        if found is None or parts.query or parts.fragment or {"", ".", ".."} & set(names):
             raise ConfigurationError(
-                f"{what} cannot use {uri!r}: it is no s3://bucket/prefix", "Write s3://[connection@]bucket[/prefix]."
+                f"{what} cannot use {uri!r}: it is no {service.written}", "Write it so, without anything else."
             )
-        return cls(bucket=bucket, prefix=prefix, conn_id=conn_id)
+        return cls(
+            bucket=found.bucket,
+            prefix=prefix,
+            conn_id=found.conn_id,
+            scheme=scheme,
+            account_host=found.account_host,
+            settings=found.settings,
+        )
+
+    @property
+    def service(self) -> ObjectService:
+        return _SERVICES[self.scheme]
+
+    @property
+    def root(self) -> str:
+        """The bucket, without the connection."""
+        account = f"@{self.account_host}" if self.account_host else ""
+        return f"{self.scheme}://{self.bucket}{account}"
 
     @property
     def where(self) -> str:
         """The place as written, without secrets."""
-        user = f"{self.conn_id}@" if self.conn_id else ""
-        return f"{SCHEME}://{user}{self.bucket}{f'/{self.prefix}' if self.prefix else ''}"
+        root = self.root.replace("://", f"://{self.conn_id}@", 1) if self.conn_id else self.root
+        return f"{root}/{self.prefix}" if self.prefix else root
 
     def resolved(self, *, required: bool = True) -> ObjectPlace:
         """With the connection's settings, for processes that cannot resolve connections.
 
-        :raises ConfigurationError: `required`, and there is no such connection; or it has settings that only boto3
-            supports.
+        :raises ConfigurationError: `required`, and there is no such connection; or it has settings that are not
+            supported here.
         """
         if not self.conn_id or self.settings:
             return self
         found = connections.resolve_if(self.conn_id, required=required)
         if found is None:
             return self
-        settings, client = settings_of(found), client_of(found)
+        settings, client = self.service.settings_of(found), self.service.client_of(found)
         return replace(self, settings=tuple(sorted(settings.items())), client=tuple(sorted(client.items())))
 
     def store(self) -> Any:
-        """The open store (`obstore.store.S3Store`), one per process; names are relative to the prefix.
+        """The open store (a class of `obstore.store`), one per process; names are relative to the prefix.
 
         :raises MissingExtraError: obstore is not installed.
         :raises ConfigurationError: as :meth:`resolved`, or obstore refuses the settings.
         """
         return _open(self.resolved(), os.getpid())
 
+    def obstore(self) -> Any:
+        """:raises MissingExtraError: it is not installed."""
+        return require_extra("obstore", self.service.extra)
+
     def arrow_files(self) -> pafs.FileSystem:
         """The whole store for pyarrow, with the same settings; names begin with the bucket.
 
         :raises ConfigurationError: as :meth:`resolved`.
         """
-        import pyarrow.fs as pafs
-
-        settings = dict(self.resolved().settings)
-        given = {_OF_ARROW[name]: value for name, value in settings.items() if name in _OF_ARROW}
-        endpoint = endpoint_of(settings)
-        if endpoint:
-            given["scheme"], _, given["endpoint_override"] = endpoint.rstrip("/").partition("://")
-        virtual = settings.get("virtual_hosted_style_request") == "true"
-        return pafs.S3FileSystem(**given, force_virtual_addressing=virtual)
+        return self.service.arrow_files(dict(self.resolved().settings))
 
     def key(self, name: str) -> str:
         """What is `name` below the prefix, as :meth:`arrow_files` calls it."""
         return "/".join(part for part in (self.bucket, self.prefix, name) if part)
 
     @contextmanager
-    def errors(self, doing: str, rights: str = _RIGHTS) -> Iterator[None]:
+    def errors(self, doing: str, rights: str = RIGHTS) -> Iterator[None]:
         """Translates the store's errors. A missing object stays a FileNotFoundError.
 
         :param doing: "read 'a/b'".
@@ -193,112 +172,38 @@ class ObjectPlace:
         :raises ConfigurationError: no retry helps.
         :raises StoreUnavailableError: no answer, or a temporary error.
         """
-        exceptions: Any = require_extra("obstore.exceptions", EXTRA)
+        exceptions = self.obstore().exceptions
         try:
             yield
         except TridentError:
             raise
         except (exceptions.BaseError, OSError) as error:
-            code, why = said(str(error))
-            if isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
+            text = str(error)
+            code, why = said(text)
+            if isinstance(error, FileNotFoundError) and code not in self.service.missing_bucket:
                 raise
-            cure = cure_of(code, rights)  # obstore reports AccessDenied of a listing as a GenericError
-            message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{why})"
+            cure = self.service.cure_of(code, rights, text)
             refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
             if refused and not cure:
-                cure = cure_of(_DENIED, rights)
+                cure = self.service.refused(rights)
+            message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{why})"
             raise self._error(exceptions, error, message, cure) from None
 
     def _error(self, exceptions: Any, error: Exception, message: str, cure: str) -> TridentError:
-        why = said(str(error))[1]
-        if any(path in str(error) for path in _OF_INSTANCES):
+        asked, missing, instead = self.service.no_credentials
+        if any(path in str(error) for path in asked):
             return ConfigurationError(
-                f"there are no credentials for {self.where!r}: neither a connection nor AWS_ACCESS_KEY_ID, and the "
-                "metadata of this machine do not answer",
-                "Write s3://connection@bucket/prefix with a connection of type aws, or set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY.",
+                f"there are no credentials for {self.where!r}: {missing}, and the metadata of this machine do not "
+                "answer",
+                instead,
             )
-        if "region" in why and "redirect" in why.lower():
-            return ConfigurationError(message, _REGION)
         if cure:
             return ConfigurationError(message, cure)
         if isinstance(error, exceptions.InvalidPathError):
             return ConfigurationError(message, "Give the object a name without '//' and without '.' and '..' as parts.")
         if isinstance(error, exceptions.NotSupportedError | exceptions.UnknownConfigurationKeyError):
-            return ConfigurationError(message, "See the connection, or AWS_* of the environment.")
+            return ConfigurationError(message, _see(self.service))
         return StoreUnavailableError(message, "See that the object store answers, and run the task again.")
-
-
-def cure_of(code: str, rights: str = _RIGHTS) -> str:
-    """The cure for an S3 error; empty if a retry may help.
-
-    :param rights: the permissions that the work needs.
-    """
-    return f"Give this user the right to {rights} objects there." if code == _DENIED else _CURES.get(code, "")
-
-
-def said(text: str) -> tuple[str, str]:
-    """Code and message of S3's answer, or the first line of the client's message."""
-    found = _CODE.search(text)
-    if found is None:
-        return "", text.split("\n", 1)[0][:_LITTLE]
-    return found[1], found[2] or "it says no more"
-
-
-def settings_of(found: Connection) -> dict[str, str]:
-    """The connection's keys, region and endpoint, as settings of obstore.
-
-    :raises ConfigurationError: it is of another type, or has settings that only boto3 supports.
-    """
-    if found.conn_type not in _TYPES:
-        raise ConfigurationError(
-            f"the connection {found.conn_id!r} is of type {found.conn_type!r}, and s3:// needs one of type 'aws'",
-            "Make a connection of type aws: access key as login, secret key as password.",
-        )
-    for name in _NOT_FOLLOWED:
-        if found.extra.get(name):
-            raise ConfigurationError(
-                f"the connection {found.conn_id!r} has the extra {name!r}, which is not followed here",
-                "Put keys into it, or name no connection and give the machines a role: their environment is asked.",
-            )
-    settings = {own: str(found.extra[name]) for name, own in _EXTRAS.items() if found.extra.get(name)}
-    of_s3 = _mapping(_mapping(found.extra, "service_config"), "s3")
-    if of_s3.get("endpoint_url"):
-        settings["endpoint"] = str(of_s3["endpoint_url"])
-    if found.login:
-        settings |= {"access_key_id": found.login, "secret_access_key": found.password}
-    if _mapping(_mapping(found.extra, "config_kwargs"), "s3").get("addressing_style") == "virtual":
-        settings["virtual_hosted_style_request"] = "true"
-    return settings
-
-
-def endpoint_of(settings: Mapping[str, str]) -> str:
-    """Empty: Amazon's own."""
-    return settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
-
-
-def client_of(found: Connection) -> dict[str, str]:
-    """The connection's time-outs (seconds), retries and certificates."""
-    kwargs = _mapping(found.extra, "config_kwargs")
-    client = {name: str(kwargs[name]) for name in ("connect_timeout", "read_timeout") if kwargs.get(name)}
-    retries = _mapping(kwargs, "retries")
-    if isinstance(retries.get("max_attempts"), int):
-        client["max_retries"] = str(retries["max_attempts"])
-    if isinstance(retries.get("total_max_attempts"), int):
-        client["max_retries"] = str(max(0, retries["total_max_attempts"] - 1))
-    verify = found.extra.get("verify")
-    if verify in (False, "false", "False"):
-        client["allow_invalid_certificates"] = "true"
-    elif isinstance(verify, str) and verify not in ("", "true", "True"):
-        client["root_certificate"] = verify
-    return client
-
-
-def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = content.get(name)
-    if isinstance(found, str):
-        found = connections.parse_extra(found)
-    return found if isinstance(found, Mapping) else {}
 
 
 @lru_cache(maxsize=16)
@@ -306,14 +211,13 @@ def _open(place: ObjectPlace, _process: int) -> Any:
     """:param _process: one client per process: it does not survive a fork."""
     from datetime import timedelta
 
-    module: Any = require_extra("obstore.store", EXTRA)
-    exceptions: Any = require_extra("obstore.exceptions", EXTRA)
+    service, exceptions = place.service, place.obstore().exceptions
     client, settings = dict(place.client), dict(place.settings)
-    endpoint = endpoint_of(settings)
+    endpoint = service.endpoint_of(settings)
     if endpoint and not _HTTP.match(endpoint):
         raise ConfigurationError(
             f"the endpoint {endpoint!r} of {place.where!r} is no URL",
-            "Write https://host[:port] into the extra endpoint_url of the connection, or into AWS_ENDPOINT_URL.",
+            service.write_endpoint,
         )
     options: dict[str, Any] = {
         "allow_http": endpoint.startswith("http://"),
@@ -327,11 +231,22 @@ def _open(place: ObjectPlace, _process: int) -> Any:
             options["root_certificate"] = file.read()
     retry = {"max_retries": int(client.get("max_retries", _RETRIES)), "retry_timeout": timedelta(seconds=_RETRY_S)}
     try:
-        return module.S3Store(
+        return service.store_class(require_extra("obstore.store", service.extra))(
             place.bucket, prefix=place.prefix or None, config=settings, client_options=options, retry_config=retry
         )
     except (exceptions.BaseError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{place.where!r} cannot be opened ({said(str(error))[1]})",
-            "See the connection, or AWS_* of the environment.",
-        ) from None
+        raise ConfigurationError(f"{place.where!r} cannot be opened ({said(str(error))[1]})", _see(service)) from None
+
+
+def _see(service: ObjectService) -> str:
+    return f"See the connection, or {service.environment} of the environment."
+
+
+def _unknown_scheme(what: str, uri: str, scheme: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} cannot use {uri!r}: it takes folders on mounted file systems, s3:// and abfs:// only",
+        f"Write {AZURE.written}."
+        if scheme in _OF_AZURE
+        else "Give it a folder that every worker and executor sees under the same path, or s3://bucket/prefix, or "
+        "abfs://container/prefix.",
+    )

@@ -52,7 +52,7 @@ class LocalRunner:
     progress: Progress = quiet
 
     def __post_init__(self) -> None:
-        """:raises ConfigurationError: `staging_root` is neither a path of a file system nor s3://bucket."""
+        """:raises ConfigurationError: `staging_root` is no path of a file system and no URI of an object store."""
         require_place("the staging folder", self.staging_root)
 
     def run(self, *, max_transactions: int | None = None) -> list[int]:

@@ -16,18 +16,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
-from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.io.object_stores import EXTRA, ObjectPlace, is_object_uri
+from airflow_trident.io.object_service import said
+from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
 from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
 
 PROBE = ".airflow-trident-takes-names-once"
 """An object that is put twice to test a place: the second try must be refused."""
 _PAGE = 1000
-"""Objects in one answer of S3, and in one request to delete them."""
+"""Objects in one answer."""
 
 _STAGING = "the staging folder"
 _BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
@@ -117,7 +117,7 @@ class Storage(ABC):
 
 
 def storage_at(root: str, what: str = _STAGING) -> Storage:
-    """The storage of a folder, or of ``s3://[connection@]bucket[/prefix]``; opens nothing.
+    """The storage of a folder, or of a place in an object store; opens nothing.
 
     :param what: what is stored there, as errors name it.
     :raises ConfigurationError: `root` is neither.
@@ -275,11 +275,13 @@ class ObjectStorage(Storage):
 
     def takes(self, name: str, content: bytes) -> bool:
         """False: the name is taken, perhaps by an earlier try of this call whose answer was lost."""
-        client = _obstore()
+        client = self.place.obstore()
         with self.place.errors(f"put {name!r}"):
             try:
                 client.put(self.place.store(), name, content, mode="create", use_multipart=False)
-            except client.exceptions.AlreadyExistsError:
+            except client.exceptions.AlreadyExistsError as error:
+                if self.place.service.cure_of(said(str(error))[0], ""):
+                    raise  # one status stands for several conflicts
                 return False
         return True
 
@@ -295,11 +297,11 @@ class ObjectStorage(Storage):
         buffer = io.BytesIO()
         write(buffer)
         with self.place.errors(f"put {name!r}"):
-            _obstore().put(self.place.store(), name, buffer.getbuffer())
+            self.place.obstore().put(self.place.store(), name, buffer.getbuffer())
         return buffer.getbuffer().nbytes
 
     def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        client = _obstore()
+        client = self.place.obstore()
         with self.place.errors(f"read {name!r}"):
             if start == 0 and size is None:
                 return bytes(client.get(self.place.store(), name).bytes())
@@ -315,7 +317,7 @@ class ObjectStorage(Storage):
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         with self.place.errors(f"list {folder!r}"):
-            for page in _obstore().list(self.place.store(), folder, chunk_size=_PAGE):
+            for page in self.place.obstore().list(self.place.store(), folder, chunk_size=_PAGE):
                 yield from ((one["path"], one["size"]) for one in page)
 
     def delete(self, folder: str, first: str = "", end: str = "") -> int:
@@ -328,17 +330,20 @@ class ObjectStorage(Storage):
                 if part >= first:
                     gone.append(name)
                     parts.add(part)
-            self._remove(gone)
+            self.take_away(gone)
         return len(parts)
 
     def remove(self, names: Sequence[str]) -> None:
-        with suppress(TridentError, FileNotFoundError):
-            self._remove(names)
+        with suppress(TridentError):
+            self.take_away(names)
 
-    def _remove(self, names: Sequence[str]) -> None:
+    def take_away(self, names: Sequence[str]) -> None:
+        """As :meth:`remove`, and errors are raised. That a name is not there is none."""
+        page = self.place.service.deletes_at_once
         with self.place.errors("delete objects"):
-            for place in range(0, len(names), _PAGE):
-                _obstore().delete(self.place.store(), list(names[place : place + _PAGE]))
+            for begin in range(0, len(names), page):
+                with suppress(FileNotFoundError):  # Azure says so of some, and has deleted the others
+                    self.place.obstore().delete(self.place.store(), list(names[begin : begin + page]))
 
     def require_usable(self) -> None:
         """One request if it was checked before. A store that ignores conditions takes the name twice."""
@@ -352,9 +357,5 @@ def _require_conditions(storage: ObjectStorage, _process: int) -> None:
         raise ConfigurationError(
             f"{storage.where!r} takes a name twice: this object store ignores `If-None-Match`, so that two attempts "
             "could both publish",
-            "Use a store with conditional writes (Amazon S3 has them), or a folder.",
+            storage.place.service.conditions,
         )
-
-
-def _obstore() -> Any:
-    return require_extra("obstore", EXTRA)

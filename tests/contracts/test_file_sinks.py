@@ -24,6 +24,7 @@ from airflow_trident.errors import (
     CorruptRecordError,
     FencedError,
     NewerRecordError,
+    StoreUnavailableError,
 )
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.runtime.drains.order import connections_of
@@ -33,6 +34,8 @@ from airflow_trident.states.files.sink import KEEP, FileSink, OpenFileSink
 from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.types import parse_declared
 from tests.contracts.test_sinks import CLOCK, OTHER, ROWS, TOOK, batch, expected, rows_of, spec_of
+from tests.faults.http_proxy import Answer, Request, Verdict
+from tests.fixtures.azurite import Container, Objects
 from tests.fixtures.object_store import CONN_ID, Bucket
 from tests.fixtures.program import run_code
 from tests.fixtures.state import ticket
@@ -89,15 +92,15 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
     assert not any(name.startswith(".") for name in left), "what was prepared is cleaned away"
 
 
-WORKER_ON_S3 = """
+WORKER_ON_OBJECTS = """
 import os, signal, sys
 from pathlib import Path
 from airflow_trident.states.files.sink_folder import ObjectSinkFolder
 from tests.contracts.test_sinks import OTHER, spec_of
 from tests.fixtures.state import batch, ticket
 
-folder, where = sys.argv[1:]
-spec = spec_of("objects", Path(folder))
+folder, where, sink = sys.argv[1:]
+spec = spec_of(sink, Path(folder))
 state = spec.factory.make_state(spec)
 steps = []
 
@@ -124,19 +127,20 @@ state.apply(ticket(2), batch(spec, *OTHER))
 """
 
 
+@pytest.mark.parametrize("sink", ["objects", "blobs"])
 @pytest.mark.parametrize(
     ("where", "is_applied"),
     [("after 2", False), ("before 3", False), ("after 3", True), ("before 5", True), ("after 5", True)],
     ids=["prepared", "before the record", "the record", "the copy", "the end"],
 )
 def test_a_committer_killed_between_record_and_object_is_finished_by_the_next(
-    tmp_path: Path, where: str, is_applied: bool
+    tmp_path: Path, where: str, is_applied: bool, sink: str
 ) -> None:
-    spec = spec_of("objects", tmp_path)
+    spec = spec_of(sink, tmp_path)
     with spec.factory.make_state(spec) as state:
         assert isinstance(state, OpenFileSink)
         state.apply(ticket(1), batch(spec, *ROWS))
-        killed = run_code(WORKER_ON_S3, tmp_path, where)
+        killed = run_code(WORKER_ON_OBJECTS, tmp_path, where, sink)
         assert killed.returncode == -signal.SIGKILL
         assert rows_of(state) in (expected(spec, ROWS), expected(spec, ROWS, OTHER)), "whole transactions only"
         answer = state.apply(ticket(2), batch(spec, *OTHER))
@@ -145,11 +149,12 @@ def test_a_committer_killed_between_record_and_object_is_finished_by_the_next(
         assert all(name.startswith("words-rows.000") for name in state.files.noted() if name != PROBE)
 
 
+@pytest.mark.parametrize("sink", ["objects", "blobs"])
 def test_a_late_copy_of_a_committer_that_was_overtaken_brings_nothing_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its object was replaced meanwhile: what it would copy is not hidden any more."""
-    spec = replace(spec_of("objects", tmp_path), opaque=True)
+    spec = replace(spec_of(sink, tmp_path), opaque=True)
     show = ObjectSinkFolder.show
     held: list[tuple[str, str]] = []
     with spec.factory.make_state(spec) as state, spec.factory.make_state(spec) as other:
@@ -171,19 +176,41 @@ def test_a_driver_elsewhere_is_told_the_connection_of_a_sink(bucket: Bucket) -> 
     assert set(connections_of(topology)) == {CONN_ID}
 
 
-def test_requests_of_a_commit_into_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
-    factory = FileSink(f"{bucket.uri}/out")
+def test_requests_of_a_commit_into_a_bucket(objects: Objects, tmp_path: Path) -> None:
+    factory = FileSink(f"{objects.uri}/out")
     spec = replace(spec_of("files", tmp_path), factory=factory)
     with factory.make_state(spec) as state:
         state.apply(ticket(1), batch(spec, *ROWS))
-    before = bucket.proxy.asked.copy()
+    before = objects.proxy.asked.copy()
     with factory.make_state(spec) as state:
         state.apply(ticket(2), batch(spec, *OTHER))
-    assert bucket.proxy.asked - before == Counter({"GET": 6, "PUT": 4, "POST": 1})
+    looks = {"HEAD": 2} if isinstance(objects, Container) else {}
+    assert objects.proxy.asked - before == Counter({"GET": 6, "PUT": 4, "POST": 1, **looks})
+
+
+def test_what_is_copied_later_stays_hidden_until_it_is_there(container: Container, tmp_path: Path) -> None:
+    factory = FileSink(f"{container.uri}/out")
+    spec = replace(spec_of("files", tmp_path), factory=factory)
+    with factory.make_state(spec) as state:
+        assert isinstance(state, OpenFileSink)
+        container.proxy.rule = lambda request: Answer(202) if is_copy(request) else Verdict.PASS
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError, match="is still being copied"):
+                state.apply(ticket(1), batch(spec, *ROWS))
+        container.proxy.rule = lambda request: Verdict.PASS
+        assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
+        assert rows_of(state) == expected(spec, ROWS)
+
+
+def is_copy(request: Request) -> bool:
+    """Of a hidden object to where it appears."""
+    return request.method == "PUT" and request.path.endswith(".parquet") and META not in request.path
 
 
 @pytest.mark.parametrize("behind", [1, KEEP + 5], ids=["one behind", "so late that the records of then are gone"])
-@pytest.mark.parametrize(("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder)])
+@pytest.mark.parametrize(
+    ("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder), ("blobs", ObjectSinkFolder)]
+)
 def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[SinkFolder], behind: int
 ) -> None:

@@ -28,12 +28,12 @@ def table(tmp_path: Path) -> ForeignParquetTable:
     return ForeignParquetTable(tmp_path)
 
 
-@pytest.fixture(params=["folder", "s3", "s3 with a prefix"])
+@pytest.fixture(params=["folder", "bucket", "bucket with a prefix", "container"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
     if request.param == "folder":
         return spec_of(ParquetTable(str(tmp_path / "sales")))
-    bucket: Bucket = request.getfixturevalue("bucket")
-    return spec_of(ParquetTable(bucket.uri + ("" if request.param == "s3" else "/lake/sales/")))
+    fixture, _, prefix = request.param.partition(" ")
+    return spec_of(ParquetTable(request.getfixturevalue(fixture).uri + ("/lake/sales/" if prefix else "")))
 
 
 def spec_of(factory: ParquetTable, **more: Any) -> StateSpec:
@@ -76,7 +76,10 @@ def test_each_version_is_read_whole_in_a_folder_and_in_a_bucket(spec: StateSpec,
     ]
     assert rows(factory) == rows(factory, 4) == rows(factory, 3)
     assert len(factory.files(2)) == 2
-    assert all(path.startswith(("/", "s3://bucket-")) and path.endswith(".parquet") for path in factory.files())
+    assert all(
+        path.startswith(("/", "s3://bucket-", "abfs://container-")) and path.endswith(".parquet")
+        for path in factory.files()
+    )
 
 
 def test_who_has_json_alone_finds_the_files(table: ForeignParquetTable, tmp_path: Path) -> None:

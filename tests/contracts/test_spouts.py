@@ -27,6 +27,7 @@ from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.types import Json, Schema, parse_declared
+from tests.fixtures.azurite import Objects
 from tests.fixtures.object_store import Bucket
 from tests.fixtures.postgres import running
 from tests.fixtures.spout import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
@@ -70,9 +71,10 @@ def files(folder: Path, name: str, write: Callable[[Path, list[tuple[Any, ...]]]
     return Source(spout, rows, take_away)
 
 
-def objects(folder: Path, bucket: Bucket, *, versions: bool = False, **options: Any) -> Source:
+def objects(folder: Path, bucket: Objects, *, versions: bool = False, **options: Any) -> Source:
     """The same files as objects."""
     if versions:
+        assert isinstance(bucket, Bucket)
         bucket.keep_versions()
     parquet = "format" in options
     local = files(folder, ".parquet" if parquet else ".txt", write_parquet if parquet else write_text)
@@ -82,7 +84,7 @@ def objects(folder: Path, bucket: Bucket, *, versions: bool = False, **options: 
 
     def take_away() -> Spout:
         for path in folder.iterdir():
-            for version in bucket.versions(f"in/{path.name}"):
+            for version in bucket.versions(f"in/{path.name}") if isinstance(bucket, Bucket) else ():
                 bucket.remove(f"in/{path.name}", **({"VersionId": version} if versions else {}))
             bucket.put(f"in/{path.name}", path.read_bytes() + b"\n")
         return spout
@@ -188,12 +190,13 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "postgres query": lambda folder: table(folder, running().connection, query='SELECT * FROM "{name}"', settle_s=0),
     "opaque partitions": lambda folder: partitions(folder, OpaqueFolderSpout, max_rows=7),
 }
-IN_BUCKETS: dict[str, Callable[[Path, Bucket], Source]] = {
+IN_BUCKETS: dict[str, Callable[[Path, Objects], Source]] = {
     "objects": objects,
     "objects in the order of names": lambda folder, bucket: objects(folder, bucket, ordered_names=True),
     "versions of objects": lambda folder, bucket: objects(
         folder, bucket, versions=True, format="parquet", fields=FIELDS
     ),
+    "blobs": objects,
 }
 
 
@@ -201,7 +204,9 @@ IN_BUCKETS: dict[str, Callable[[Path, Bucket], Source]] = {
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
     """The source of each implementation."""
     name = request.param
-    return SOURCES[name](tmp_path) if name in SOURCES else IN_BUCKETS[name](tmp_path, request.getfixturevalue("bucket"))
+    if name in SOURCES:
+        return SOURCES[name](tmp_path)
+    return IN_BUCKETS[name](tmp_path, request.getfixturevalue("container" if name == "blobs" else "bucket"))
 
 
 # ---- the promises ----------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""What the five verbs of a storage promise: a folder, objects in memory, and a real S3 server that fails, too."""
+"""What the five verbs of a storage promise: a folder, objects in memory, real servers of S3 and of Azure Blob Storage.
+The servers fail, too."""
 
 from __future__ import annotations
 
@@ -30,6 +31,7 @@ from airflow_trident.staging.storage import (
     temporary_root,
 )
 from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
+from tests.fixtures.azurite import Objects
 from tests.fixtures.object_store import VARIABLE, Bucket
 
 
@@ -46,15 +48,17 @@ def _memory(bucket: str) -> MemoryStore:
     return MemoryStore()
 
 
-@pytest.fixture(params=["posix", "memory", "s3", "s3 with a prefix"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+@pytest.fixture(params=["posix", "memory", "bucket", "bucket with a prefix", "container", "container with a prefix"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     if request.param == "posix":
         yield PosixStorage(str(tmp_path / "root"))
     elif request.param == "memory":
         yield ObjectStorage(InMemory(bucket=tmp_path.name))
     else:
-        bucket: Bucket = request.getfixturevalue("bucket")
-        yield storage_at(bucket.uri + ("" if request.param == "s3" else "/some/prefix/"))
+        fixture, _, prefix = request.param.partition(" ")
+        made: Objects = request.getfixturevalue(fixture)
+        monkeypatch.setenv(made.variable, made.connection(read_timeout_s=30))
+        yield storage_at(made.uri + ("/some/prefix/" if prefix else ""))
 
 
 def put(storage: Storage, name: str, content: bytes) -> int:
@@ -187,24 +191,26 @@ VERBS: dict[str, tuple[str, Callable[[Storage], object], object]] = {
 @pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE, Verdict.HOLD], ids=lambda one: one.name)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_same(
-    verb: str, verdict: Verdict, bucket: Bucket
+    verb: str, verdict: Verdict, objects: Objects
 ) -> None:
     method, call, expected = VERBS[verb]
-    storage = storage_at(bucket.uri)
+    storage = storage_at(objects.uri)
     put(storage, "t/there", b"12345")
     put(storage, "t/other", b"x")
-    bucket.proxy.rule = first(method, verdict, times=1 if verdict is Verdict.HOLD else 2)
+    objects.proxy.rule = first(method, verdict, times=1 if verdict is Verdict.HOLD else 2)
     assert call(storage) == expected
-    assert bucket.proxy.harmed >= 1
+    assert objects.proxy.harmed >= 1
     if method == "PUT":
-        bucket.proxy.rule = first("none", Verdict.PASS)
+        objects.proxy.rule = first("none", Verdict.PASS)
         assert storage.get("t/new" if verb == "put_if_absent" else "t/unique") == b"mine"
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE], ids=lambda one: one.name)
-def test_of_two_who_take_a_name_while_every_second_answer_is_lost_one_has_it(verdict: Verdict, bucket: Bucket) -> None:
-    storage, asked = storage_at(bucket.uri), iter(range(10_000))
-    bucket.proxy.rule = lambda request: verdict if next(asked) % 2 == 0 else Verdict.PASS
+def test_of_two_who_take_a_name_while_every_second_answer_is_lost_one_has_it(
+    verdict: Verdict, objects: Objects
+) -> None:
+    storage, asked = storage_at(objects.uri), iter(range(10_000))
+    objects.proxy.rule = lambda request: verdict if next(asked) % 2 == 0 else Verdict.PASS
     for number in range(5):
         taken = [storage.put_if_absent(f"t/{number}", content) for content in (b"one", b"two")]
         assert taken == [True, False]
@@ -212,15 +218,15 @@ def test_of_two_who_take_a_name_while_every_second_answer_is_lost_one_has_it(ver
 
 
 @pytest.mark.parametrize("verb", ["put_if_absent", "put", "get", "list"])
-def test_a_store_that_stays_away_is_one_error_that_is_tried_again(verb: str, bucket: Bucket) -> None:
-    bucket.proxy.rule = lambda request: Verdict.UNAVAILABLE
-    with pytest.raises(StoreUnavailableError, match=rf"in '{bucket.uri}' .*run the task again") as caught:
-        VERBS[verb][1](storage_at(bucket.uri))
+def test_a_store_that_stays_away_is_one_error_that_is_tried_again(verb: str, objects: Objects) -> None:
+    objects.proxy.rule = lambda request: Verdict.UNAVAILABLE
+    with pytest.raises(StoreUnavailableError, match=rf"in '{objects.uri}' .*run the task again") as caught:
+        VERBS[verb][1](storage_at(objects.uri))
     assert caught.value.outcome is Outcome.RETRY
 
 
-def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(bucket: Bucket) -> None:
-    storage, other = storage_at(bucket.uri), b"another one's"
+def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(objects: Objects) -> None:
+    storage, other = storage_at(objects.uri), b"another one's"
     stolen: list[bool] = []
 
     def rule(request: Request) -> Verdict:
@@ -230,7 +236,7 @@ def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(buck
             return Verdict.UNAVAILABLE
         return Verdict.PASS
 
-    bucket.proxy.rule = rule
+    objects.proxy.rule = rule
     assert not storage.put_if_absent("t/m", b"mine")
     assert storage.get("t/m") == other
 
@@ -243,16 +249,16 @@ def s3_error(status: int, code: str) -> Rule:
     return lambda request: Answer(status, body)
 
 
-def test_a_place_that_works_costs_two_requests_once_and_one_in_other_processes(bucket: Bucket) -> None:
+def test_a_place_that_works_costs_two_requests_once_and_one_in_other_processes(objects: Objects) -> None:
     for _ in range(3):
-        storage_at(bucket.uri).require_usable()
-    assert bucket.proxy.asked == {"PUT": 2}
+        storage_at(objects.uri).require_usable()
+    assert objects.proxy.asked == {"PUT": 2}
     script = (
         "import sys; from airflow_trident.staging.storage import storage_at; storage_at(sys.argv[1]).require_usable()"
     )
-    before = bucket.proxy.asked.total()
-    subprocess.run([sys.executable, "-c", script, bucket.uri], check=True)
-    assert bucket.proxy.asked.total() == before + 1
+    before = objects.proxy.asked.total()
+    subprocess.run([sys.executable, "-c", script, objects.uri], check=True)
+    assert objects.proxy.asked.total() == before + 1
 
 
 @pytest.mark.parametrize(
@@ -325,15 +331,25 @@ def test_a_connection_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("uri", "text"),
     [
-        ("s3://", "it is no s3://bucket/prefix"),
-        ("s3://UPPER/x", "it is no s3://bucket/prefix"),
-        ("s3://b/x", "it is no s3://bucket/prefix"),
-        ("s3://bucket/a/../b", "it is no s3://bucket/prefix"),
-        ("s3://bucket//b", "it is no s3://bucket/prefix"),
-        ("s3://bucket/x?versionId=1", "it is no s3://bucket/prefix"),
+        ("s3://", "it is no s3://.connection@.bucket"),
+        ("s3://UPPER/x", "it is no s3://.connection@.bucket"),
+        ("s3://b/x", "it is no s3://.connection@.bucket"),
+        ("s3://bucket/a/../b", "it is no s3://.connection@.bucket"),
+        ("s3://bucket//b", "it is no s3://.connection@.bucket"),
+        ("s3://bucket/x?versionId=1", "it is no s3://.connection@.bucket"),
         ("s3://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*connection of type aws"),
-        ("gs://bucket/x", "mounted file systems and s3:// only"),
-        ("hdfs://host/x", "mounted file systems and s3:// only"),
+        ("gs://bucket/x", "mounted file systems, s3:// and abfs:// only"),
+        ("hdfs://host/x", "mounted file systems, s3:// and abfs:// only"),
+        ("abfs://UPPER/x", "it is no abfs://.connection@.container"),
+        ("abfs://a--b/x", "it is no abfs://.connection@.container"),
+        ("abfs://container//b", "it is no abfs://.connection@.container"),
+        ("abfs://container/x?snapshot=1", "it is no abfs://.connection@.container"),
+        ("abfss://account.dfs.core.windows.net/x", "it is no abfs://.connection@.container"),
+        ("abfss://container@account.core/x", "it is no abfs://.connection@.container"),
+        ("abfss://a.b@account.dfs.core.windows.net/x", "it is no abfs://.connection@.container"),
+        ("abfs://account:secret@container/x", r"keys in its URI \(bucket 'container'\).*connection of type wasb"),
+        ("az://container/x", "Write abfs://.connection@.container"),
+        ("adl://account.azuredatalakestore.net/x", "Write abfs://.connection@.container"),
     ],
 )
 def test_what_is_no_place_is_refused_before_anything_is_opened(uri: str, text: str) -> None:
@@ -360,8 +376,8 @@ def test_without_a_connection_the_environment_is_asked(bucket: Bucket, monkeypat
     assert storage_at(f"s3://{bucket.name}").put_if_absent("t/m", b"x")
 
 
-def test_a_temporary_root_is_below_the_root_and_gone_afterwards(bucket: Bucket, tmp_path: Path) -> None:
-    for root in (f"{bucket.uri}/p", str(tmp_path / "p")):
+def test_a_temporary_root_is_below_the_root_and_gone_afterwards(objects: Objects, tmp_path: Path) -> None:
+    for root in (f"{objects.uri}/p", str(tmp_path / "p")):
         with temporary_root(root, "rebuild-") as own:
             assert own.startswith(f"{absolute_root(root)}/rebuild-")
             put(storage_at(own), "t/f", b"x")

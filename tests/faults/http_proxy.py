@@ -145,14 +145,14 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             server.request(self.command, self.path, body, headers)
             answer = server.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
+            return answer.status, {name.title(): value for name, value in answer.getheaders()}, answer.read()
         finally:
             server.close()
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response_only(status)
         for name, value in headers.items():
-            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+            if name not in ("Content-Length", "Transfer-Encoding", "Connection"):
                 self.send_header(name, value)
         size = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
         self.send_header("Content-Length", size)

@@ -22,6 +22,7 @@ from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.files import object_files
 from tests.faults.http_proxy import Answer, Request, Verdict
+from tests.fixtures.azurite import Container, Objects
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 from tests.integration.test_file_spout import MEANT, TREE, begin, lines, names
 from tests.integration.test_staging_on_s3 import contents
@@ -37,16 +38,16 @@ def rows(spout: FileSpout, metadata: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def tree(bucket: Bucket) -> Bucket:
+def tree(objects: Objects) -> Objects:
     """What stands for folders and what is beside the folder are none of its objects."""
     for name in TREE:
-        bucket.put(f"in/{name}", "x\n")
+        objects.put(f"in/{name}", "x\n")
     for name in ("in/", "in/sub/", "in/empty", "inside/a.txt", "a.txt"):
-        bucket.put(name, "" if name.startswith("in/") else "x\n")
-    return bucket
+        objects.put(name, "" if name.startswith("in/") else "x\n")
+    return objects
 
 
-def test_a_folder_and_a_pattern_mean_the_objects_that_they_mean_among_files(tree: Bucket) -> None:
+def test_a_folder_and_a_pattern_mean_the_objects_that_they_mean_among_files(tree: Objects) -> None:
     for path, recursive, expected in MEANT:
         if path in ("x[1].txt", "c.txt.tmp"):
             continue  # a pattern, here; and what is still being written cannot be meant by one
@@ -58,20 +59,21 @@ def test_a_folder_and_a_pattern_mean_the_objects_that_they_mean_among_files(tree
         assert sorted(names(begin(spout))) == sorted(expected), path
 
 
-def test_a_name_may_hold_what_names_may_hold(bucket: Bucket) -> None:
-    strange = ["a b+c%20é&=#.txt", "[1]*?.txt", "~a:b\\c|^`<>\"'.txt", "{x}.txt"]
+def test_a_name_may_hold_what_names_may_hold(objects: Objects) -> None:
+    backslash = "/" if isinstance(objects, Container) else "\\"  # which is a slash to Azure
+    strange = ["a b+c%20é&=#.txt", "[1]*?.txt", f"~a:b{backslash}c|^`<>\"'.txt", "{x}.txt"]
     for name in strange:
-        bucket.put(f"in/{name}", f"{name}\n")
-    spout = FileSpout(f"{bucket.uri}/in")
+        objects.put(f"in/{name}", f"{name}\n")
+    spout = FileSpout(f"{objects.uri}/in", recursive=True)
     assert sorted(lines(spout, begin(spout))) == sorted(strange)
 
 
-def test_nothing_is_there_yet_and_then_something_is(bucket: Bucket) -> None:
-    spout = FileSpout(f"{bucket.uri}/in")
+def test_nothing_is_there_yet_and_then_something_is(objects: Objects) -> None:
+    spout = FileSpout(f"{objects.uri}/in")
     assert begin(spout) is None
-    bucket.put("in/a", "1\n")
+    objects.put("in/a", "1\n")
     first = begin(spout)
-    bucket.put("in/b", "2\n")
+    objects.put("in/b", "2\n")
     assert lines(spout, begin(spout, first)) == ["2"]
 
 
@@ -98,6 +100,24 @@ def test_an_object_that_was_put_anew_is_an_error_until_its_content_is_back_or_is
     bucket.remove("in/a.txt")
     with pytest.raises(SourceChangedError, match=r"a\.txt', which the transaction recorded, is gone"):
         lines(spout, metadata)
+
+
+def test_on_azure_the_same_content_put_anew_is_another_one(container: Container) -> None:
+    """An ETag is of the time, too."""
+    container.put("in/a.txt", "1\n2\n")
+    spout = FileSpout(f"{container.uri}/in", split_bytes=2)
+    metadata = begin(spout)
+    assert lines(spout, metadata) == ["1", "2"]
+    container.put("in/a.txt", "1\n2\n")
+    with pytest.raises(SourceChangedError, match="its content is another"):
+        lines(spout, metadata)
+    accepted = spout.coordinator().accept_source(metadata)
+    assert lines(spout, accepted) == ["1", "2"]
+    container.remove("in/a.txt")
+    with pytest.raises(SourceChangedError, match=r"a\.txt'"):
+        lines(spout, accepted)
+    with pytest.raises(SourceChangedError, match=r"a\.txt', which the transaction recorded, is gone"):
+        spout.coordinator().accept_source(accepted)
 
 
 def test_a_bucket_that_keeps_versions_gives_the_recorded_ones(bucket: Bucket) -> None:
@@ -138,19 +158,19 @@ def test_an_object_that_is_put_anew_while_it_is_claimed_is_left_for_a_retry(buck
 
 
 def test_a_large_object_is_read_in_parts_and_each_byte_once_but_where_lines_are_cut(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_files, "AHEAD_BYTES", 100)
     expected = [f"line {number}" for number in range(100)]
     content = "".join(f"{line}\n" for line in expected)
-    bucket.put("in/a", content)
-    spout = FileSpout(f"{bucket.uri}/in", split_bytes=300)
+    objects.put("in/a", content)
+    spout = FileSpout(f"{objects.uri}/in", split_bytes=300)
     metadata = begin(spout)
-    before = bucket.proxy.asked["GET"]
+    before = objects.proxy.asked["GET"]
     assert lines(spout, metadata) == expected
     parts = len(spout.emitter().splits(metadata))
     assert parts == 3
-    assert bucket.proxy.asked["GET"] - before <= len(content) / 100 + 2 * parts
+    assert objects.proxy.asked["GET"] - before <= len(content) / 100 + 2 * parts
 
 
 def test_of_a_large_parquet_object_only_the_columns_that_are_used_are_read(
@@ -224,7 +244,7 @@ def test_what_is_sent_to_executors_needs_no_connection(bucket: Bucket, monkeypat
 # ---- transactions ----------------------------------------------------------------------------------------------
 
 
-def sums(bucket: Bucket, folder: Path) -> Topology:
+def sums(bucket: Objects, folder: Path) -> Topology:
     """Six objects of which two make a batch."""
     for number in range(6):
         bucket.put(f"in/{number}.json", "".join(json.dumps({"k": f"k{n % 3}", "n": n}) + "\n" for n in range(number)))
@@ -245,8 +265,8 @@ def run(made: Topology, engine: Engine, staging: str) -> list[int]:
         return LocalRunner(ledger=ledger, topology=made, engine=engine, staging_root=staging).run()
 
 
-def test_every_request_may_fail_once_and_nothing_else_comes_of_it(bucket: Bucket, tmp_path: Path) -> None:
-    made, seen = sums(bucket, tmp_path), set[tuple[str, str]]()
+def test_every_request_may_fail_once_and_nothing_else_comes_of_it(objects: Objects, tmp_path: Path) -> None:
+    made, seen = sums(objects, tmp_path), set[tuple[str, str]]()
 
     def rule(request: Request) -> Verdict:
         if (request.method, request.path + request.query) in seen:
@@ -254,10 +274,10 @@ def test_every_request_may_fail_once_and_nothing_else_comes_of_it(bucket: Bucket
         seen.add((request.method, request.path + request.query))
         return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
 
-    bucket.proxy.rule = rule
+    objects.proxy.rule = rule
     assert run(made, LocalEngine(), str(tmp_path / "staging")) == [1, 2, 3]
     assert contents(made, "sums") == SUMS
-    assert bucket.proxy.harmed == len(seen) > 7
+    assert objects.proxy.harmed == len(seen) > 7
 
 
 @pytest.mark.spark

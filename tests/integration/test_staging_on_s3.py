@@ -1,5 +1,5 @@
-"""Topologies whose results lie on S3 between the phases: on each engine, with the phases in processes of their own,
-and with a store that is away or refuses."""
+"""Topologies whose results lie in an object store between the phases: on each engine, with the phases in processes of
+their own, and with a store that is away or refuses."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.staging.storage import storage_at
 from tests.faults.http_proxy import Request, Verdict, first
+from tests.fixtures.azurite import Objects
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 
 LINES = ["the cow jumped", "over the moon", "the man went"]
@@ -70,29 +71,37 @@ def run(made: Topology, engine: Engine, uri: str) -> list[int]:
     return done
 
 
-def test_the_local_engine_stages_on_s3(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_local_engine_stages_in_an_object_store(objects: Objects, tmp_path: Path) -> None:
     made = topology(tmp_path)
-    assert run(made, LocalEngine(), f"{bucket.uri}/some/prefix") == [1, 2, 3]
+    assert run(made, LocalEngine(), f"{objects.uri}/some/prefix") == [1, 2, 3]
     assert contents(made, "counts") == WORDS
-    staged = [name for name, _ in storage_at(bucket.uri).list("some/prefix/on_s3")]
+    staged = [name for name, _ in storage_at(objects.uri).list("some/prefix/on_s3")]
     assert sum(name.endswith("/manifest.json") for name in staged) == 3
     assert sum(name.endswith(".parquet") for name in staged) == 6
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("engine", ["spark_engine", "connect_engine", "submit_engine"])
-def test_spark_stages_on_s3_and_knows_what_it_read(
-    engine: str, bucket: Bucket, tmp_path: Path, request: pytest.FixtureRequest
+@pytest.mark.parametrize(
+    ("engine", "fixture"),
+    [
+        ("spark_engine", "bucket"),
+        ("connect_engine", "bucket"),
+        ("submit_engine", "bucket"),
+        ("submit_engine", "container"),
+    ],
+)
+def test_spark_stages_in_an_object_store_and_knows_what_it_read(
+    engine: str, fixture: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    made = topology(tmp_path)
-    assert run(made, request.getfixturevalue(engine), f"{bucket.uri}/p") == [1, 2, 3]
+    made, objects = topology(tmp_path), request.getfixturevalue(fixture)
+    assert run(made, request.getfixturevalue(engine), f"{objects.uri}/p") == [1, 2, 3]
     assert contents(made, "counts") == WORDS
     assert set(contents(made, "last")) == set(WORDS)
-    staged = [name for name, _ in storage_at(bucket.uri).list("p") if "/on_s3/" in name]
+    staged = [name for name, _ in storage_at(objects.uri).list("p") if "/on_s3/" in name]
     assert {name.rpartition(".")[2] for name in staged} == {"json", "parquet"}  # no notes, orders and answers are left
 
 
-def test_every_request_may_fail_once_and_nothing_else_comes_of_it(bucket: Bucket, tmp_path: Path) -> None:
+def test_every_request_may_fail_once_and_nothing_else_comes_of_it(objects: Objects, tmp_path: Path) -> None:
     made, seen = topology(tmp_path), set[tuple[str, str]]()
 
     def rule(request: Request) -> Verdict:
@@ -101,15 +110,15 @@ def test_every_request_may_fail_once_and_nothing_else_comes_of_it(bucket: Bucket
         seen.add((request.method, request.path + request.query))
         return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
 
-    bucket.proxy.rule = rule
-    assert run(made, LocalEngine(), bucket.uri) == [1, 2, 3]
-    assert bucket.proxy.harmed == len(seen) > 10
+    objects.proxy.rule = rule
+    assert run(made, LocalEngine(), objects.uri) == [1, 2, 3]
+    assert objects.proxy.harmed == len(seen) > 10
     assert contents(made, "counts") == WORDS
 
 
 @pytest.mark.parametrize(("retention", "more"), [(50, {}), (1, {"GET": 1, "POST": 1})])
 def test_a_transaction_costs_five_requests_and_two_where_something_is_pruned(
-    retention: int, more: dict[str, int], bucket: Bucket, tmp_path: Path
+    retention: int, more: dict[str, int], objects: Objects, tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
     made = Topology("costs")
@@ -119,12 +128,12 @@ def test_a_transaction_costs_five_requests_and_two_where_something_is_pruned(
     lines.persistent_aggregate(SqliteState(str(tmp_path / "c.db")), Count(), "count", name="counts")
     with MemoryLedger(made.name) as ledger:
         runner = LocalRunner(
-            ledger=ledger, topology=made, engine=LocalEngine(), staging_root=bucket.uri, retention=retention
+            ledger=ledger, topology=made, engine=LocalEngine(), staging_root=objects.uri, retention=retention
         )
         runner.run(max_transactions=2)
-        before = bucket.proxy.asked.copy()
+        before = objects.proxy.asked.copy()
         runner.run()
-        assert bucket.proxy.asked - before == Counter({"PUT": 2, "GET": 3}) + Counter(more)
+        assert objects.proxy.asked - before == Counter({"PUT": 2, "GET": 3}) + Counter(more)
 
 
 # ---- phases in processes of their own --------------------------------------------------------------------------
@@ -174,17 +183,17 @@ def test_phases_in_processes_of_their_own_share_nothing_but_the_store(
 # ---- what travels to drivers ------------------------------------------------------------------------------------
 
 
-def test_an_order_comes_as_it_was_placed_and_goes_with_its_answer(bucket: Bucket) -> None:
-    folder = f"{bucket.uri}/drains"
+def test_an_order_comes_as_it_was_placed_and_goes_with_its_answer(objects: Objects) -> None:
+    folder = f"{objects.uri}/drains"
     order, result = orders.place(folder, "one", ".order", b"pickled"), f"{folder}/one.result"
     assert orders.read_order(order, "the order") == b"pickled"
     assert orders.collect(result) is None
     orders.answer(result, {"committed": [1]})
     assert orders.collect(result) == b'{"committed": [1]}'
     orders.remove(order)
-    assert [name for name, _ in storage_at(bucket.uri).list("")] == ["drains/one.result"]
+    assert [name for name, _ in storage_at(objects.uri).list("")] == ["drains/one.result"]
     orders.remove(result)
-    assert not list(storage_at(bucket.uri).list(""))
+    assert not list(storage_at(objects.uri).list(""))
 
 
 def test_an_order_that_somebody_else_put_in_its_place_is_not_unpickled(bucket: Bucket, tmp_path: Path) -> None:
@@ -197,17 +206,17 @@ def test_an_order_that_somebody_else_put_in_its_place_is_not_unpickled(bucket: B
 
 
 @pytest.mark.parametrize("lost", [None, Verdict.LOSE, Verdict.UNAVAILABLE])
-def test_an_order_on_s3_is_taken_once_whatever_becomes_of_the_answer(bucket: Bucket, lost: Verdict | None) -> None:
-    files = DrainFiles(order=orders.place(f"{bucket.uri}/drains", "one", ".order", b"x"), result=f"{bucket.uri}/r")
+def test_an_order_is_taken_once_whatever_becomes_of_the_answer(objects: Objects, lost: Verdict | None) -> None:
+    files = DrainFiles(order=orders.place(f"{objects.uri}/drains", "one", ".order", b"x"), result=f"{objects.uri}/r")
     driver = Taker.this_process("driver-1")
     if lost is not None:
-        bucket.proxy.rule = first("PUT", lost, containing=".taken")
+        objects.proxy.rule = first("PUT", lost, containing=".taken")
     assert take(files.order, driver) == driver
     assert take(files.order, Taker.this_process()) == driver
     assert take_back(files) == driver
     with removing(files):
         pass
-    assert not list(storage_at(bucket.uri).list(""))
+    assert not list(storage_at(objects.uri).list(""))
 
 
 def test_a_driver_whose_order_on_s3_was_taken_back_begins_nothing(
@@ -274,26 +283,26 @@ def test_what_cannot_be_staged_is_said_before_any_work_and_the_transaction_waits
         assert ledger.view(1).tx.status is Status.PROCESSED  # type: ignore[union-attr]
 
 
-def test_a_store_that_goes_away_is_tried_again_by_the_next_attempt(bucket: Bucket, tmp_path: Path) -> None:
+def test_a_store_that_goes_away_is_tried_again_by_the_next_attempt(objects: Objects, tmp_path: Path) -> None:
     made = topology(tmp_path)
     with MemoryLedger(made.name) as ledger:
         coordinate(ledger, made, Claim(key="run"))
-        bucket.proxy.rule = lambda request: Verdict.UNAVAILABLE
+        objects.proxy.rule = lambda request: Verdict.UNAVAILABLE
         with pytest.raises(StoreUnavailableError, match="SlowDown"):
-            process(ledger, made, 1, LocalEngine(), bucket.uri, Attempts(owner="t"))
-        bucket.proxy.rule = first("none", Verdict.PASS)
-        result = process(ledger, made, 1, LocalEngine(), bucket.uri, Attempts(owner="t"))
+            process(ledger, made, 1, LocalEngine(), objects.uri, Attempts(owner="t"))
+        objects.proxy.rule = first("none", Verdict.PASS)
+        result = process(ledger, made, 1, LocalEngine(), objects.uri, Attempts(owner="t"))
         assert result.attempt == 1
 
 
-def test_the_doctor_asks_the_store(bucket: Bucket, tmp_path: Path) -> None:
+def test_the_doctor_asks_the_store(objects: Objects, tmp_path: Path) -> None:
     def said(uri: str) -> tuple[str, str]:
         (found,) = [one for one in machine_checks(uri) if one.subject == "staging"]
         return found.level.name, found.text
 
-    assert said(bucket.uri) == ("OK", f"{bucket.uri} takes names once, and is read, listed and deleted from")
-    assert [name for name, _ in storage_at(bucket.uri).list("")] == [".airflow-trident-takes-names-once"]
-    level, text = said("s3://objects@no-such-bucket")
+    assert said(objects.uri) == ("OK", f"{objects.uri} takes names once, and is read, listed and deleted from")
+    assert [name for name, _ in storage_at(objects.uri).list("")] == [".airflow-trident-takes-names-once"]
+    level, text = said(objects.uri.replace(objects.name, "not-there"))
     assert level == "FAIL"
-    assert "Make the bucket" in text
+    assert "Make the " in text
     assert said("gs://bucket")[0] == "FAIL"

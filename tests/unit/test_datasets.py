@@ -104,6 +104,11 @@ def test_a_state_is_this_dataset(factory: StateFactory, expected: tuple[str, str
         (FileSink("/data/out"), ("file", "/data/out")),
         (DeltaTable("s3://lake/sales/orders"), ("s3://lake", "sales/orders")),
         (ParquetTable("s3://keys@lake/sales"), ("s3://lake", "sales")),
+        (FileSink("abfs://blobs@lake/sales"), ("abfs://lake", "sales")),
+        (
+            FileSink("abfss://lake@shop.dfs.core.windows.net/sales"),
+            ("abfss://lake@shop.dfs.core.windows.net", "sales"),
+        ),
         (IcebergTable("sales.orders", conn_id="catalog"), ("iceberg://lake.example", "sales.orders")),
     ],
     ids=lambda one: type(one).__name__,

@@ -127,8 +127,8 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
             return None  # type: ignore[return-value]
         raise SparkJobError(
             f"{what} ended and left no result in {os.path.dirname(path)!r}",
-            "The staging folder must be one that the driver sees too: a shared folder where it is another machine; on "
-            "s3:// its environment must give the credentials. See its log.",
+            "The staging folder must be one that the driver sees too: a shared folder where it is another machine; in "
+            "an object store its environment must give the credentials. See its log.",
         )
     answer = _ANSWER.mapping(_ANSWER.parsed(content, path), path)
     if "error" in answer:

@@ -203,5 +203,5 @@ def no_answer(files: DrainFiles, what: str, ended: str = "") -> SparkJobError:
     return SparkJobError(
         f"{what} ended{how} and left no result in {os.path.dirname(files.result)!r}",
         "What it committed stays, and a retry goes on from there. See the driver's log; the staging folder must be one "
-        "that the driver sees too, and on s3:// its environment must give the credentials.",
+        "that the driver sees too, and in an object store its environment must give the credentials.",
     )

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.object_stores import EXTRA, ObjectPlace
+from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.spouts.files.contents import RecordedFile, changed, gone, still_written
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place, is_meant, plain_parts, plain_text_of
@@ -41,7 +40,7 @@ class ObjectFiles(FileSource):
 
     @classmethod
     def parse(cls, what: str, uri: str, recursive: bool) -> ObjectFiles:
-        """:raises ConfigurationError: it is no ``s3://[connection@]bucket/prefix``, or it contains keys."""
+        """:raises ConfigurationError: it is no place in an object store, or it contains keys."""
         scheme, _, rest = uri.strip().partition("://")
         bucket, *names = rest.rstrip("/").split("/")
         plain = plain_parts(names)
@@ -79,7 +78,7 @@ class ObjectFiles(FileSource):
         begin, last = plain_text_of(self.parts[0]), ""
         before = max(upto, begin[:-1] if begin[:-1] not in _NO_NAMES else "") or None
         with self._asking("list the objects"):
-            for page in _obstore().list(self.place.store(), offset=before, chunk_size=_PAGE):
+            for page in self.place.obstore().list(self.place.store(), offset=before, chunk_size=_PAGE):
                 for one in page:
                     name: str = one["path"]
                     if name < last:
@@ -96,7 +95,7 @@ class ObjectFiles(FileSource):
             return
         with self._asking(f"look at {name!r}"):
             try:
-                if not _obstore().head(replace(self.place, prefix=above).store(), name)["size"]:
+                if not self.place.obstore().head(replace(self.place, prefix=above).store(), name)["size"]:
                     return
             except FileNotFoundError:
                 return
@@ -131,7 +130,7 @@ class ObjectFiles(FileSource):
         where = f"{base}/{file.path}"
         with self._asking(f"look at {file.path!r}"):
             try:
-                status = _obstore().head(self.place.store(), file.path)
+                status = self.place.obstore().head(self.place.store(), file.path)
             except FileNotFoundError:
                 raise still_written(where) from None
         if (status["size"], _etag(status)) != (file.size, file.etag):
@@ -144,7 +143,7 @@ class ObjectFiles(FileSource):
     def _as_it_is(self, where: str, file: RecordedFile) -> RecordedFile:
         with self._asking(f"look at {file.path!r}"):
             try:
-                status = _obstore().head(self.place.store(), file.path)
+                status = self.place.obstore().head(self.place.store(), file.path)
             except FileNotFoundError:
                 raise gone(where) from None
         return replace(_recorded(_found_file(status)), version=status["version"] or "")
@@ -161,7 +160,7 @@ class ObjectFiles(FileSource):
 
         :raises SourceChangedError: the object is gone, or has other content.
         """
-        client = _obstore()
+        client = self.place.obstore()
         options: dict[str, Any] = {"range": (begin, end)}
         if file.digest:
             options["if_match"] = file.digest
@@ -256,7 +255,3 @@ def _out_of_order(where: str, last: str, name: str) -> ConfigurationError:
 
 def _recorded(file: FoundFile) -> RecordedFile:
     return RecordedFile(path=file.path, size=file.size, mtime_ns=file.mtime_ns, digest=file.etag)
-
-
-def _obstore() -> Any:
-    return require_extra("obstore", EXTRA)

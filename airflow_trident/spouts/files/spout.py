@@ -63,7 +63,7 @@ class FileSpout(Spout):
     :param path: a file, a folder (its files; with `recursive` also those of its folders), or a pattern with ``*``,
         ``?``, ``[...]``, ``**``. It may begin with ``~``. A relative path is below the working directory of the process
         that uses it. Names that begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_``
-        are left out. Or ``s3://[connection@]bucket/`` with a folder or a pattern.
+        are left out. Or ``s3://[connection@]bucket/`` or ``abfs://[connection@]container/`` with a folder or a pattern.
     :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
         csv and json files whose names end with ``.gz`` are unpacked.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
@@ -135,7 +135,7 @@ class FileSpout(Spout):
         if ordered_names and self._source.is_local:
             raise ConfigurationError(
                 f"FileSpout({path!r}) with ordered_names=True: it is of folders, which are listed whole",
-                "Leave it out, or read from s3://.",
+                "Leave it out, or read from an object store.",
             )
         if ordered_names and self._limits.late_files is not LateFiles.ERROR:
             raise ConfigurationError(

@@ -61,7 +61,8 @@ class FileSink(StateFactory):
     """A folder with a file per transaction: ``<topology>-<state>-<txid 19 digits>-<attempt>.parquet``.
 
     :param path: the folder; may begin with ``~``; made if missing. All committers must share its file system, on which
-        a hard link to an existing name must fail. Or ``s3://[connection@]bucket/folder``.
+        a hard link to an existing name must fail. Or ``s3://[connection@]bucket/folder`` or
+        ``abfs://[connection@]container/folder``.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 

@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.object_stores import EXTRA, ObjectPlace
+from airflow_trident.errors import StoreUnavailableError
+from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder, write_durably
 from airflow_trident.staging.storage import ObjectStorage
 
@@ -181,19 +181,34 @@ class ObjectSinkFolder(SinkFolder):
         self._meta.put(name, write)
 
     def forget(self, names: Iterable[str]) -> None:
-        if gone := [f"{META}/{name}" for name in names]:
-            self._delete(gone)
+        self._meta.take_away(list(names))
 
     def show(self, hidden: str, final: str) -> None:
+        source = f"{META}/{hidden}"
         with self.place.errors(f"copy {hidden!r}"):
             try:
-                _obstore().copy(self.place.store(), f"{META}/{hidden}", final)
+                self.place.obstore().copy(self.place.store(), source, final)
+                if self.place.service.copies_later:
+                    self._require_copied(source, final)
             except FileNotFoundError:
                 return  # done before
         self.forget([hidden])
 
+    def _require_copied(self, source: str, final: str) -> None:
+        """Until it is, the hidden object must stay. An object whose copy goes on, or has failed, is empty.
+
+        :raises FileNotFoundError: the hidden one is gone: somebody else has done it.
+        :raises StoreUnavailableError: not yet.
+        """
+        client, store = self.place.obstore(), self.place.store()
+        size = client.head(store, source)["size"]
+        with suppress(FileNotFoundError):
+            if client.head(store, final)["size"] == size:
+                return
+        raise StoreUnavailableError(f"{final!r} is still being copied in {self.where!r}", "Run the task again.")
+
     def remove(self, final: str) -> None:
-        self._delete([final])
+        ObjectStorage(self.place).take_away([final])
 
     def settle(self) -> None:
         """Nothing to do: an answer of the store means that the change is durable."""
@@ -203,14 +218,6 @@ class ObjectSinkFolder(SinkFolder):
 
     def open(self, final: str) -> BinaryIO:
         return ObjectStorage(self.place).open(final)
-
-    def _delete(self, names: list[str]) -> None:
-        with self.place.errors(f"delete {names[0]!r}"):
-            _obstore().delete(self.place.store(), names)
-
-
-def _obstore() -> Any:
-    return require_extra("obstore", EXTRA)
 
 
 def _unlink(path: str) -> None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 def uri_of(storage: Storage, path: str) -> str:
     """Absolute path; for an object ``s3://bucket/...``, without the connection."""
-    return f"s3://{storage.place.key(path)}" if isinstance(storage, ObjectStorage) else storage.at(path)
+    if not isinstance(storage, ObjectStorage):
+        return storage.at(path)
+    place = storage.place
+    return "/".join(part for part in (place.root, place.prefix, path) if part)
 
 
 def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableFile]) -> ds.Dataset:

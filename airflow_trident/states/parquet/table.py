@@ -64,7 +64,7 @@ class ParquetTable(StateFactory):
     """A folder of Parquet files with numbered versions, made if missing; rows are appended unchanged.
 
     :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix``, with a connection of type
-        ``aws``.
+        ``aws``, or ``abfs://[connection@]container/prefix``, with one of type ``wasb``.
     :param partition_by: its partition columns. The files contain them, too.
     :param keep_versions: this many versions, up to twice as many, stay readable; files that only older ones name are
         removed.

@@ -1,0 +1,125 @@
+"""What differs between object services: addresses, connections, clients and error codes."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io import connections
+from airflow_trident.io.connections import Connection
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
+_CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_LITTLE = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """The part of a URI before its path. `settings`: of obstore, no secrets."""
+
+    bucket: str
+    conn_id: str = ""
+    account_host: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+class ObjectService(ABC):
+    """One kind of service; without state."""
+
+    schemes: tuple[str, ...]
+    written: str
+    """Form of an address, for errors."""
+    conn_type: str
+    login: str
+    """What login and password of a connection are, for errors."""
+    extra: str
+    environment: str
+    """Variables that are read where no connection is named, for errors."""
+    write_endpoint: str
+    """Cure of an endpoint that is no URL."""
+    missing_bucket: frozenset[str]
+    """Error codes of a missing bucket; a missing object has another."""
+    conditions: str
+    """Cure of a store that takes a name twice."""
+    deletes_at_once: int
+    """Most names in one request."""
+    copies_later: bool
+    """May it answer a copy before the object is there?"""
+    no_credentials: tuple[tuple[str, ...], str, str]
+    """Parts of the error text where there are none; what is missing then; the cure."""
+
+    @abstractmethod
+    def address(self, user: str, host: str) -> Address | None:
+        """Of ``scheme://user@host``; None: it is no address of this service."""
+
+    @abstractmethod
+    def settings_of(self, found: Connection) -> dict[str, str]:
+        """The connection's credentials and endpoint, as settings of obstore.
+
+        :raises ConfigurationError: it is of another type, or has settings that are not supported here.
+        """
+
+    @abstractmethod
+    def client_of(self, found: Connection) -> dict[str, str]:
+        """The connection's time-outs (seconds), retries and certificates."""
+
+    @abstractmethod
+    def endpoint_of(self, settings: Mapping[str, str]) -> str:
+        """Empty: the service's own."""
+
+    @abstractmethod
+    def cure_of(self, code: str, rights: str, text: str = "") -> str:
+        """The cure for an error; empty if a retry may help.
+
+        :param rights: the permissions that the work needs.
+        :param text: the whole error text.
+        """
+
+    @abstractmethod
+    def refused(self, rights: str) -> str:
+        """The cure of a missing permission."""
+
+    @abstractmethod
+    def store_class(self, module: Any) -> Any:
+        """The class of `obstore.store`."""
+
+    @abstractmethod
+    def arrow_files(self, settings: Mapping[str, str]) -> pafs.FileSystem:
+        """The whole store for pyarrow; names begin with the bucket."""
+
+    def require_type(self, found: Connection) -> None:
+        if found.conn_type not in (self.conn_type, ""):
+            raise ConfigurationError(
+                f"the connection {found.conn_id!r} is of type {found.conn_type!r}, and {self.schemes[0]}:// needs one "
+                f"of type {self.conn_type!r}",
+                f"Make a connection of type {self.conn_type}: {self.login}.",
+            )
+
+
+def said(text: str) -> tuple[str, str]:
+    """Code and message of the service's answer, or the first line of the client's message."""
+    found = _CODE.search(text)
+    if found is None:
+        return "", text.split("\n", 1)[0][:_LITTLE]
+    return found[1], (found[2] or "").strip().split("\n", 1)[0] or "it says no more"
+
+
+def mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A JSON object in the extras, also one written as text; empty if there is none."""
+    found = content.get(name)
+    if isinstance(found, str):
+        found = connections.parse_extra(found)
+    return found if isinstance(found, Mapping) else {}
+
+
+def certificates(verify: Any) -> dict[str, str]:
+    """Of an extra that is a truth value or a path."""
+    if verify in (False, "false", "False"):
+        return {"allow_invalid_certificates": "true"}
+    return {"root_certificate": verify} if isinstance(verify, str) and verify not in ("", "true", "True") else {}

@@ -1,0 +1,277 @@
+"""Azure Blob Storage besides what every storage promises: what connections say, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_trident.errors import ConfigurationError, Outcome, TridentError
+from airflow_trident.io.azure import AZURE
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.staging.storage import Storage, storage_at
+from tests.faults.http_proxy import Answer, Rule, Verdict
+from tests.fixtures.azurite import ACCOUNT, CONN_ID, KEY, VARIABLE, Container, account_url, connection, sas
+
+OTHER_KEY = "b3RoZXI="
+URL = "https://shop.blob.core.windows.net"
+
+
+def said(code: str, status: int = 403, more: str = "") -> Rule:
+    body = f"\ufeff<?xml version='1.0'?><Error><Code>{code}</Code><Message>No.\nTime:1</Message>{more}</Error>".encode()
+    return lambda request: Answer(status, body)
+
+
+# ---- ways to get there -----------------------------------------------------------------------------------------
+
+
+WAYS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "key": lambda url: {"host": url, "login": ACCOUNT, "password": KEY},
+    "key without a login": lambda url: {"host": url, "password": KEY},
+    "shared access key": lambda url: {"host": url, "extra": {"shared_access_key": KEY}},
+    "account key": lambda url: {"host": url, "extra": {"account_key": KEY}},
+    "extra of an older connection": lambda url: {"host": url, "extra": {"extra__wasb__shared_access_key": KEY}},
+    "SAS token": lambda url: {"host": url, "login": ACCOUNT, "extra": {"sas_token": sas()}},
+    "SAS token before a password": lambda url: {"host": url, "password": "x", "extra": {"sas_token": f"?{sas()}"}},
+    "SAS URL": lambda url: {"extra": {"sas_token": f"{url}?{sas()}"}},
+    "connection string": lambda url: {
+        "login": "another",
+        "extra": {"connection_string": f"AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={url};"},
+    },
+    "connection string with a SAS token": lambda url: {
+        "extra": {"connection_string": f"BlobEndpoint={url}/;SharedAccessSignature={sas()}"}
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_to_say_who_one_is_leads_there_whatever_the_environment_says(
+    way: str, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "wasb", **WAYS[way](account_url(container.server))}))
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "another")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", OTHER_KEY)
+    assert storage_at(container.uri).put_if_absent("t/m", b"x")
+
+
+def test_without_a_connection_the_environment_is_asked(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+    monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", container.direct)
+    for scheme in ("abfs", "abfss", "wasb", "wasbs", "ABFS"):
+        assert storage_at(f"{scheme}://{container.name}/{scheme}").put_if_absent("t/m", b"x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({"login": "shop"}, {"account_name": "shop", "endpoint": URL}),
+        ({"login": "shop", "host": "an-id-of-a-directory"}, {"account_name": "shop", "endpoint": URL}),
+        ({"host": "shop.blob.core.windows.net"}, {"account_name": "shop", "endpoint": URL}),
+        ({"host": f"{URL}/"}, {"account_name": "shop", "endpoint": URL}),
+        ({"host": "http://azurite:10000/one"}, {"account_name": "one", "endpoint": "http://azurite:10000/one"}),
+        (
+            {"host": "https://data.example", "extra": {"account_name": "shop"}},
+            {"account_name": "shop", "endpoint": "https://data.example"},
+        ),
+        (
+            {"host": URL, "login": "a-client", "password": "a-secret", "extra": {"tenant_id": "t"}},
+            {
+                "account_name": "shop",
+                "endpoint": URL,
+                "credential_type": "client_secret",
+                "client_id": "a-client",
+                "client_secret": "a-secret",
+                "tenant_id": "t",
+            },
+        ),
+        (
+            {"login": "shop", "extra": {"managed_identity_client_id": "m", "workload_identity_tenant_id": "w"}},
+            {"account_name": "shop", "endpoint": URL, "client_id": "m", "tenant_id": "w"},
+        ),
+        (
+            {"extra": {"connection_string": "AccountName=shop;AccountKey=a==;EndpointSuffix=core.chinacloudapi.cn"}},
+            {
+                "account_name": "shop",
+                "endpoint": "https://shop.blob.core.chinacloudapi.cn",
+                "credential_type": "access_key",
+                "account_key": "a==",
+            },
+        ),
+        ({"extra": {"connection_string": "UseDevelopmentStorage=true"}}, {"use_emulator": "true"}),
+    ],
+)
+def test_a_connection_is_read_as_airflows_hook_reads_it(fields: dict[str, Any], settings: dict[str, str]) -> None:
+    assert AZURE.settings_of(Connection(conn_id="c", conn_type="wasb", **fields)) == settings
+
+
+def test_the_authority_of_another_cloud_is_followed() -> None:
+    extra = {"tenant_id": "t", "client_secret_auth_config": {"authority": "login.chinacloudapi.cn"}}
+    found = AZURE.settings_of(Connection(conn_type="wasb", host=URL, login="c", password="s", extra=extra))
+    assert found["authority_host"] == "https://login.chinacloudapi.cn"
+
+
+def test_time_outs_retries_and_certificates_are_called_as_azures_own_client_calls_them() -> None:
+    extra = {"connection_timeout": 3, "read_timeout": 4, "retry_total": 0, "connection_verify": "/ca.pem"}
+    assert AZURE.client_of(Connection(extra=extra)) == {
+        "connect_timeout": "3",
+        "read_timeout": "4",
+        "max_retries": "0",
+        "root_certificate": "/ca.pem",
+    }
+
+
+@pytest.mark.parametrize(
+    "uri", ["abfss://lake@shop.dfs.core.windows.net/a/b", "wasbs://lake@shop.blob.core.windows.net/a/b"]
+)
+def test_hadoops_address_names_the_account_and_no_connection(uri: str) -> None:
+    place = ObjectPlace.parse("it", f" {uri}/ ")
+    assert (place.bucket, place.prefix, place.conn_id, place.where) == ("lake", "a/b", "", uri)
+    assert dict(place.settings) == {"account_name": "shop", "endpoint": URL}
+    assert pickle.loads(pickle.dumps(place)) == place
+
+
+# ---- what does not work ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"key": OTHER_KEY}, "failed to authenticate.*See the key of the connection"),
+        ({"sas_token": sas(end=timedelta(minutes=-5))}, "failed to authenticate.*SAS token"),
+        ({"sas_token": sas(begin=timedelta(minutes=50))}, "failed to authenticate.*SAS token"),
+        ({"sas_token": sas(rights="r")}, "AuthorizationPermissionMismatch: .*right to list, read, write and delete"),
+    ],
+    ids=["wrong key", "expired token", "token of later", "token for reading only"],
+)
+def test_a_server_that_refuses_is_one_error_with_its_cure(
+    change: dict[str, Any], text: str, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, connection(container.direct, **change))
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        storage_at(container.uri).require_usable()
+    assert container.uri in str(caught.value)
+    assert KEY not in str(caught.value)
+    assert "sig=" not in str(caught.value)
+    assert caught.value.outcome is Outcome.FAIL
+
+
+def test_a_container_that_is_not_there_is_named(container: Container) -> None:
+    storage = storage_at(f"abfs://{CONN_ID}@no-such-container/x")
+    with pytest.raises(ConfigurationError, match=r"@no-such-container/x' \(ContainerNotFound.*Make the container"):
+        storage.require_usable()
+    for verb in (
+        lambda: storage.get("a"),
+        lambda: list(storage.list("a")),
+        lambda: storage.put("a", lambda file: None),
+    ):
+        with pytest.raises(ConfigurationError, match="ContainerNotFound"):
+            verb()
+
+
+DETAIL = "<AuthenticationErrorDetail>%s</AuthenticationErrorDetail>"
+
+
+@pytest.mark.parametrize(
+    ("rule", "text"),
+    [
+        (said("AuthenticationFailed", more=DETAIL % "Request date header too old: 'Sat'"), "Set the clock"),
+        (
+            said("AuthenticationFailed", more=DETAIL % "Signature not valid in the specified time frame"),
+            "SAS token that is valid now",
+        ),
+        (said("AuthenticationFailed", more=DETAIL % "Signature did not match."), "See the SAS token"),
+        (said("AuthorizationFailure"), "firewall.*right to list, read, write and delete"),
+        (said("KeyBasedAuthenticationNotPermitted"), "takes no keys"),
+        (said("InvalidAuthenticationInfo", 401), "InvalidAuthenticationInfo: No.*client id, secret and tenant"),
+        (said("AccountIsDisabled"), "Name an account that is not disabled"),
+        (said("BlobImmutableDueToPolicy", 409), "without a policy that keeps blobs"),
+        (said("ContainerBeingDeleted", 409), "ContainerBeingDeleted"),
+        (said("Unheard"), "Unheard.*Give this user the right"),
+    ],
+)
+def test_what_azure_alone_says_is_one_error_with_its_cure(rule: Rule, text: str, container: Container) -> None:
+    container.proxy.rule = rule
+    with pytest.raises(ConfigurationError, match=text):
+        storage_at(container.uri).require_usable()
+
+
+def test_a_store_that_takes_a_name_twice_is_refused(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, container.connection(sas_token=sas()))  # a key would sign the condition, too
+    container.proxy.rule = lambda request: Verdict.UNCONDITIONAL
+    with pytest.raises(ConfigurationError, match=r"takes a name twice.*Azure Blob Storage has them"):
+        storage_at(container.uri).require_usable()
+
+
+def test_no_credentials_at_all_is_one_error_with_its_cure(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container.proxy.rule = lambda request: Answer(404)
+    monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "wasb", "host": account_url("127.0.0.1:1")}))
+    monkeypatch.setenv("AZURE_MSI_ENDPOINT", f"{container.proxy.url}/metadata/identity/oauth2/token")
+    with pytest.raises(ConfigurationError, match=r"no credentials for 'abfs://.*AZURE_STORAGE_ACCOUNT_KEY.*type wasb"):
+        storage_at(container.uri).require_usable()
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"conn_type": "aws"}, "'blobs' is of type 'aws', and abfs:// needs one of type 'wasb'"),
+        ({"conn_type": "wasb", "password": "x"}, "'blobs' names no account.*its URL as its host"),
+        (
+            {"conn_type": "wasb", "login": "client", "password": "x", "extra": {"tenant_id": "t"}},
+            "has a tenant_id.*names no account.*account's URL",
+        ),
+        ({"conn_type": "wasb", "extra": {"connection_string": "AccountKey=x"}}, "names no account.*Copy it whole"),
+        (
+            {"conn_type": "wasb", "login": "a", "extra": {"proxies": {"https": "x"}}},
+            "extra 'proxies'.*not followed",
+        ),
+        (
+            {"conn_type": "wasb", "host": "ftp://a.b", "login": "a", "password": KEY},
+            "'ftp://a.b' of .* no URL",
+        ),
+    ],
+)
+def test_a_connection_that_does_not_fit_is_refused(
+    written: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, json.dumps(written))
+    with pytest.raises(TridentError, match=text):
+        storage_at(f"abfs://{CONN_ID}@container").require_usable()
+
+
+def test_without_an_account_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ConfigurationError, match=r"cannot be opened.*AZURE_\* of the environment"):
+        storage_at("abfs://container").require_usable()
+
+
+def test_a_place_that_was_resolved_needs_no_connection_any_more(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = pickle.dumps(storage_at(container.uri).resolved())
+    monkeypatch.delenv(VARIABLE)
+    there: Storage = pickle.loads(sent)
+    assert there.put_if_absent("t/m", b"x")
+    assert KEY not in repr(there)
+
+
+def test_of_names_that_are_deleted_those_that_are_gone_do_not_keep_the_others(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, container.connection(read_timeout_s=30))
+    storage = storage_at(container.uri)
+    names = [f"t/{number:03}" for number in range(300)]
+    for name in names[::30]:
+        storage.put(name, lambda file: None)
+    before = container.proxy.asked["POST"]
+    storage.remove(names)
+    assert container.proxy.asked["POST"] - before == 2
+    assert list(storage.list("t")) == []
