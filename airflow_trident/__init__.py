@@ -162,7 +162,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
     from airflow_trident.states.parquet.table import ParquetTable as ParquetTable
-    from airflow_trident.states.redis.plain import NonTransactionalRedisState as NonTransactionalRedisState
+    from airflow_trident.states.redis.nontransactional import NonTransactionalRedisState as NonTransactionalRedisState
     from airflow_trident.states.redis.state import RedisState as RedisState
     from airflow_trident.states.sql.postgres import PostgresState as PostgresState
     from airflow_trident.states.sql.sqlalchemy_state import JdbcState as JdbcState

@@ -35,7 +35,7 @@ MODULES = {
     "protocol.spouts": "contracts.spout",
     "runtime.drain": "runtime.drains.drain",
     "runtime.rebuild": "runtime.mending.rebuild",
-    "runtime.replay": "runtime.mending.replay",
+    "runtime.replay": "runtime.mending.dry_replay",
     "spouts.file": "spouts.files.spout",
     "spouts.jdbc": "spouts.sql.spout",
     "spouts.redis_keys": "spouts.redis.keys",
@@ -48,7 +48,7 @@ MODULES = {
     "states.marker": "states.core.marker",
     "states.merge": "states.core.merge",
     "states.postgres": "states.sql.postgres",
-    "states.redis_plain": "states.redis.plain",
+    "states.redis_plain": "states.redis.nontransactional",
     "states.sqlite": "states.sql.sqlite",
     "states.table_sink": "states.sql.table_sink",
 }

@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, BrowserContext, Request, sync_playwrigh
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
-from airflow_trident.plugin.choosing import PAGE
+from airflow_trident.plugin.list_filters import PAGE
 from tests.fixtures.airflow import empty_database
 from tests.fixtures.browser import NAMES
 from tests.fixtures.page import PageServer

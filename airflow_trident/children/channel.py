@@ -24,7 +24,7 @@ from airflow_trident.children.framing import (
     encode_node,
 )
 from airflow_trident.children.starting import Carrier, Program, start
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.errors import ChildError
 
 _log = logging.getLogger(__name__)

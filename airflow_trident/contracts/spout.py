@@ -24,7 +24,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.outcomes import Lag

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import ConfigurationError

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any, Generic, TypeVar
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.operations.api import TransactionAttempt
 from airflow_trident.operations.bolts import BatchOutputCollector, Component, TopologyContext
 from airflow_trident.types import Json

@@ -17,7 +17,7 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming, manifest_of_each, require_group, stage_each
 from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
-from airflow_trident.engine.shaking import MORE, turned
+from airflow_trident.engine.shaken_run import MORE, turned
 from airflow_trident.engine.spout_reader import conform, emitter_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.io.arrow import arrow_schema

@@ -44,7 +44,7 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.errors import RetryableError, UnknownTopologyError
 from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
@@ -57,7 +57,7 @@ from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.staged_chunks import KeepsStaged
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
 from airflow_trident.ledger.verb import LedgerListener, Prefetch, Verb
-from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pairs, pruning, topology
+from airflow_trident.ledger.verbs import attempts, begin, commits, group_pairs, manual, outcomes, pruning, topology
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
@@ -171,8 +171,8 @@ class Ledger(Closing, KeepsStaged):
     processed_many = Verb(attempts.processed_many, read_ahead.staged)
     gate_many = Verb(commits.gate_many, read_ahead.with_what_is_kept)
     committed_many = Verb(commits.committed_many, read_ahead.with_what_is_kept, then=_after_commits)
-    processed_and_gate = Verb(pairs.processed_and_gate, read_ahead.staged_and_what_is_kept)
-    committed_and_begin = Verb(pairs.committed_and_begin, read_ahead.tickets_and_claims, then=_after_both)
+    processed_and_gate = Verb(group_pairs.processed_and_gate, read_ahead.staged_and_what_is_kept)
+    committed_and_begin = Verb(group_pairs.committed_and_begin, read_ahead.tickets_and_claims, then=_after_both)
 
     # ---- the topology ------------------------------------------------------------------------------------------
 

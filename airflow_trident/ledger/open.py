@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import topology_names
 from airflow_trident.ledger.deployments import Deployments

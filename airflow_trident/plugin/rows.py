@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.plugin.words import batch_words
+from airflow_trident.plugin.batch_words import batch_words
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, TxRecord

@@ -21,9 +21,9 @@ from airflow_trident.errors import (
     TridentError,
     UnknownTopologyError,
 )
-from airflow_trident.plugin import acting, mending_runs, reading
-from airflow_trident.plugin.acting import Asked
-from airflow_trident.plugin.choosing import Choice
+from airflow_trident.plugin import mending_runs, page_actions, page_data
+from airflow_trident.plugin.list_filters import Choice
+from airflow_trident.plugin.page_actions import Asked
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks import metrics
@@ -79,12 +79,12 @@ def served(digest: str, name: str) -> Response:
 
 @app.get("/api/names")
 def list_names(user: GetUserDep, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
-    return reading.names(_sight(user), dag_id, run_id)
+    return page_data.names(_sight(user), dag_id, run_id)
 
 
 @app.get("/api/topologies")
 def list_topologies(user: GetUserDep) -> list[dict[str, Any]]:
-    return reading.topologies(_sight(user))
+    return page_data.topologies(_sight(user))
 
 
 @app.get("/api/topologies/{topology}")
@@ -107,19 +107,19 @@ def list_transactions(
         after=after,
         oldest_first=oldest_first,
     )
-    found = reading.transactions(topology, _sight(user), txid if txid > 0 else None, choice)
-    may_act = acting.may_edit(user, set(found["dags"])) and found["visible"]
+    found = page_data.transactions(topology, _sight(user), txid if txid > 0 else None, choice)
+    may_act = page_actions.may_edit(user, set(found["dags"])) and found["visible"]
     return {**found, "may_act": may_act, "mending": mending_runs.latest(topology) if found["visible"] else []}
 
 
 @app.post("/api/topologies/{topology}/actions")
 def do(topology: str, asked: Asked, user: GetUserDep) -> dict[str, Any]:
-    return asdict(acting.act(topology, asked, user))
+    return asdict(page_actions.act(topology, asked, user))
 
 
 @app.get("/api/topologies/{topology}/transactions/{txid}")
 def show_transaction(topology: str, txid: int, user: GetUserDep) -> dict[str, Any]:
-    found = reading.transaction(topology, txid, _sight(user)) if txid > 0 else None
+    found = page_data.transaction(topology, txid, _sight(user)) if txid > 0 else None
     if found is None:
         raise HTTPException(404, f"The ledger of {topology} has no record of transaction {txid}.")
     return found

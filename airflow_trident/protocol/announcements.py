@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from airflow_trident.protocol.exception_lists import may_still_come
+from airflow_trident.protocol.exceptional_txids import may_still_come
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 

@@ -66,7 +66,8 @@ class Deployment:
     """`deployments/<topology>`: the workers of a topology and their command.
 
     `incarnation`: the ledger's. `epoch`: rises by one with every command. `weight` and `affinity`: see
-    :mod:`airflow_trident.protocol.placement`. `placed`: the worker that runs the topology, "" before one is chosen.
+    :mod:`airflow_trident.protocol.worker_placement`. `placed`: the worker that runs the topology, "" before one is
+    chosen.
     `changed_ms`, `changed_by`: when and by whom the last command was given, for people.
     """
 

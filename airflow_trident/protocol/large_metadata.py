@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.protocol.durable_format import json_bytes, short
-from airflow_trident.protocol.patches import patch_of, patched
 from airflow_trident.protocol.record_format import RECORDS, require
 from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.text_patches import patch_of, patched
 from airflow_trident.types import Json
 
 INLINE_BYTES = 8 * 1024
@@ -42,7 +42,7 @@ class BaseRef:
 class BlobRef:
     """Large metadata outside its record: `sha256` of the plain JSON, its size in bytes, and the number of its chunks.
 
-    With a `base` the chunks hold a patch against it (:mod:`airflow_trident.protocol.patches`); without chunks the
+    With a `base` the chunks hold a patch against it (:mod:`airflow_trident.protocol.text_patches`); without chunks the
     metadata equals the base. `patched`: bytes of all patches since the base was written, including this one.
     """
 

@@ -219,7 +219,7 @@ class TxRecord:
     `late_rows`: state -> tuples that came too late for all their windows, if any. `error`: of the last attempt that
     failed, or why it was skipped; `first_error`: of the first failure since the last success, if that differs.
     `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended source,
-    and why (`protocol.accepted`). `extra`: fields of a newer version, kept unchanged.
+    and why (`protocol.accepted_source`). `extra`: fields of a newer version, kept unchanged.
     """
 
     txid: int

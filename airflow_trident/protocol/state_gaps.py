@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_trident.errors import FencedError, StateBehindLedgerError
-from airflow_trident.protocol.exception_lists import may_still_come
+from airflow_trident.protocol.exceptional_txids import may_still_come
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TopologyRecord
 from airflow_trident.protocol.txids import Txids
 

@@ -39,9 +39,9 @@ from airflow_trident.protocol.decide import (
 )
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.agreement import may_commit
 from airflow_trident.runtime.attempts import restart_attempt, start_attempt
 from airflow_trident.runtime.commit_group import OVERTAKEN_TIMES, GoOn, GroupCommitter, GroupEnd, note_error
+from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER, first_group
 from airflow_trident.runtime.downstream import (
     apply_downstream,
     note_overlooked,
@@ -68,7 +68,7 @@ from airflow_trident.runtime.staged_batches import (
     staged_batch,
     tell_other_code,
 )
-from airflow_trident.runtime.waiting_runs import MOST_TOGETHER, first_group
+from airflow_trident.runtime.state_agreement import may_commit
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology

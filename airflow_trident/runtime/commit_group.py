@@ -29,12 +29,12 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.commit_group_choice import first_group, waiting_run
 from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, Progress
 from airflow_trident.runtime.staged_batches import manifest_of, remove_old, tell_other_code
-from airflow_trident.runtime.waiting_runs import first_group, waiting_run
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
@@ -85,7 +85,7 @@ class GroupCommitter:
     ) -> tuple[TxRecord, ...]:
         """The transactions that can commit together, from that of `view` on, whose turn has come; empty: it goes alone.
 
-        :param is_free: see :func:`~airflow_trident.runtime.waiting_runs.waiting_run`.
+        :param is_free: see :func:`~airflow_trident.runtime.commit_group_choice.waiting_run`.
         """
         tx = view.tx
         if tx is None or view.next_txid - 1 == tx.txid or not self.topology.compile().coalesces.commits:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_trident.closing import OpenTogether
+from airflow_trident.closeable import OpenTogether
 from airflow_trident.contracts.state import State
 from airflow_trident.topology.topology import Topology
 

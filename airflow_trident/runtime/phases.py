@@ -32,12 +32,12 @@ from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, telling
+from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot

@@ -18,7 +18,7 @@ from airflow_trident.children.talk import DEFAULT_STREAM
 from airflow_trident.children.telemetry import TELEMETRY
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.expr.tree import col, lit
-from airflow_trident.protocol.placement import PlacementHints
+from airflow_trident.protocol.worker_placement import PlacementHints
 from airflow_trident.spouts.children.child_spouts import NodeSpout
 from airflow_trident.states.children.bolt_sink import BoltSink
 from airflow_trident.topology.stream import Stream

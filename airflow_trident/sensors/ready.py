@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import BaseSensorOperator
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
 from airflow_trident.tasks.liveness import left_to_anybody
-from airflow_trident.tasks.source_looks import first_ready, last_position
+from airflow_trident.tasks.source_lag import first_ready, last_position
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.records import NO_ATTEMPT
-from airflow_trident.protocol.seen import SeenTransaction
+from airflow_trident.protocol.seen_by_person import SeenTransaction
 from airflow_trident.protocol.statuses import Status
 
 MENDING_DAG = "airflow_trident_mending"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
-from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.errors import SparkJobError, TridentError
@@ -146,7 +146,7 @@ class SubmittedDrain:
             found = replace(found, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)
         driver = self._driver(found)
         runs = driver is not None and driver.active()
-        return found if runs or orders.collect(found.result) is not None else None
+        return found if runs or driver_orders.collect(found.result) is not None else None
 
     def _driver(self, submission: Submission) -> Driver | None:
         """The driver to wait for; None: there is none."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.protocol.placement import PlacementHints
+from airflow_trident.protocol.worker_placement import PlacementHints
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream

@@ -10,7 +10,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.tasks.connections import install_resolver
-from airflow_trident.tasks.source_looks import first_ready, last_position
+from airflow_trident.tasks.source_lag import first_ready, last_position
 from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
 from airflow_trident.triggers.shared_watch import Hub

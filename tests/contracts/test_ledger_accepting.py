@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident.errors import StaleAttemptError, TransitionError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.accepted import MendedSources
+from airflow_trident.protocol.accepted_source import MendedSources
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json

@@ -9,7 +9,7 @@ import pytest
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.verbs import begin
 from airflow_trident.ledger.verbs.begin import GROWS_BY_BYTES
-from airflow_trident.ledger.verbs.together import GROUP_BYTES
+from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op, Set
 from airflow_trident.protocol.records import TxRecord

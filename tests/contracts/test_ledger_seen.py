@@ -9,7 +9,7 @@ import pytest
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import NO_ATTEMPT, Command
-from airflow_trident.protocol.seen import SeenTopology, SeenTransaction
+from airflow_trident.protocol.seen_by_person import SeenTopology, SeenTransaction
 from airflow_trident.protocol.statuses import Status
 from tests.contracts.test_ledger_accepting import Mended
 from tests.fixtures.ledger import begun, brought_to, commit

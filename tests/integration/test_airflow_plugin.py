@@ -19,7 +19,7 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers, open_ledger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.plugin import reading, rows
+from airflow_trident.plugin import page_data, rows
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.deployment import Acknowledgement, Registration, WorkerStatus
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
@@ -194,7 +194,7 @@ def test_a_user_who_may_see_the_dag_sees_the_error_as_it_was_written(zookeeper: 
 
 
 def test_the_page_makes_no_markup_of_what_the_ledger_holds() -> None:
-    files = sorted(Path(reading.__file__).with_name("page").iterdir())
+    files = sorted(Path(page_data.__file__).with_name("page").iterdir())
     assert len(files) > 5
     page = "".join(file.read_text(encoding="utf-8") for file in files)
     assert "innerHTML" not in page
@@ -221,7 +221,7 @@ def here(zookeeper: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Embed
 def test_who_may_see_the_dag_sees_how_its_coordinator_ended_what_it_reads_and_what_is_left(
     here: EmbeddedZooKeeper,
 ) -> None:
-    shown = reading.transactions("words", OF_HIDDEN)
+    shown = page_data.transactions("words", OF_HIDDEN)
     assert shown["visible"]
     assert shown["states"] == {"count": "SqliteState"}
     outcome = shown["coordinator"]
@@ -231,7 +231,7 @@ def test_who_may_see_the_dag_sees_how_its_coordinator_ended_what_it_reads_and_wh
 
 
 def test_who_may_see_only_other_dags_sees_numbers(here: EmbeddedZooKeeper) -> None:
-    shown = reading.transactions("words", OF_ANOTHER, txid=2)
+    shown = page_data.transactions("words", OF_ANOTHER, txid=2)
     assert (shown["visible"], shown["begun"], shown["failed"]) == (False, 2, [1])
     assert (shown["coordinator"]["kind"], shown["coordinator"]["error"]) == ("error", "")
     assert not [secret for secret in SECRETS_OF_THE_DAG if secret in json.dumps(shown, default=str)]
@@ -247,15 +247,15 @@ def test_what_belongs_to_no_dag_is_for_those_who_may_see_connections(here: Embed
 
 
 def test_numbers_that_browsers_round_are_shown_as_text(here: EmbeddedZooKeeper) -> None:
-    details = reading.transactions("words", OF_HIDDEN, txid=1)["details"]
+    details = page_data.transactions("words", OF_HIDDEN, txid=1)["details"]
     assert str(LARGE + 1) in details["metadata_text"]
     assert details["metadata"] == {"lines": {"from": LARGE + 1}}
 
 
 def test_the_topologies_of_a_dag_are_found_by_it_for_those_who_may_see_it(here: EmbeddedZooKeeper) -> None:
-    assert reading.names(OF_HIDDEN, "hidden", "run-a") == {"names": ["words"], "of_dag": ["words"]}
-    assert reading.names(OF_HIDDEN, "other") == {"names": ["words"], "of_dag": []}
-    assert reading.names(OF_ANOTHER, "hidden") == {"names": ["words"], "of_dag": []}
+    assert page_data.names(OF_HIDDEN, "hidden", "run-a") == {"names": ["words"], "of_dag": ["words"]}
+    assert page_data.names(OF_HIDDEN, "other") == {"names": ["words"], "of_dag": []}
+    assert page_data.names(OF_ANOTHER, "hidden") == {"names": ["words"], "of_dag": []}
 
 
 def test_a_transaction_says_which_code_staged_it_and_where_that_changed(
@@ -275,7 +275,7 @@ def test_a_transaction_says_which_code_staged_it_and_where_that_changed(
             ledger.processed(txid, attempt, area.publish(made))
 
     def code(txid: int, sight: Sight = OF_HIDDEN) -> str:
-        said: str = reading.transactions("coded", sight, txid=txid)["details"]["code"]
+        said: str = page_data.transactions("coded", sight, txid=txid)["details"]["code"]
         return said
 
     assert code(2) == "transform-1 a1; transform-2 c"
@@ -300,8 +300,8 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
         deployments.acknowledge(
             roster, Acknowledgement(worker="w1", session="s", epoch=epoch, status=failed, error="no secret folder")
         )
-        shown = reading.transactions("words", OF_HIDDEN)["named_workers"]
-        hidden = reading.transactions("words", OF_ANOTHER)["named_workers"]
+        shown = page_data.transactions("words", OF_HIDDEN)["named_workers"]
+        hidden = page_data.transactions("words", OF_ANOTHER)["named_workers"]
         ledger.undeploy()
     told = f"introduce {epoch}"
     assert [(one["worker"], one["status"], one["epoch"], one["told"]) for one in shown] == [
@@ -330,11 +330,11 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     "look",
     [
-        lambda: reading.names(OF_HIDDEN),
-        lambda: reading.names(OF_HIDDEN, "hidden"),
-        lambda: reading.topologies(OF_HIDDEN),
-        lambda: reading.transactions("topology-3", OF_HIDDEN, txid=1),
-        lambda: reading.transaction("topology-3", 1, OF_HIDDEN),
+        lambda: page_data.names(OF_HIDDEN),
+        lambda: page_data.names(OF_HIDDEN, "hidden"),
+        lambda: page_data.topologies(OF_HIDDEN),
+        lambda: page_data.transactions("topology-3", OF_HIDDEN, txid=1),
+        lambda: page_data.transaction("topology-3", 1, OF_HIDDEN),
         lambda: list_topologies(Namespace(zookeeper_conn_id=None, output="json", check=False)),
         lambda: list(ledger_checks(ZooKeeperHook())),
     ],
@@ -356,8 +356,8 @@ def test_a_look_opens_one_session_whatever_the_number_of_topologies(
 
 
 def test_the_page_gives_up_soon_where_tasks_wait_for_zookeeper(here: EmbeddedZooKeeper) -> None:
-    with reading.open_ledgers() as ledgers:
+    with page_data.open_ledgers() as ledgers:
         where = ledgers.znodes.settings
-    assert (where.op_deadline_s, where.connect_deadline_s) == (reading.DEADLINE_S, reading.DEADLINE_S)
+    assert (where.op_deadline_s, where.connect_deadline_s) == (page_data.DEADLINE_S, page_data.DEADLINE_S)
     with ZooKeeperHook().get_ledgers() as ledgers:
         assert ledgers.znodes.settings.op_deadline_s == ZooKeeperSettings(hosts=here.hosts).op_deadline_s

@@ -229,7 +229,7 @@ def test_a_transaction_whose_committer_has_failed_is_shown_as_one_that_nobody_wo
         + """
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_trident import TridentCommitterOperator
-from airflow_trident.plugin import reading
+from airflow_trident.plugin import page_data
 
 def fails(self, context):
     raise AirflowFailException("told to fail")
@@ -237,11 +237,11 @@ def fails(self, context):
 works, TridentCommitterOperator.execute = TridentCommitterOperator.execute, fails
 run = play(dag)
 TridentCommitterOperator.execute = works
-sight = reading.Sight(frozenset({"words"}), unowned=False)
+sight = page_data.Sight(frozenset({"words"}), unowned=False)
 
 def shown():
     return [[one["txid"], one["status"], one["abandoned"], one["why"]] for one in
-        reading.transactions("words", sight)["transactions"]]
+        page_data.transactions("words", sight)["transactions"]]
 
 before = shown()
 play(dag)

@@ -16,7 +16,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, UserCodeError
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.verbs import begin, together
+from airflow_trident.ledger.verbs import begin, group_steps
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
@@ -190,7 +190,7 @@ def test_steps_that_are_full_before_anything_is_begun_leave_nothing_behind(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So few bytes take one or two transactions."""
-    monkeypatch.setattr(together, "GROUP_BYTES", 1_500)
+    monkeypatch.setattr(group_steps, "GROUP_BYTES", 1_500)
     monkeypatch.setattr(begin, "GROUP_BYTES", 1_500)
     assert place.drain(group=10).committed == ALL
     assert place.holds()

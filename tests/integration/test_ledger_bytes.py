@@ -14,7 +14,7 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op, Set
-from airflow_trident.protocol.accepted import MendedSources
+from airflow_trident.protocol.accepted_source import MendedSources
 from airflow_trident.protocol.large_metadata import BASE
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.types import Json

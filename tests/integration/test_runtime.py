@@ -30,7 +30,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.replay import dry_replay
+from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.phases import OnFailure, coordinate
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, WORDS, World, copy_of

@@ -20,7 +20,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.replay import dry_replay
+from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.storage import storage_at
 from tests.fixtures.object_store import Bucket

@@ -18,7 +18,7 @@ from airflow_trident import Count, FileSpout, Function, SqliteState, Topology
 from airflow_trident.cli.doctor_checks import machine_checks
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark import driver_orders
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError
 from airflow_trident.io import connections
 from airflow_trident.ledger.memory import MemoryLedger
@@ -185,29 +185,31 @@ def test_phases_in_processes_of_their_own_share_nothing_but_the_store(
 
 def test_an_order_comes_as_it_was_placed_and_goes_with_its_answer(objects: Objects) -> None:
     folder = f"{objects.uri}/drains"
-    order, result = orders.place(folder, "one", ".order", b"pickled"), f"{folder}/one.result"
-    assert orders.read_order(order, "the order") == b"pickled"
-    assert orders.collect(result) is None
-    orders.answer(result, {"committed": [1]})
-    assert orders.collect(result) == b'{"committed": [1]}'
-    orders.remove(order)
+    order, result = driver_orders.place(folder, "one", ".order", b"pickled"), f"{folder}/one.result"
+    assert driver_orders.read_order(order, "the order") == b"pickled"
+    assert driver_orders.collect(result) is None
+    driver_orders.answer(result, {"committed": [1]})
+    assert driver_orders.collect(result) == b'{"committed": [1]}'
+    driver_orders.remove(order)
     assert [name for name, _ in storage_at(objects.uri).list("")] == ["drains/one.result"]
-    orders.remove(result)
+    driver_orders.remove(result)
     assert not list(storage_at(objects.uri).list(""))
 
 
 def test_an_order_that_somebody_else_put_in_its_place_is_not_unpickled(bucket: Bucket, tmp_path: Path) -> None:
-    order = orders.place(bucket.uri, "one", ".order", b"pickled")
+    order = driver_orders.place(bucket.uri, "one", ".order", b"pickled")
     harm = pickle.dumps(Harm(str(tmp_path / "harm")))
     storage_at(bucket.uri).put(order.rpartition("/")[2], lambda file: file.write(harm) and None)
     assert drain_app.main(order, f"{bucket.uri}/one.result") == 1
-    assert b"somebody has changed it" in (orders.collect(f"{bucket.uri}/one.result") or b"")
+    assert b"somebody has changed it" in (driver_orders.collect(f"{bucket.uri}/one.result") or b"")
     assert not (tmp_path / "harm").exists()
 
 
 @pytest.mark.parametrize("lost", [None, Verdict.LOSE, Verdict.UNAVAILABLE])
 def test_an_order_is_taken_once_whatever_becomes_of_the_answer(objects: Objects, lost: Verdict | None) -> None:
-    files = DrainFiles(order=orders.place(f"{objects.uri}/drains", "one", ".order", b"x"), result=f"{objects.uri}/r")
+    files = DrainFiles(
+        order=driver_orders.place(f"{objects.uri}/drains", "one", ".order", b"x"), result=f"{objects.uri}/r"
+    )
     driver = Taker.this_process("driver-1")
     if lost is not None:
         objects.proxy.rule = first("PUT", lost, containing=".taken")
@@ -222,11 +224,13 @@ def test_an_order_is_taken_once_whatever_becomes_of_the_answer(objects: Objects,
 def test_a_driver_whose_order_on_s3_was_taken_back_begins_nothing(
     bucket: Bucket, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    files = DrainFiles(order=orders.place(bucket.uri, "one", ".order", b"no pickle"), result=f"{bucket.uri}/one.result")
+    files = DrainFiles(
+        order=driver_orders.place(bucket.uri, "one", ".order", b"no pickle"), result=f"{bucket.uri}/one.result"
+    )
     assert take_back(files) is None
     assert drain_app.main(files.order, files.result) == 0
     assert "begins nothing" in capfd.readouterr().out
-    assert orders.collect(files.result) is None
+    assert driver_orders.collect(files.result) is None
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,7 @@ def test_a_driver_that_this_machine_starts_is_lent_the_connection(
     monkeypatch.delenv(VARIABLE)
     connections.install(lambda conn_id: written)
     try:
-        orders.place(bucket.uri, "one", ".order", b"x")
+        driver_orders.place(bucket.uri, "one", ".order", b"x")
     finally:
         connections.install(None)
     assert connections.from_environment(CONN_ID) == written

@@ -19,7 +19,7 @@ from airflow_trident.contracts.state import Applied, State, StateFactory, StateS
 from airflow_trident.errors import FencedError, LedgerBehindStateError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.agreement import require_agreement
+from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.states.core.marker import digest_of
 from airflow_trident.states.delta.state import DeltaState

@@ -62,7 +62,7 @@ from airflow_trident.protocol.records import (
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.seen import SeenTopology
+from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.protocol.topology_definition import Definition

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.ledger.verbs.begin import require_different
-from airflow_trident.ledger.verbs.together import require_order
+from airflow_trident.ledger.verbs.group_steps import require_order
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, TxRecord
 from airflow_trident.types import Json
 

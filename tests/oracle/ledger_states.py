@@ -13,10 +13,10 @@ from airflow_trident.ledger.refusals import may_be_held, nothing_to_take_back, p
 from airflow_trident.ledger.verbs.tickets import ticket_of
 from airflow_trident.ledger.verbs.topology import noted, require_closable
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.protocol.accepted import MendedSources, accepted
+from airflow_trident.protocol.accepted_source import MendedSources, accepted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import CommitTicket, Exceptions, LedgerView, Loss, Owner, TopologyRecord, TxRecord
-from airflow_trident.protocol.seen import SeenTransaction
+from airflow_trident.protocol.seen_by_person import SeenTransaction
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.protocol.txids import Txids
 

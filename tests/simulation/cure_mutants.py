@@ -14,7 +14,7 @@ from airflow_trident.operators import coordinator
 from airflow_trident.protocol import codec, state_gaps
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.runtime import agreement, commit
+from airflow_trident.runtime import commit, state_agreement
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.shell_mutants import MUTANTS
@@ -34,7 +34,7 @@ def _anything(*_: Any, **__: Any) -> None:
 def _() -> Sequence[Patch]:
     return [
         (marker_module, "_require_whole", _anything),
-        (agreement, "require_states_whole", _anything),
+        (state_agreement, "require_states_whole", _anything),
     ]
 
 

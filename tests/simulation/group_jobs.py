@@ -14,9 +14,9 @@ from airflow_trident.ledger.verbs.begin import one_by_one
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, CommitTicket, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.commit import OpenStates
 from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import Json
 from tests.simulation.stores import Rows

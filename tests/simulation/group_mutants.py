@@ -9,7 +9,7 @@ from unittest import mock
 
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.transact import Unchanged
-from airflow_trident.ledger.verbs import attempts, begin, commits, parts, tickets
+from airflow_trident.ledger.verbs import attempts, begin, commits, common, tickets
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit_group
 from airflow_trident.runtime.commit_group import GroupCommitter
@@ -121,7 +121,7 @@ def _() -> Sequence[Patch]:
 @mutant("a group is PROCESSED from any attempt", "groups")
 def _() -> Sequence[Patch]:
     def processed_many(snap: Any, done: Any) -> Any:
-        with mock.patch.object(parts, "of_attempt", lambda snap, txid, attempt: parts.existing(snap, txid)):
+        with mock.patch.object(common, "of_attempt", lambda snap, txid, attempt: common.existing(snap, txid)):
             return original(snap, done)
 
     original = attempts.processed_many
@@ -145,4 +145,4 @@ def _() -> Sequence[Patch]:
 
 @mutant("what a group went over is taken up before its commit has ended", "taken-back")
 def _() -> Sequence[Patch]:
-    return [(parts, "require_not_passed_over", lambda snap, tx: None)]
+    return [(common, "require_not_passed_over", lambda snap, tx: None)]

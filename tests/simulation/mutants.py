@@ -20,12 +20,12 @@ from airflow_trident.ledger import transact
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.transact import Change, Transactor, Unchanged
 from airflow_trident.ledger.verb import Prefetch
-from airflow_trident.ledger.verbs import attempts, begin, commits, manual, parts
+from airflow_trident.ledger.verbs import attempts, begin, commits, common, manual
 from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
 from airflow_trident.protocol import codec, decide
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime import agreement, commit, phases
+from airflow_trident.runtime import commit, phases, state_agreement
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.history import Verdict, play
@@ -183,13 +183,13 @@ def _() -> Sequence[Patch]:
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
 def _() -> Sequence[Patch]:
-    original, markers_of = phases.coordinate, agreement.markers_of
+    original, markers_of = phases.coordinate, state_agreement.markers_of
 
     def coordinate(ledger: Any, topology: Any, claim: Any, **named: Any) -> Any:
         ledger.register(topology.definition())
         before = ledger.view(0)
         markers = markers_of(topology)
-        agreement.require_ledger_ahead(topology.name, markers, before)
+        state_agreement.require_ledger_ahead(topology.name, markers, before)
         return original(ledger, topology, claim, **named)
 
     return [(phases, "coordinate", coordinate)]
@@ -198,7 +198,7 @@ def _() -> Sequence[Patch]:
 @mutant("nobody notices a restored ledger", "restored")
 def _() -> Sequence[Patch]:
     return [
-        (agreement, "require_ledger_ahead", lambda topology, markers, view: None),
+        (state_agreement, "require_ledger_ahead", lambda topology, markers, view: None),
         (marker_module, "admit", _forgiving(marker_module.admit)),
     ]
 
@@ -228,13 +228,13 @@ def _() -> Sequence[Patch]:
 
 @mutant("PROCESSED from any attempt")
 def _() -> Sequence[Patch]:
-    return [(parts, "of_attempt", lambda snap, txid, attempt: parts.existing(snap, txid))]
+    return [(common, "of_attempt", lambda snap, txid, attempt: common.existing(snap, txid))]
 
 
 @mutant("FAILED from any attempt")
 def _() -> Sequence[Patch]:
     def fail(snap: Any, txid: int, attempt: int, error: str) -> Any:
-        return original(snap, txid, parts.existing(snap, txid).attempt, error)
+        return original(snap, txid, common.existing(snap, txid).attempt, error)
 
     original = attempts.fail
     return [(Ledger.fail, "decide", fail)]
@@ -272,7 +272,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("the sweep commits what is still PROCESSING")
 def _() -> Sequence[Patch]:
-    original, moved = decide.decide_commit, parts.moved
+    original, moved = decide.decide_commit, common.moved
 
     def decide_commit(view: LedgerView, txid: int) -> Any:
         tx = view.tx
@@ -290,7 +290,7 @@ def _() -> Sequence[Patch]:
     return [
         (commits, "decide_commit", decide_commit),
         (commit, "decide_commit", decide_commit),
-        (parts, "moved", keep_staged),
+        (common, "moved", keep_staged),
     ]
 
 

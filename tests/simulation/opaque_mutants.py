@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verbs import attempts, begin, manual, opaque, parts
+from airflow_trident.ledger.verbs import attempts, begin, common, manual, opaque
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.states.core import marker as marker_module
@@ -45,8 +45,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("what lost its batch is still listed as FAILED or SKIPPED", "opaque")
 def _() -> Sequence[Patch]:
-    original = parts.exceptions_write
-    return [(parts, "exceptions_write", lambda snap, txid, to, *off: original(snap, txid, to))]
+    original = common.exceptions_write
+    return [(common, "exceptions_write", lambda snap, txid, to, *off: original(snap, txid, to))]
 
 
 @mutant("a batch that was passed is chosen anew", "opaque")
@@ -92,10 +92,10 @@ def _() -> Sequence[Patch]:
 @mutant("what has no batch can be skipped", "opaque")
 def _() -> Sequence[Patch]:
     def skip(snap: Any, txid: int, reason: str) -> Any:
-        with mock.patch.object(parts, "existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
+        with mock.patch.object(common, "existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
             return original(snap, txid, reason)
 
-    original, existing = manual.skip, parts.existing
+    original, existing = manual.skip, common.existing
     return [(Ledger.skip, "decide", skip)]
 
 

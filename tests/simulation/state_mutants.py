@@ -9,7 +9,7 @@ from unittest import mock
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verbs import commits, manual, parts, pruning
+from airflow_trident.ledger.verbs import commits, common, manual, pruning
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.open_states import OpenStates
@@ -87,10 +87,10 @@ def _() -> Sequence[Patch]:
     original = manual.skip
 
     def skip(snap: Any, txid: int, reason: str) -> Any:
-        with mock.patch.object(parts, "existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
+        with mock.patch.object(common, "existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
             return original(snap, txid, reason)
 
-    existing = parts.existing
+    existing = common.existing
     return [(Ledger.skip, "decide", skip)]
 
 
@@ -110,10 +110,10 @@ def _() -> Sequence[Patch]:
 
 @mutant("a late replay is not listed as late")
 def _() -> Sequence[Patch]:
-    original = parts.exceptions_write
+    original = common.exceptions_write
     return [
         (
-            parts,
+            common,
             "exceptions_write",
             lambda snap, txid, to, *off: original(snap, txid, "" if to == "late" else to, *off),
         )

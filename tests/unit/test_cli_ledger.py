@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_trident.cli.commands.ledger import late_rows, plan_changes
-from airflow_trident.plugin.reading import Sight, row
+from airflow_trident.plugin.page_data import Sight, row
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 

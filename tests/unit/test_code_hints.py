@@ -12,7 +12,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.plan.transform_node import changed_code, code_of
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.replay import dry_replay
+from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, decode, encode

@@ -32,8 +32,8 @@ from airflow_trident.protocol.deployment_steps import (
     require_workers,
     told,
 )
-from airflow_trident.protocol.placement import Placeable, placed, placement
 from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.worker_placement import Placeable, placed, placement
 from tests.fixtures.record import GOLDEN
 
 INTRODUCE, INIT, RUN, PAUSE, SHUTDOWN = DeploymentCommand

@@ -13,7 +13,7 @@ from airflow_trident.contracts.state import Capabilities, StateKind
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.guarantees import EXACTLY_ONCE
 from airflow_trident.plan.show.explain import explain
-from airflow_trident.plugin.reading import Sight, summary
+from airflow_trident.plugin.page_data import Sight, summary
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from tests.fixtures.plan import PaperSpout, PaperState

@@ -164,7 +164,7 @@ class Reads(StatefulFunction[Any, Any]):
 
     def read(self, topology: Topology) -> list[Any]:
         from airflow_trident.states.keyvalue.forms import Forms
-        from airflow_trident.states.keyvalue.part import Window
+        from airflow_trident.states.keyvalue.stateful_partition import Window
 
         spec = topology.states["counts"]
         factory = spec.factory

@@ -8,7 +8,7 @@ from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import LedgerBehindStateError
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
 from airflow_trident.protocol.topology_definition import Definition
-from airflow_trident.runtime.agreement import require_ledger_ahead
+from airflow_trident.runtime.state_agreement import require_ledger_ahead
 
 VIEW = LedgerView(
     topology=TopologyRecord(name="words", incarnation="i1", definition=Definition(spouts={}, states={})),

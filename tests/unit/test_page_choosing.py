@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_trident.plugin.choosing import Choice
+from airflow_trident.plugin.list_filters import Choice
 from airflow_trident.protocol.records import (
     Claim,
     CommitPointer,

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_trident import CallableSource, SpooledSpout, SqliteState
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark import driver_orders
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import read_own
@@ -132,5 +132,5 @@ def test_an_order_of_another_user_is_refused_before_it_is_unpickled(tmp_path: Pa
 
 
 def test_an_order_of_this_user_is_read(tmp_path: Path) -> None:
-    path = orders.place(str(tmp_path), "x", ".job", b"order")
-    assert orders.read_order(path, "the order of a job") == b"order"
+    path = driver_orders.place(str(tmp_path), "x", ".job", b"order")
+    assert driver_orders.read_order(path, "the order of a job") == b"order"

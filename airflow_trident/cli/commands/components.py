@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.children.component_trial import try_bolt, try_spout
 from airflow_trident.children.definition import NodeDefinition, TopologyDefinition, read_definition
 from airflow_trident.children.json_values import reader_of
 from airflow_trident.children.node_bolt import NodeBolt
@@ -15,7 +16,6 @@ from airflow_trident.children.node_spout import NodeProgram
 from airflow_trident.children.shell_bolt import ShellBolt
 from airflow_trident.children.shell_spout import ShellProgram
 from airflow_trident.children.talk import ChildLimits
-from airflow_trident.children.trying import try_bolt, try_spout
 from airflow_trident.cli.console import OK, PROBLEM, UsageError, pairs, trident_command
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.topology.topology import Topology

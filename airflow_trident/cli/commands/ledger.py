@@ -270,7 +270,7 @@ def export(args: Namespace) -> int | None:
 @trident_command
 def import_(args: Namespace) -> int | None:
     from airflow_trident.cli.topologies import topology_of
-    from airflow_trident.runtime.agreement import require_agreement
+    from airflow_trident.runtime.state_agreement import require_agreement
 
     topology = topology_of(args)
     try:

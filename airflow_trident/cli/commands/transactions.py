@@ -116,7 +116,7 @@ def _selection(args: Namespace) -> Selection:
 
 @trident_command
 def replay(args: Namespace) -> int | None:
-    from airflow_trident.runtime.mending.replay import dry_replay
+    from airflow_trident.runtime.mending.dry_replay import dry_replay
 
     conf = spark_conf(args.spark_conf)
     topology = topology_of(args)

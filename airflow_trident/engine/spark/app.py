@@ -14,9 +14,9 @@ def main(job_path: str, result_path: str) -> int:
     """
     from pyspark.sql import SparkSession
 
+    from airflow_trident.engine.spark.driver_orders import answer, read_order
     from airflow_trident.engine.spark.engine import SparkEngine
     from airflow_trident.engine.spark.errors import to_json, translate
-    from airflow_trident.engine.spark.orders import answer, read_order
     from airflow_trident.engine.spark.sessions.session import GivenSession, send_to_executors
     from airflow_trident.staging import manifest as manifests
 

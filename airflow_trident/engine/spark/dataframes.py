@@ -11,10 +11,10 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.base import Job
-from airflow_trident.engine.shaking import MORE, shaken_conf, told
+from airflow_trident.engine.shaken_run import MORE, shaken_conf, told
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
-from airflow_trident.engine.spark.no_actions import no_actions
+from airflow_trident.engine.spark.refused_actions import no_actions
 from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect, is_of_session
 from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
 from airflow_trident.errors import FieldError, TridentError, UserCodeError

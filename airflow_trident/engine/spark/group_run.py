@@ -24,7 +24,6 @@ from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import Exchanges
 from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed, shares
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
-from airflow_trident.engine.spark.notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spark.run import plain, told
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
@@ -38,6 +37,7 @@ from airflow_trident.engine.spark.worker import (
     dealt,
     partitions_for,
 )
+from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spout_reader import emitter_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.plan.coalescing import in_place, merged_by

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming
-from airflow_trident.engine.spark.notes import COUNTED, MadeNotes
 from airflow_trident.engine.spark.worker import ReadSplits, as_spark_has_it
+from airflow_trident.engine.spark.worker_notes import COUNTED, MadeNotes
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.manifest import Slot

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_trident.engine.spark.expressions import compile_expression
-from airflow_trident.engine.spark.ranks import ranked
+from airflow_trident.engine.spark.tuple_order import ranked
 from airflow_trident.engine.spark.worker import MARKER
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.operations.aggregators import Count

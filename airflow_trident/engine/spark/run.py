@@ -11,7 +11,7 @@ from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.shaking import turned
+from airflow_trident.engine.shaken_run import turned
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
@@ -19,7 +19,6 @@ from airflow_trident.engine.spark.jvm_choices import JvmChoice
 from airflow_trident.engine.spark.jvm_joins import JvmJoin
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.jvm_sources import JvmSources
-from airflow_trident.engine.spark.notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.versions import to_arrow
@@ -33,6 +32,7 @@ from airflow_trident.engine.spark.worker import (
     dealt,
     partitions_for,
 )
+from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spout_reader import emitter_of
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.plan.graph import Node, SinkNode, ordered

@@ -17,12 +17,12 @@ from typing import Protocol
 
 from airflow_trident.contracts.spout import ScriptBatch
 from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.shaking import shaken_conf, told
+from airflow_trident.engine.shaken_run import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.engine.spark.script_inputs import ScriptInputs
-from airflow_trident.engine.spark.written import written_by
+from airflow_trident.engine.spark.script_output import written_by
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.plan.nodes import SourceNode

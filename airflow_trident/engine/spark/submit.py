@@ -17,7 +17,7 @@ from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark import app as spark_app
-from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
 from airflow_trident.engine.spark.sessions.archive import archive_options
@@ -91,13 +91,13 @@ class SubmitEngine(Engine):
         what = f"Spark application of topology {last.slot.topology!r}, {about}"
         content = ship(travelling, f"the plan of topology {last.slot.topology!r}")
         folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex
-        job_path, result_path = orders.place(folder, name, ".job", content), f"{folder}/{name}.result"
+        job_path, result_path = driver_orders.place(folder, name, ".job", content), f"{folder}/{name}.result"
         try:
             self._start(job_path, result_path, tags_of(jobs), what)
             return _result(result_path, what)
         finally:
-            orders.remove(job_path)
-            orders.remove(result_path)
+            driver_orders.remove(job_path)
+            driver_orders.remove(result_path)
 
     def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:
         try:
@@ -121,7 +121,7 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
     :param missing_ok: only raise the error that it may hold.
     :raises TridentError: the application ended with this error.
     """
-    content = orders.collect(path)
+    content = driver_orders.collect(path)
     if content is None:
         if missing_ok:
             return None  # type: ignore[return-value]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
-from airflow_trident.engine.spark.notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
+from airflow_trident.engine.spark.worker_notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
 from airflow_trident.engine.spout_reader import conform
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema

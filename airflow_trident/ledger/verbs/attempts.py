@@ -15,9 +15,9 @@ from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import parts
+from airflow_trident.ledger.verbs import common
+from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
-from airflow_trident.ledger.verbs.together import Together, require_order
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 
@@ -49,10 +49,10 @@ def start_attempt(
     :raises InvalidatedError: the previous transaction has no batch.
     :raises ConfigurationError: the attempt has to decide a batch, and there is no `metadata_of`.
     """
-    tx = parts.existing(snap, txid)
+    tx = common.existing(snap, txid)
     if tx.status is Status.COMMITTING:
         raise batch_in_place(txid, tx.attempt)
-    parts.require_not_passed_over(snap, tx)
+    common.require_not_passed_over(snap, tx)
     replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
     return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=replays)
 
@@ -64,7 +64,7 @@ def restart_attempt(
 
     :param metadata_of: as for :func:`start_attempt`, with the same effects.
     """
-    tx = parts.of_ticket(snap, ticket)
+    tx = common.of_ticket(snap, ticket)
     if tx.status is not Status.COMMITTING:
         raise no_commit_under_way(tx.txid, tx.status)
     return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=False)
@@ -112,14 +112,14 @@ def _new_attempt(
 ) -> Change[TxRecord]:
     chosen = of_next_attempt(snap, tx, metadata_of)
     over = chosen.with_past_attempt()
-    record = parts.moved(snap, over, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
+    record = common.moved(snap, over, Status.PROCESSING, attempt=tx.attempt + 1, staged=None, owner=owner, plan=plan)
     later = [] if chosen.position == tx.position else invalidated_above(snap, tx.txid)
     writes: list[Write] = [write for one in (record, *later) for write in rewrite(snap, one)]
     if replays:
         to = "late" if tx.txid <= snap.pointer().committed else "replaying"
-        writes += parts.exceptions_write(snap, tx.txid, to, *(one.txid for one in later))
+        writes += common.exceptions_write(snap, tx.txid, to, *(one.txid for one in later))
     elif later:
-        writes += parts.exceptions_write(snap, None, "", *(one.txid for one in later))
+        writes += common.exceptions_write(snap, None, "", *(one.txid for one in later))
     # An attempt does not depend on lifecycle commands.
     unchecked = frozenset({snap.paths.topology})
     return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record, unchecked=unchecked)
@@ -127,15 +127,15 @@ def _new_attempt(
 
 def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Change[TxRecord] | Unchanged[TxRecord]:
     """PROCESSING -> PROCESSED. The same step writes the chunk with the staged batch, if the ledger is to keep it."""
-    tx = parts.of_attempt(snap, txid, attempt)
+    tx = common.of_attempt(snap, txid, attempt)
     if attempt == NO_ATTEMPT or tx.invalidated:
         raise never_attempted(txid)
     if tx.staged == staged:
         return Unchanged(tx)
     kept = replace(staged, content=b"")
-    record = parts.moved(snap, tx, Status.PROCESSED, staged=kept, error="", first_error="")
+    record = common.moved(snap, tx, Status.PROCESSED, staged=kept, error="", first_error="")
     listed = txid in snap.exceptions().replaying
-    off = parts.exceptions_write(snap, txid, "") if listed else ()
+    off = common.exceptions_write(snap, txid, "") if listed else ()
     writes = (snap.set_tx(record), *off, *snap.staged_chunk(staged))
     # Only a newer attempt could put it on the list, and that would change its record.
     unchecked = frozenset() if listed else frozenset({snap.paths.exceptions})
@@ -159,7 +159,7 @@ def processed_many(
 
 def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord]:
     """Notes on the record that the attempt failed. The status stays PROCESSING (or COMMITTING): a retry will come."""
-    tx = parts.of_attempt(snap, txid, attempt)
+    tx = common.of_attempt(snap, txid, attempt)
     if tx.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
         raise TransitionError(
             f"transaction {txid} is {tx.status}: there is no attempt at work that could fail", "Nothing has to be done."
@@ -170,10 +170,10 @@ def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Chang
 
 def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:
     """-> FAILED: no attempts are left."""
-    tx = parts.of_attempt(snap, txid, attempt)
+    tx = common.of_attempt(snap, txid, attempt)
     if tx.status is Status.FAILED:
         return Unchanged(tx)
     over = tx.with_error(error).with_past_attempt(ended_ms=snap.now_ms, error=error)
-    record = parts.moved(snap, over, Status.FAILED)
-    writes = (snap.set_tx(record), *parts.exceptions_write(snap, txid, "failed"))
+    record = common.moved(snap, over, Status.FAILED)
+    writes = (snap.set_tx(record), *common.exceptions_write(snap, txid, "failed"))
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)

@@ -21,8 +21,8 @@ from airflow_trident.ledger.refusals import claim_pruned
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import outcomes
+from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, size
 from airflow_trident.ledger.verbs.opaque import before
-from airflow_trident.ledger.verbs.together import GROUP_BYTES, size
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey

@@ -11,13 +11,13 @@ from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.refusals import nothing_to_take_back, why_not
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import parts
+from airflow_trident.ledger.verbs import common
+from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, Together, of_one, require_order, size
 from airflow_trident.ledger.verbs.pruning import prune
 from airflow_trident.ledger.verbs.tickets import ticket_of
-from airflow_trident.ledger.verbs.together import GROUP_BYTES, Together, of_one, require_order, size
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Commit, decide_commit
-from airflow_trident.protocol.exception_lists import forgotten, over_skipped, shifted
+from airflow_trident.protocol.exceptional_txids import forgotten, over_skipped, shifted
 from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, LedgerView, Owner, TxRecord
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status
@@ -47,8 +47,8 @@ def gate_many(
     step_bytes = 0
     for txid in txids:
         ticket = _ticket(replace(view, tx=snap.tx(txid) if txid >= 1 else None), txid)
-        tx = parts.existing(snap, txid)
-        write = snap.set_tx(parts.moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=Owner.of(owner)))
+        tx = common.existing(snap, txid)
+        write = snap.set_tx(common.moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=Owner.of(owner)))
         step_bytes += size(write)
         if writes and step_bytes > GROUP_BYTES:
             break
@@ -126,9 +126,9 @@ def _one_committed(
     tx = snap.tx(ticket.txid)
     if tx is not None and tx.status is Status.COMMITTED and tx.fence == ticket.fence:
         return Unchanged(tx)
-    tx = parts.of_ticket(snap, ticket)
+    tx = common.of_ticket(snap, ticket)
     require_all_states(snap.topology(), ticket)
-    record = parts.moved(snap, tx, Status.COMMITTED, error="", first_error="", late_rows=late_rows)
+    record = common.moved(snap, tx, Status.COMMITTED, error="", first_error="", late_rows=late_rows)
     pointer, exceptions = snap.pointer(), snap.exceptions()
     after = forgotten(shifted(exceptions, tx.txid, ""), ticket.floor)
     writes: list[Write] = [snap.set_tx(record)]
@@ -169,7 +169,7 @@ def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket
 
     :raises TransitionError: no commit of it has begun, or it is COMMITTED.
     """
-    view, tx = snap.view(txid), parts.existing(snap, txid)
+    view, tx = snap.view(txid), common.existing(snap, txid)
     if not tx.touched or tx.status.is_final:
         raise nothing_to_take_back(tx)
     ticket = ticket_of(view, tx, None)
@@ -191,10 +191,10 @@ def take_back(snap: Snapshot, ticket: CommitTicket, reason: str) -> Change[TxRec
     :param ticket: of :func:`bar`; every state has been barred with it and holds nothing of the transaction.
     :raises FencedError: a newer ticket was given out, or another attempt began.
     """
-    tx = parts.of_ticket(snap, ticket)
+    tx = common.of_ticket(snap, ticket)
     if not ticket.bars or not tx.touched:
         raise nothing_to_take_back(tx)
-    known = tx if tx.status is Status.FAILED else parts.moved(snap, tx, Status.FAILED)
+    known = tx if tx.status is Status.FAILED else common.moved(snap, tx, Status.FAILED)
     record = replace(known.with_error(reason), op=snap.op, touched=False)
-    writes = (snap.set_tx(record), *parts.exceptions_write(snap, tx.txid, "failed"))
+    writes = (snap.set_tx(record), *common.exceptions_write(snap, tx.txid, "failed"))
     return Change(writes=writes, witness=snap.paths.tx(tx.txid), result=record)

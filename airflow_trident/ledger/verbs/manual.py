@@ -7,15 +7,15 @@ from dataclasses import replace
 from airflow_trident.ledger.refusals import may_be_held
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import parts
+from airflow_trident.ledger.verbs import common
 from airflow_trident.ledger.verbs.opaque import rewrite
 from airflow_trident.ledger.verbs.topology import require_closable
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.accepted import MendedSources, accepted
-from airflow_trident.protocol.exception_lists import closed, over_skipped, shifted
+from airflow_trident.protocol.accepted_source import MendedSources, accepted
+from airflow_trident.protocol.exceptional_txids import closed, over_skipped, shifted
 from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import ERROR_CHARACTERS, TxRecord
-from airflow_trident.protocol.seen import SeenTransaction
+from airflow_trident.protocol.seen_by_person import SeenTransaction
 from airflow_trident.protocol.statuses import Status
 
 
@@ -36,9 +36,9 @@ def skip(
         raise cannot_skip(txid)
     if tx.touched and not tx.status.is_final:
         raise may_be_held(snap.topology().name, txid)
-    record = parts.moved(snap, tx.with_error(reason), Status.SKIPPED)
+    record = common.moved(snap, tx.with_error(reason), Status.SKIPPED)
     pointer, exceptions = snap.pointer(), snap.exceptions()
-    writes: list[Write] = [snap.set_tx(record), *parts.exceptions_write(snap, txid, "skipped")]
+    writes: list[Write] = [snap.set_tx(record), *common.exceptions_write(snap, txid, "skipped")]
     upto = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
     if upto != pointer.committed:
         writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=upto))))
@@ -53,22 +53,23 @@ def accept_source(
 
     :param sources: asked for every stream of its batch; may be asked again, so it has no side effects.
     :param seen: as for :func:`skip`.
-    :raises TransitionError: see :func:`airflow_trident.protocol.accepted.accepted`; or it has changed since `seen`.
+    :raises TransitionError: see :func:`airflow_trident.protocol.accepted_source.accepted`; or it has changed since
+        `seen`.
     :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended. The metadata of that later
         transaction may follow from it.
     """
     tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
-    parts.require_not_passed_over(snap, tx)
+    common.require_not_passed_over(snap, tx)
     snap.prefetch_transactions(above)
     later = [one for one in map(snap.tx, above) if one is not None]
     found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
     listed = tx.status in (Status.FAILED, Status.SKIPPED)
-    record = replace(found, op=snap.op) if listed else parts.moved(snap, found, Status.FAILED)
+    record = replace(found, op=snap.op) if listed else common.moved(snap, found, Status.FAILED)
     writes: list[Write] = [
         write for one in (record, *(replace(one, op=snap.op) for one in followed)) for write in rewrite(snap, one)
     ]
     if not listed:
-        writes += parts.exceptions_write(snap, txid, "failed")
+        writes += common.exceptions_write(snap, txid, "failed")
     return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
 
 
@@ -84,14 +85,14 @@ def close_transaction(
     if tx.status is Status.CLOSED:
         return Unchanged(tx)
     require_closable(tx, snap.pointer().committed)
-    record = parts.moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
+    record = common.moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
     after = codec.encode_exceptions(closed(snap.exceptions(), txid))
     writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after))
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)
 
 
 def _as_seen(snap: Snapshot, txid: int, seen: SeenTransaction | None) -> TxRecord:
-    tx = parts.existing(snap, txid)
+    tx = common.existing(snap, txid)
     if seen is not None:
         seen.require(tx)
     return tx

@@ -12,7 +12,7 @@ from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import deployments
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRecord
-from airflow_trident.protocol.seen import SeenTopology
+from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_trident.children.bolt import ChildBolt
-from airflow_trident.children.trying import try_bolt
+from airflow_trident.children.component_trial import try_bolt
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.bolt_node import BoltNode
-from airflow_trident.runtime.agreement import require_agreement
+from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.states.children.bolt_sink import BoltSink
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import names_of

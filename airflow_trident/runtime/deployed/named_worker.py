@@ -26,8 +26,8 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.deployments import Deployed, Deployments
 from airflow_trident.protocol.deployment import Acknowledgement, DeploymentCommand, Registration, Roster, WorkerStatus
 from airflow_trident.protocol.deployment_steps import MAX_ERROR, Doing, Duty, duty
-from airflow_trident.protocol.placement import placed
 from airflow_trident.protocol.records import Owner
+from airflow_trident.protocol.worker_placement import placed
 from airflow_trident.runtime.deployed.initialising import initialise
 from airflow_trident.runtime.deployed.running_topology import Means, RunningTopology
 from airflow_trident.runtime.phases import Progress

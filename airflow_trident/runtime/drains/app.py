@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark.driver_orders import read_order, remove
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.errors import translate
-from airflow_trident.engine.spark.orders import read_order, remove
 from airflow_trident.engine.spark.sessions.session import ApplicationSessions
 from airflow_trident.errors import TridentError
 from airflow_trident.io import connections

@@ -24,6 +24,7 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Fu
 from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain_passes import Passes
 from airflow_trident.runtime.drains.group_size import GroupSize
@@ -33,7 +34,6 @@ from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.outcomes import tell_plan
 from airflow_trident.runtime.phases import Attempts, Progress, tell_success
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
-from airflow_trident.runtime.waiting_runs import MOST_TOGETHER
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 

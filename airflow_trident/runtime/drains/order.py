@@ -1,7 +1,7 @@
 """A whole drain as its own Spark application: what is sent to its driver, and what comes back.
 
-Both are files in the staging folder (:mod:`airflow_trident.engine.spark.orders`). The order contains logins, so the
-driver removes it as soon as it has read it.
+Both are files in the staging folder (:mod:`airflow_trident.engine.spark.driver_orders`). The order contains logins, so
+the driver removes it as soon as it has read it.
 
 A task that submits an application may be killed before it knows, or has told anybody, which application that is. So a
 driver takes the order before it does anything, and the task's next try takes it too: only one of the two can. So no
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any
 
-from airflow_trident.engine.spark import orders
+from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.errors import from_json, to_json
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import SparkJobError, TridentError
@@ -130,7 +130,7 @@ def take(order: str, me: Taker) -> Taker:
 
     :raises StoreUnavailableError, ConfigurationError: the staging folder does not answer, or is not writable.
     """
-    said = orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
+    said = driver_orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
     try:
         return _TAKER.build(Taker, _TAKER.load(said, repr(order))[1], repr(order))
     except SparkJobError:
@@ -146,7 +146,7 @@ def take_back(files: DrainFiles) -> Taker | None:
     holder = take(files.order, me)
     if holder != me:
         return holder
-    orders.remove(files.order)
+    driver_orders.remove(files.order)
     return None
 
 
@@ -156,9 +156,9 @@ def removing(files: DrainFiles) -> Iterator[None]:
     try:
         yield
     finally:
-        orders.remove(files.order)
-        orders.free(files.order)
-        orders.remove(files.result)
+        driver_orders.remove(files.order)
+        driver_orders.free(files.order)
+        driver_orders.remove(files.result)
 
 
 def place(order: DrainOrder) -> DrainFiles:
@@ -169,7 +169,7 @@ def place(order: DrainOrder) -> DrainFiles:
     content = ship(order, f"topology {order.topology.name!r}")
     folder, own = f"{order.staging_root.rstrip('/')}/{_FOLDER}", uuid.uuid4().hex
     name = f"{order.topology.name}-{own}"
-    placed = orders.place(folder, name, ".order", content)
+    placed = driver_orders.place(folder, name, ".order", content)
     return DrainFiles(order=placed, result=f"{folder}/{name}.result", name=own)
 
 
@@ -179,7 +179,7 @@ def answer(path: str, outcome: DrainResult | TridentError) -> None:
         said: dict[str, Any] = {"error": to_json(outcome)}
     else:
         said = {"committed": outcome.committed, "rows_read": outcome.rows_read}
-    orders.answer(path, said)
+    driver_orders.answer(path, said)
 
 
 def collect(files: DrainFiles) -> DrainResult | None:
@@ -187,7 +187,7 @@ def collect(files: DrainFiles) -> DrainResult | None:
 
     :raises TridentError: the error of the drain.
     """
-    content = orders.collect(files.result)
+    content = driver_orders.collect(files.result)
     if content is None:
         return None
     place = repr(files.result)

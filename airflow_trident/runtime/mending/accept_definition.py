@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.runtime.agreement import empty_states
+from airflow_trident.runtime.state_agreement import empty_states
 from airflow_trident.topology.topology import Topology
 
 

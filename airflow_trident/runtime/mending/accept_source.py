@@ -6,9 +6,9 @@ from contextlib import ExitStack, closing
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.accepted import MendedSources
+from airflow_trident.protocol.accepted_source import MendedSources
 from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.seen import SeenTransaction
+from airflow_trident.protocol.seen_by_person import SeenTransaction
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 

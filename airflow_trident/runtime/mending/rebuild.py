@@ -29,12 +29,12 @@ from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, Sta
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.state_gaps import needed_by
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.runtime.agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.runtime.downstream import apply_downstream, with_commit_time
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.runtime.staged_batches import manifest_of
+from airflow_trident.runtime.state_agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.staging.storage import temporary_root

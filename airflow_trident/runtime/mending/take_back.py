@@ -17,9 +17,9 @@ from airflow_trident.errors import FencedError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.protocol.records import Owner, TxRecord
-from airflow_trident.runtime.agreement import require_agreement
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress, unknown_transaction
+from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.topology.topology import Topology
 
 

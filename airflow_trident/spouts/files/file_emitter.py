@@ -14,7 +14,7 @@ from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
 from airflow_trident.spouts.files.parquet_in_spark import read_in_spark, rows_for_spark
-from airflow_trident.spouts.files.whole import SameFiles, whole_files, write_nothing
+from airflow_trident.spouts.files.whole_files import SameFiles, whole_files, write_nothing
 from airflow_trident.types import Json
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.spouts.kafka.ranges import NO_ID, LogOffsets, OffsetRange, TopicPartition

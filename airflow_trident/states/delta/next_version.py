@@ -9,7 +9,7 @@ from typing import Any
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
-from airflow_trident.states.tables.overtaken import Overtaken
+from airflow_trident.states.tables.version_race import Overtaken
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.published import publish
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
 from airflow_trident.states.delta.table_rules import require_delta_columns
-from airflow_trident.states.tables.overtaken import decided_anew
+from airflow_trident.states.tables.version_race import decided_anew
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from airflow_trident.states.iceberg.data_files import described, local_path, old
 from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
-from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.states.tables.partitions import require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
+from airflow_trident.states.tables.version_race import Overtaken
 
 if TYPE_CHECKING:
     import pyarrow as pa

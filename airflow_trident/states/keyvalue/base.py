@@ -31,7 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar, overload
 
-from airflow_trident.closing import Closing
+from airflow_trident.closeable import Closing
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.types import Json

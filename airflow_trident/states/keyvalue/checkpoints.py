@@ -24,7 +24,7 @@ from airflow_trident.protocol.checkpoint import (
     encode_checkpoint,
 )
 from airflow_trident.states.keyvalue.base import KeyValueState
-from airflow_trident.states.keyvalue.part import Part
+from airflow_trident.states.keyvalue.stateful_partition import Part
 from airflow_trident.types import Json
 
 _KEY = "__state"

@@ -27,10 +27,10 @@ from airflow_trident.states.core.marker import admit
 from airflow_trident.states.core.merge import canonical_key
 from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, StateProvider, namespace_of
 from airflow_trident.states.keyvalue.checkpoints import Checkpoints, Journal, Saved, shows_prepared
-from airflow_trident.states.keyvalue.emitted import decode_emitted, encode_emitted
+from airflow_trident.states.keyvalue.emitted_tuples import decode_emitted, encode_emitted
 from airflow_trident.states.keyvalue.forms import Forms, split_config
-from airflow_trident.states.keyvalue.part import Part
 from airflow_trident.states.keyvalue.providers import make_provider
+from airflow_trident.states.keyvalue.stateful_partition import Part
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:

@@ -46,9 +46,9 @@ from airflow_trident.states.core.checks import require_columns, require_short_na
 from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
-from airflow_trident.states.tables.overtaken import Overtaken
 from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of, why_not_changes
+from airflow_trident.states.tables.version_race import Overtaken
 from airflow_trident.types import INTERVAL, ddl
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from airflow_trident.states.core.marker import AdmittingState, admit, admit_grou
 from airflow_trident.states.core.merge import Key, Value, merge, merge_before
 from airflow_trident.states.redis.map import SPLIT, RedisLayout, overflow, stage
 from airflow_trident.states.redis.open import OpenRedisMap
-from airflow_trident.states.redis.record import Record, decode_record, encode_record
 from airflow_trident.states.redis.scripts import APPLY, Said, Turn
+from airflow_trident.states.redis.state_record import Record, decode_record, encode_record
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,8 +23,8 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.tables.compaction import Compaction
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of
-from airflow_trident.states.tables.overtaken import decided_anew
 from airflow_trident.states.tables.upserts import latest_changes
+from airflow_trident.states.tables.version_race import decided_anew
 
 if TYPE_CHECKING:
     import pyarrow as pa

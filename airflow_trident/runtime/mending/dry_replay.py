@@ -57,7 +57,7 @@ def dry_replay(
     """Runs transaction `txid` again into a temporary folder; one comparison per state. Only reads the ledger and the
     states.
 
-    :param shake: use other settings that must not matter (:mod:`airflow_trident.engine.shaking`): with the same
+    :param shake: use other settings that must not matter (:mod:`airflow_trident.engine.shaken_run`): with the same
         settings most code that depends on them gives the same result again.
     :raises TransitionError: never begun, pruned, or not processed yet.
     :raises SourceChangedError: the source no longer holds the batch.

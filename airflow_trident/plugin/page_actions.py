@@ -18,7 +18,7 @@ from fastapi import HTTPException
 from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plugin import failed_runs, mending_runs
-from airflow_trident.plugin.reading import (
+from airflow_trident.plugin.page_data import (
     dags_of_topology,
     latest_committed,
     open_ledgers,
@@ -26,7 +26,7 @@ from airflow_trident.plugin.reading import (
     red_runs,
 )
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
-from airflow_trident.protocol.seen import SeenTopology, SeenTransaction
+from airflow_trident.protocol.seen_by_person import SeenTopology, SeenTransaction
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks import metrics
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingAction, MendingOrder

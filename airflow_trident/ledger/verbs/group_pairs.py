@@ -12,7 +12,7 @@ from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs.attempts import processed_many
 from airflow_trident.ledger.verbs.begin import begin_many
 from airflow_trident.ledger.verbs.commits import committed_many, gate_many
-from airflow_trident.ledger.verbs.together import Together
+from airflow_trident.ledger.verbs.group_steps import Together
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner
 
 

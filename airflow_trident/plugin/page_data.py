@@ -14,7 +14,7 @@ from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.overviews import Overview
 from airflow_trident.ledger.plan_pictures import picture_in
 from airflow_trident.plugin import failed_runs
-from airflow_trident.plugin.choosing import LOOKED_THROUGH, PAGE, Choice
+from airflow_trident.plugin.list_filters import LOOKED_THROUGH, PAGE, Choice
 from airflow_trident.plugin.rows import (
     Sight,
     actions_of,
