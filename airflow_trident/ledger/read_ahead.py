@@ -11,7 +11,7 @@ from airflow_trident.protocol.records import Claim, CommitTicket, StagedRef
 
 One: TypeAlias = int | CommitTicket | StagedAttempt
 About: TypeAlias = One | Sequence[One]
-"""What a verb gets as its first argument, by position: a transaction, or the members of a group."""
+"""What a verb gets as its first argument: a transaction, or the members of a group."""
 
 
 def the_topology(*_: Any, **__: Any) -> Prefetch:

@@ -7,6 +7,7 @@ class has one line for it.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Verb(Generic[P, R]):
     """``decide(snapshot, ...)`` as a method: with the same arguments after the snapshot, and the same docstring.
 
     :param decide: the verb. It is called again if somebody else wrote meanwhile, so it has no side effects.
-    :param reads: called with the ledger and the arguments.
+    :param reads: called with the ledger and the arguments, which come by position wherever the verb allows it.
     :param then: called with the ledger and the answer, after the write.
     """
 
@@ -82,7 +83,8 @@ class Verb(Generic[P, R]):
             changes = isinstance(decided, Change)
             return decided
 
-        ahead = self._reads(ledger, *args, **kwargs)
+        given = inspect.signature(self.decide).bind(None, *args, **kwargs)
+        ahead = self._reads(ledger, *given.args[1:], **given.kwargs)
         try:
             result = ledger.run(decide, ahead)
         except TridentError as error:

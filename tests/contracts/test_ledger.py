@@ -284,6 +284,12 @@ def test_l2_a_pruned_transaction_is_refused_as_committed(ledger: Ledger, verb: S
         VERBS[verb](ledger, 1, 0)
 
 
+def test_a_verb_takes_its_arguments_by_name_too(ledger: Ledger) -> None:
+    begun(ledger, 1)
+    attempt = ledger.start_attempt(txid=1, owner="somebody").attempt
+    assert ledger.fail(txid=1, attempt=attempt, error="a name").status is Status.FAILED
+
+
 def test_a_word_that_was_heard_already_is_a_success_without_effect(ledger: Ledger) -> None:
     ticket = gated(ledger, begun(ledger, 1))
     before = ledger.export()
