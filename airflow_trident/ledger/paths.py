@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.large_metadata import BaseRef, BlobRef, chunk_name
@@ -85,10 +85,10 @@ class LedgerPaths:
 
     topology: str
     incarnation: str
+    base: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def base(self) -> str:
-        return f"{self.topology}/{self.incarnation}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "base", f"{self.topology}/{self.incarnation}")
 
     @property
     def deployment(self) -> str:

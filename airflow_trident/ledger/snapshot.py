@@ -49,10 +49,17 @@ class Snapshot:
     ) -> None:
         self.paths = paths
         self.now_ms = now_ms
-        self.op = op or uuid.uuid4().hex[:16]
+        self._op = op
         self.used: dict[str, int] = {}
         self._cache = cache
         self._drafted = drafted or {}
+
+    @property
+    def op(self) -> str:
+        """The id of this operation. It is made when it is first used: most snapshots are only read and need none."""
+        if not self._op:
+            self._op = uuid.uuid4().hex[:16]
+        return self._op
 
     def after(self, drafted: Mapping[str, Write]) -> Snapshot:
         """The snapshot as it will be after these writes, by their paths, which belong to the same step."""
@@ -297,7 +304,8 @@ class Cache:
         return all(path in self._nodes for path in paths) and all(path in self._folders for path in folders)
 
     def node(self, path: str) -> ZNode | None:
-        self.fetch([path])
+        if path not in self._nodes:
+            self.fetch([path])
         return self._nodes[path]
 
     def node_now(self, path: str) -> ZNode | None:

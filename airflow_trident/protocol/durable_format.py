@@ -20,6 +20,7 @@ from airflow_trident.errors import ConfigurationError, CorruptRecordError, Newer
 
 T = TypeVar("T")
 _FEATURES = "features"
+_TO_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class Format:
             found = msgspec.convert(body, _wire(kind), strict=True)
         except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
             raise self.damaged(where, _why(error)) from error
-        return kind(**{one.name: getattr(found, one.name) for one in _fields(kind)})
+        return kind(**{name: getattr(found, name) for name in _names(kind)})
 
     def dump(self, body: Mapping[str, Any], what: str) -> bytes:
         """:raises ConfigurationError: `body` has a value that JSON does not know."""
@@ -116,7 +117,7 @@ class Format:
 
 def unknown_fields(kind: type[Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `body` that the dataclass lacks: a newer version wrote them."""
-    known = {one.name for one in _fields(kind)}
+    known = _names(kind)
     return {name: value for name, value in body.items() if name not in known}
 
 
@@ -134,7 +135,7 @@ def json_bytes(value: object, what: str) -> bytes:
     """
     try:
         # ASCII only: invalid Unicode (a lone surrogate in a file name) survives as an escape.
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+        return _TO_JSON.encode(value).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"{what} cannot be written as JSON: {error}",
@@ -153,6 +154,16 @@ def short(value: object) -> str:
 
 def _fields(kind: Any) -> tuple[Field[Any], ...]:
     return tuple(one for one in fields(kind) if one.init)
+
+
+_known_names: dict[type[Any], dict[str, None]] = {}
+
+
+def _names(kind: type[Any]) -> dict[str, None]:
+    """The names of the fields, in their order."""
+    if kind not in _known_names:
+        _known_names[kind] = dict.fromkeys(one.name for one in _fields(kind))
+    return _known_names[kind]
 
 
 _wires: dict[type[Any], Any] = {}

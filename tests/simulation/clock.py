@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from types import ModuleType
-from unittest import mock
 
 from tests.simulation.scheduler import Scheduler
+from tests.simulation.swaps import swapped
 
 BEGAN_MS = 1_700_000_000_000
 
@@ -40,15 +40,13 @@ class SimTime:
         self._scheduler.step()
 
 
-@contextmanager
-def instead_of_time(clock: SimTime) -> Iterator[None]:
+def instead_of_time(clock: SimTime) -> AbstractContextManager[None]:
     """All modules of the package that read a clock read this one."""
-    with ExitStack() as stack:
-        for module in _modules():
-            stack.enter_context(mock.patch.object(module, "time", clock))
-        yield
+    return swapped([(module, "time", clock) for module in _modules(len(sys.modules))])
 
 
-def _modules() -> list[ModuleType]:
+@functools.lru_cache(maxsize=1)
+def _modules(_imported: int) -> list[ModuleType]:
+    """Airflow has thousands of modules: they are searched again only when one is imported."""
     found = (module for name, module in sys.modules.items() if name.startswith("airflow_trident."))
     return [module for module in found if getattr(module, "time", None) is time]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
-from unittest import mock
 
 from airflow_trident.protocol import codec
 from airflow_trident.runtime import commit, commit_group, group_phases, phases
@@ -23,9 +22,11 @@ from tests.simulation.judge import Broken, Sweep
 from tests.simulation.kinds import KINDS
 from tests.simulation.people import WORKERS, calm_down
 from tests.simulation.scheduler import Killed
+from tests.simulation.swaps import swapped
 from tests.simulation.world import MAX_STEPS, World, world_of
 
 JOBS_PER_WORKER = (10, 40)
+DECODERS = ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx")
 MID_COMMIT = (Milestone.GATE_OPENED, Milestone.APPLIED)
 
 
@@ -68,14 +69,10 @@ def instead_of_the_world(world: World) -> Iterator[None]:
             process.sweep = None
 
     original = Committer._sweep
-    with ExitStack() as stack:
-        stack.enter_context(instead_of_time(world.clock))
-        stack.enter_context(mock.patch.object(Committer, "_sweep", sweep))
-        stack.enter_context(told(point))
-        for module in (phases, group_phases, commit, commit_group, rebuild):
-            stack.enter_context(mock.patch.object(module, "StagingArea", world.area))
-        for name in ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx"):
-            stack.enter_context(mock.patch.object(codec, name, _remembering(getattr(codec, name))))
+    swaps: list[tuple[Any, str, Any]] = [(Committer, "_sweep", sweep)]
+    swaps += [(module, "StagingArea", world.area) for module in (phases, group_phases, commit, commit_group, rebuild)]
+    swaps += [(codec, name, _remembering(getattr(codec, name))) for name in DECODERS]
+    with instead_of_time(world.clock), told(point), swapped(swaps):
         yield
 
 
@@ -95,9 +92,10 @@ def _remembering(decode: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(decode)
     def decoded(data: bytes, path: str, *more: Any) -> Any:
         key = (data, path)
-        if key not in known:
-            known[key] = decode(data, path, *more)
-        return known[key]
+        found = known.get(key)
+        if found is None:
+            found = known[key] = decode(data, path, *more)
+        return found
 
     return decoded
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
+from itertools import accumulate
 
 from airflow_trident.errors import (
     ConfigurationError,
@@ -29,6 +31,7 @@ from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, OnFailure
 from airflow_trident.types import Json
 from tests.simulation.group_jobs import GROUP_JOBS
+from tests.simulation.kinds import Kind
 from tests.simulation.scheduler import Killed
 from tests.simulation.world import Process, World
 
@@ -210,8 +213,8 @@ RIGHT: dict[Job, Errors] = {
 
 def do_one(world: World, place: int) -> None:
     """Run one process of a worker."""
-    weights = {**JOBS, **GROUP_JOBS} if world.kind.groups else JOBS
-    job = world.random.choices(list(weights), [weight * _often(world, job) for job, weight in weights.items()])[0]
+    jobs, chances = _chances(world.kind, world.rough)
+    job = world.random.choices(jobs, cum_weights=chances)[0]
     world.at_work += job in AT_WORK
     try:
         with world.running(Process(place=place)):
@@ -225,18 +228,25 @@ def do_one(world: World, place: int) -> None:
     _accident(world)
 
 
-def _often(world: World, job: Job) -> float:
+@functools.cache
+def _chances(kind: Kind, rough: float) -> tuple[list[Job], list[float]]:
+    """The jobs of such a history, and their cumulative weights."""
+    weights = {**JOBS, **GROUP_JOBS} if kind.groups else JOBS
+    return list(weights), list(accumulate(weight * _often(kind, rough, job) for job, weight in weights.items()))
+
+
+def _often(kind: Kind, rough: float, job: Job) -> float:
     """In rough histories people skip and replay a lot. Coordinators run more often in histories with a restore, because
     only they survive it."""
-    if job is skip and world.kind.ordered:
-        return 0.2 * world.rough
-    if job is coordinate and world.kind.restores:
+    if job is skip and kind.ordered:
+        return 0.2 * rough
+    if job is coordinate and kind.restores:
         return 3.0
-    if job is taken_back and world.kind.taken_back:
+    if job is taken_back and kind.taken_back:
         return 12.0
-    if world.topology.opaque and job in (lose_staged, fail):
+    if kind.opaque and job in (lose_staged, fail):
         return 5.0  # a batch that a state holds already has to be chosen anew
-    return world.rough if job in (skip, fail, backfill, taken_back) else 1.0
+    return rough if job in (skip, fail, backfill, taken_back) else 1.0
 
 
 def expected(world: World, what: str, error: TridentError, also: Errors = ()) -> None:

@@ -24,6 +24,9 @@ from tests.simulation.kinds import KINDS
 PART = 250
 """Histories that one process plays at a time."""
 
+COLLECT = 50
+"""Histories between two collections of their garbage."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -40,9 +43,12 @@ class Part:
 
 def play_part(kind: str, first: int, last: int) -> Part:
     """Play some histories in this process."""
-    gc.set_threshold(50_000, 20, 100)  # a history leaves little garbage, and collecting it takes a sixth of its time
+    gc.disable()  # a history leaves little garbage, and collecting it takes a sixth of its time
     began, transactions, steps, broken = time.process_time(), 0, 0, {}
     for seed in range(first, last):
+        if (seed - first) % COLLECT == 0:
+            gc.collect()
+            gc.freeze()  # the modules of Airflow are not searched again
         verdict = play(seed, kind)
         transactions += verdict.transactions
         steps += verdict.steps

@@ -54,6 +54,7 @@ class Scheduler:
 
     def __init__(self, seed: int, faults: Faults, *, max_steps: int) -> None:
         self.random = random.Random(seed)
+        self._luck = self.random.random
         self.restless = self.random.choice((0.15, 0.4, 1.0))
         self.faults = faults
         self.steps = 0
@@ -73,13 +74,18 @@ class Scheduler:
         me = getcurrent()
         if not isinstance(me, _Player):
             return  # outside of a history: the checker reads undisturbed
-        self._check()
-        if not safe and self.random.random() < self.faults.killed:
-            raise Killed
-        if not safe and self.random.random() < self.faults.paused:
-            me.asleep_until = self.steps + self.random.choice((5, 20, 60, 200))
-        elif not safe and self.random.random() > self.restless:
-            return  # some bugs need many steps by one player, others need many turns
+        self.steps += 1
+        if self.steps > self._max_steps:
+            self.out_of_steps = self._stopping = True
+        if self._stopping:
+            raise Stopped
+        if not safe:
+            if self._luck() < self.faults.killed:
+                raise Killed
+            if self._luck() < self.faults.paused:
+                me.asleep_until = self.steps + self.random.choice((5, 20, 60, 200))
+            elif self._luck() > self.restless:
+                return  # some bugs need many steps by one player, others need many turns
         self._pass_on(me)
 
     def doze(self, steps: int) -> None:
@@ -127,13 +133,6 @@ class Scheduler:
             self._stopping = True
         me.gone = True
 
-    def _check(self) -> None:
-        self.steps += 1
-        if self.steps > self._max_steps:
-            self.out_of_steps = self._stopping = True
-        if self._stopping:
-            raise Stopped
-
     def _pass_on(self, me: _Player) -> None:
         following = self._next()
         if following is me or following is None:
@@ -143,10 +142,9 @@ class Scheduler:
             raise Stopped
 
     def _next(self) -> _Player | None:
-        playing = [player for player in self._players if not player.gone]
         if self._stopping:
-            return playing[0] if playing else None
-        playing = [player for player in playing if not player.frozen]
+            return next((player for player in self._players if not player.gone), None)
+        playing = [player for player in self._players if not player.gone and not player.frozen]
         awake = [player for player in playing if player.asleep_until <= self.steps]
         if awake:
             return self.random.choice(awake)

@@ -4,6 +4,7 @@ operators. This module only decides which task runs when, in which try, and what
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -53,8 +54,10 @@ class Deploy:
         return before if before is None or before in self.operators else BEHIND[before]
 
 
+@functools.cache
 def deployed(topology: Topology, **arguments: Any) -> Deploy:
-    """
+    """Histories with the same arguments share the operators: building DAGs took a twelfth of a history's time.
+
     :param arguments: `retries`, `max_transactions`, `group_id`, and all other arguments of :func:`trident_transaction`.
     """
     common = {"topology": topology, "engine": "local", "retries": arguments["retries"]}
@@ -115,7 +118,8 @@ class Airflow:
     """The knowledge of the scheduler and the Execution API. It takes no steps, because Airflow itself is never at
     fault."""
 
-    def __init__(self, deploy: Deploy, *, max_active_runs: int) -> None:
+    def __init__(self, topology: Topology, deploy: Deploy, *, max_active_runs: int) -> None:
+        self.topology = topology
         self.deploy = deploy
         self.runs: list[Run] = []
         self.max_active_runs = max_active_runs
@@ -247,12 +251,15 @@ class Airflow:
     def operator(self, task: Task, open_ledger: Any, open_engine: Any) -> Any:
         """A copy of the operator for one process, with rendered arguments."""
         operator = copy.copy(self.deploy.operators[task.verb])
+        # Not by setattr: that also changes the operator's arguments, which all copies share.
+        own: dict[str, Any] = vars(operator)
         if task.verb in ("emit", "turn", "commit"):
             given = next(one for one in task.run.live() if one.verb == "coordinate").xcom
-            operator.txid = given[task.map_index] if task.map_index >= 0 else given
-        operator.open_ledger = open_ledger
-        operator.open_engine = open_engine
-        operator.watching_ui = lambda _context: nullcontext()
+            own["txid"] = given[task.map_index] if task.map_index >= 0 else given
+        own["topology"] = self.topology
+        own["open_ledger"] = open_ledger
+        own["open_engine"] = open_engine
+        own["watching_ui"] = lambda _context: nullcontext()
         return operator
 
     def begins(self, task: Task) -> object:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -21,12 +22,15 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import drain_passes
 from airflow_trident.sensors.turn import TridentTurnSensor
+from airflow_trident.topology.topology import Topology
 from tests.simulation.accidents import clock_moves, store_accident, topology_removed
 from tests.simulation.jobs import deliver, expected, expected_text, give_back, lose_staged, replay
+from tests.simulation.kinds import Kind
 from tests.simulation.pool import SimPool, sim_wait
 from tests.simulation.scheduler import Killed
 from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, VERBS, Airflow, Task, deployed
-from tests.simulation.world import Process, World
+from tests.simulation.swaps import swapped
+from tests.simulation.world import Process, World, world_of
 
 TIDY_ROUNDS = 6
 OPTIONS = {"poll_s": "1", "reschedule_s": "0", "turn_wait_s": "4", "staging_dir": "/staged"}
@@ -45,8 +49,7 @@ class _Log:
     warning = error = debug = info
 
 
-@contextmanager
-def instead_of_airflow(world: World) -> Iterator[None]:
+def instead_of_airflow(world: World) -> AbstractContextManager[None]:
     """The operators' own code, except for its requests to Airflow."""
 
     def states(*, dag_id: str, run_ids: Any = (), task_ids: Any = (), **_: Any) -> dict[str, Any]:
@@ -57,10 +60,10 @@ def instead_of_airflow(world: World) -> Iterator[None]:
         return {**OPTIONS, "retention": str(world.retention)}.get(option.name, option.default)
 
     chance = world.random
-    world.airflow = Airflow(_deploy(world), max_active_runs=chance.choice((1, 2, 4)))
+    world.airflow = Airflow(world.topology, _deploy(world), max_active_runs=chance.choice((1, 2, 4)))
     log = _Log(world)
-    with ExitStack() as stack:
-        for where, name, instead in (
+    return swapped(
+        [
             (RuntimeTaskInstance, "get_task_states", staticmethod(states)),
             (settings, "text", text),
             (TridentOperator, "log", log),
@@ -70,9 +73,8 @@ def instead_of_airflow(world: World) -> Iterator[None]:
             (drain_passes, "wait", sim_wait),
             (base, "os", SimpleNamespace(getpid=lambda: world.process.number)),
             (base, "socket", SimpleNamespace(gethostname=lambda: f"worker-{world.process.place}")),
-        ):
-            stack.enter_context(mock.patch.object(where, name, instead))
-        yield
+        ]
+    )
 
 
 def _deploy(world: World) -> Any:
@@ -80,7 +82,7 @@ def _deploy(world: World) -> Any:
     most = chance.choice((1, 1, 1, 2))
     world.judge.max_pending = max(world.judge.max_pending, most)
     return deployed(
-        world.topology,
+        _such_a_topology(world.kind.opaque, world.kind.ordered),
         max_transactions=most,
         retries=chance.choice((0, 1, 2)),
         group_id=chance.choice(("plays", "plays", "renamed")),
@@ -89,6 +91,12 @@ def _deploy(world: World) -> Any:
         turn_sensor=chance.random() < 0.7,
         retention=world.retention,
     )
+
+
+@functools.cache
+def _such_a_topology(opaque: bool, ordered: bool) -> Topology:
+    """The topology that DAG files are built with. Each history replaces it with its own."""
+    return world_of(0, Kind(tasks=True, opaque=opaque, ordered=ordered)).topology
 
 
 # ---- what a worker does ------------------------------------------------------------------------------------------
@@ -280,8 +288,7 @@ ROUGH = (_clear, _other_run, _type, _mark, _notice_dead)
 
 
 def do_one(world: World, place: int) -> None:
-    weights = [weight * _often(world, job) for job, weight in JOBS.items()]
-    job = world.random.choices(list(JOBS), weights)[0]
+    job = world.random.choices(list(JOBS), cum_weights=_chances(world.kind, world.rough))[0]
     world.at_work += 1
     try:
         job(world, place)
@@ -293,12 +300,18 @@ def do_one(world: World, place: int) -> None:
         world.at_work -= 1
 
 
-def _often(world: World, job: Callable[[World, int], None]) -> float:
+@functools.cache
+def _chances(kind: Kind, rough: float) -> list[float]:
+    """The cumulative weights of the jobs."""
+    return list(accumulate(weight * _often(kind, rough, job) for job, weight in JOBS.items()))
+
+
+def _often(kind: Kind, rough: float, job: Callable[[World, int], None]) -> float:
     if job is store_accident:
-        return 6.0 * world.kind.stores
+        return 6.0 * kind.stores
     if job is topology_removed:
-        return 2.0 * world.kind.lives
-    return world.rough if job in ROUGH else 1.0
+        return 2.0 * kind.lives
+    return rough if job in ROUGH else 1.0
 
 
 # ---- the end -----------------------------------------------------------------------------------------------------
