@@ -57,7 +57,8 @@ class DeltaState(StateFactory):
     :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
     :param storage_options: override those of the connection.
     :param fold_at: from this number of files on, a commit also folds some of them; None: only `fold()` does.
-    :param keep_removed_h: how many hours folded files stay for their readers.
+    :param keep_removed_h: how many hours folded files stay for their readers, and files that nobody committed; 1 or
+        more.
     """
 
     path: str
@@ -72,6 +73,12 @@ class DeltaState(StateFactory):
     def __post_init__(self) -> None:
         if self.fold_at is not None and self.fold_at < 2:
             raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
+        if self.keep_removed_h < 1:
+            raise ConfigurationError(
+                f"DeltaState with keep_removed_h={self.keep_removed_h} would remove files that another process has "
+                "written and is about to commit",
+                "Keep removed files for an hour or more.",
+            )
         DeltaPlace(uri=self.path)  # refuses an invalid place
 
     def validate(self, spec: StateSpec) -> None:
