@@ -24,7 +24,8 @@ from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import Exchanges
 from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed, shares
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
-from airflow_trident.engine.spark.run import plain, told
+from airflow_trident.engine.spark.results import plain
+from airflow_trident.engine.spark.run import told
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import linked, read_linked

@@ -12,7 +12,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.shaken_run import turned
-from airflow_trident.engine.spark import progress
+from airflow_trident.engine.spark import progress, results
 from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.jvm_choices import JvmChoice
@@ -34,7 +34,6 @@ from airflow_trident.engine.spark.worker import (
 )
 from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spout_reader import emitter_of
-from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.plan.graph import Node, SinkNode, ordered
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import (
@@ -93,6 +92,7 @@ class PlanRun:
         self._exchanges = Exchanges(attached.session, self._columns)
         self._results: list[Flow] = []
         self._kept: list[DataFrame] = []
+        self._read_bytes = 0
         self._reads: dict[str, ReadSplits] = {}
         self._sources = JvmSources(attached, job, self._columns)
         self._storage = storage_at(job.staging_root)
@@ -143,7 +143,7 @@ class PlanRun:
             for sink in stage.sinks:
                 text = io.StringIO()
                 with redirect_stdout(text):
-                    (self._frame(flow) if sink.aggregates else self._parts(sink, flow)).explain()
+                    (self._frame(flow) if sink.aggregates else self._parts(sink, flow, 0)).explain()
                 plans[sink.name] = text.getvalue()
         return plans
 
@@ -231,6 +231,7 @@ class PlanRun:
             splits = tuple(turned(splits)) if self._job.shaken else splits
         if emitter is None or not splits:
             return self._nothing(source, nodes)
+        self._read_bytes += results.known_bytes(splits)
         if self._native and not self._job.shaken:
             data = self._sources.read(stage, source, emitter, self._job.metadata[source.name])
             if data is not None:
@@ -338,34 +339,39 @@ class PlanRun:
     # ---- sinks -------------------------------------------------------------------------------------------------
 
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
-        """The driver collects and writes aggregates, which is faster up to some 1e5 rows. Workers write raw rows, and
-        results that are too large for the driver."""
+        """Workers write raw rows; who writes aggregates says :mod:`airflow_trident.engine.spark.results`."""
+        most, share = self._job.chunk_bytes, max(flow.partitions, 1)
         if not sink.aggregates:
-            return self._write_parts(sink, flow)
-        try:
-            table = to_arrow(self._frame(flow))
-        except Exception as error:
-            if "maxResultSize" not in str(error):
-                raise
-            return self._write_parts(sink, flow)
-        area = StagingArea(self._job.staging_root)
-        return [area.write(self._job.slot, sink.name, plain(table, sink.schema), kept_bytes=self._job.chunk_bytes)]
+            return self._write_parts(sink, flow, kept_bytes=min(most, _MOST_KEPT * most // share))
+        if self._read_bytes <= results.SMALL_INPUT_BYTES:
+            try:
+                return [self._write(sink, to_arrow(self._frame(flow)))]
+            except Exception as error:
+                if "maxResultSize" not in str(error):
+                    raise
+        parts = self._write_parts(sink, flow, kept_bytes=results.HOME_BYTES // share)
+        rows, files = results.came_home(parts)
+        return files if rows is None else [*files, self._write(sink, rows)]
 
-    def _parts(self, sink: SinkNode, flow: Flow) -> DataFrame:
+    def _write(self, sink: SinkNode, rows: pa.Table) -> StagedFile:
+        area = StagingArea(self._job.staging_root)
+        return area.write(self._job.slot, sink.name, results.plain(rows, sink.schema), kept_bytes=self._job.chunk_bytes)
+
+    def _write_parts(self, sink: SinkNode, flow: Flow, *, kept_bytes: int) -> list[StagedFile]:
+        parts = to_arrow(self._parts(sink, flow, kept_bytes)).to_pylist()
+        return [StagedFile(state=sink.name, **row) for row in parts]
+
+    def _parts(self, sink: SinkNode, flow: Flow, kept_bytes: int) -> DataFrame:
         write = WriteParts(
             storage=self._storage.resolved(),
             slot=self._job.slot,
             state=sink.name,
             schema=sink.schema,
             split_by=sink.split_by,
-            kept_bytes=min(self._job.chunk_bytes, _MOST_KEPT * self._job.chunk_bytes // max(flow.partitions, 1)),
+            kept_bytes=kept_bytes,
         )
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")
-
-    def _write_parts(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
-        parts = to_arrow(self._parts(sink, flow)).to_pylist()
-        return [StagedFile(state=sink.name, **row) for row in parts]
 
     def _so_far(self) -> str:
         """Progress, for people."""
@@ -388,8 +394,3 @@ class PlanRun:
 
 def _sized(flows: list[Flow]) -> bool:
     return all(one.sized for one in flows)
-
-
-def plain(table: pa.Table, schema: Schema) -> pa.Table:
-    """With exactly the sink's fields and types: Spark marks nullability in its own way."""
-    return table.select(list(names_of(schema))).cast(arrow_schema(schema))

@@ -95,7 +95,7 @@ class DeltaEmitter(Emitter):
         if span.begin == span.end:
             return []
         files = files_of(_open(self.place), span)
-        return [Split(index, _body(file)) for index, file in enumerate(files)]
+        return [Split(index, _body(file), file.bytes) for index, file in enumerate(files)]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

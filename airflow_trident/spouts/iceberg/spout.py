@@ -107,7 +107,11 @@ class IcebergEmitter(Emitter):
             )
         table = _known_of(log.table.metadata)
         return [
-            Split(index, {"path": file.path, "bytes": file.bytes, "rows": file.rows, **file.partition, "table": table})
+            Split(
+                index,
+                {"path": file.path, "bytes": file.bytes, "rows": file.rows, **file.partition, "table": table},
+                file.bytes,
+            )
             for index, file in enumerate(files_of(log, span))
         ]
 

@@ -1,0 +1,75 @@
+"""What becomes of an aggregation's result that is too large for the driver, or may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_trident import Count, FileSpout, Sum, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark import results, run
+from airflow_trident.engine.spark.engine import SparkEngine
+from tests.fixtures.engine import JobOf, staged
+from tests.fixtures.plan import PaperState
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def job(tmp_path: Path, job_of: JobOf) -> Any:
+    """Of 4,000 groups, and one of one group, from four files."""
+    words = [f"word {number}" for number in range(4_000)]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(4):
+        pq.write_table(pa.table({"word": words[number::4] * 2, "n": range(2_000)}), folder / f"{number}.parquet")
+
+    def build(topology: Topology) -> None:
+        spout = FileSpout(str(folder), format="parquet", fields="word string, n long")
+        stream = topology.new_stream("words", spout)
+        stream.group_by("word").persistent_aggregate(PaperState(), "n", Sum(), "total", name="many")
+        stream.persistent_aggregate(PaperState(), Count(), "n", name="one")
+
+    return job_of(build)
+
+
+@pytest.mark.parametrize(
+    ("home_bytes", "files"), [(32 << 20, 1), (0, 2)], ids=["all comes home", "what is large stays there"]
+)
+def test_a_result_of_a_large_input_is_staged_by_what_each_part_of_it_has(
+    spark_engine: SparkEngine, job: Any, monkeypatch: pytest.MonkeyPatch, home_bytes: int, files: int
+) -> None:
+    with LocalEngine() as local:
+        expected = staged(job, local.run(job))
+    jobs = list[str]()
+    collected = run.to_arrow
+    monkeypatch.setattr(run, "to_arrow", lambda frame: [jobs.append(frame.columns), collected(frame)][1])
+    monkeypatch.setattr(results, "SMALL_INPUT_BYTES", 0)
+    monkeypatch.setattr(results, "HOME_BYTES", home_bytes)
+    manifest = spark_engine.run(job)
+    assert staged(job, manifest) == expected
+    many = [file for file in manifest.files if file.state == "many"]
+    assert sum(file.rows for file in many) == 4_000
+    assert (len(many) == 1) is (files == 1)
+    assert [columns[0] for columns in jobs] == ["path", "path"], (
+        "one job for each state, and no rows of it come as they are"
+    )
+
+
+def test_a_result_that_the_driver_refuses_is_written_by_the_workers(
+    spark_engine: SparkEngine, job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = staged(job, spark_engine.run(job))
+    collected = run.to_arrow
+
+    def refused(frame: Any) -> Any:
+        if "total" in frame.columns:
+            raise RuntimeError("results are bigger than spark.driver.maxResultSize")
+        return collected(frame)
+
+    monkeypatch.setattr(run, "to_arrow", refused)
+    assert staged(job, spark_engine.run(job)) == expected
