@@ -91,6 +91,18 @@ def test_each_batch_is_there_once_for_who_reads_with_the_library(
     assert "secret" not in f"{table.spec.factory!r} {sent!r} {sent.describe()}"
 
 
+@pytest.mark.parametrize("kind", FACTORIES)
+def test_a_batch_replaces_what_is_in_its_partitions(kind: str, lake: Lake, tmp_path: Path) -> None:
+    table = TABLES[kind](tmp_path, partition_by=("word",), overwrites=True)
+    factory = replace(FACTORIES[kind](lake.name, tmp_path), partition_by=("word",))
+    table.spec = replace(table.spec, factory=factory)
+    with table.opened() as state:
+        state.apply_files(ticket(1), staged(tmp_path, ("a", 1), ("b", 2)))
+        assert state.apply_files(ticket(2), staged(tmp_path, ("a", 3))) is Applied.APPLIED
+        assert state.apply_files(ticket(2, fence=99), staged(tmp_path, ("a", 4))) is Applied.ALREADY
+    assert rows_of(table.spec) == [("a", 3), ("b", 2)]
+
+
 WORKER = """
 import os, signal, sys
 from pathlib import Path
