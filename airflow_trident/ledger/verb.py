@@ -83,7 +83,7 @@ class Verb(Generic[P, R]):
             changes = isinstance(decided, Change)
             return decided
 
-        given = inspect.signature(self.decide).bind(None, *args, **kwargs)
+        given = _signature(self.decide).bind(None, *args, **kwargs)
         ahead = self._reads(ledger, *given.args[1:], **given.kwargs)
         try:
             result = ledger.run(decide, ahead)
@@ -95,6 +95,10 @@ class Verb(Generic[P, R]):
         if changes:
             _tell(ledger, self.name, result)
         return result
+
+
+_signature = functools.cache(inspect.signature)
+"""Half of what it costs to put the arguments of a verb in their places."""
 
 
 def _tell(ledger: RunsVerbs, verb: str, answer: object) -> None:
