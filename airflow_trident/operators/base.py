@@ -28,7 +28,7 @@ from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.asset_events import asset_of
 from airflow_trident.tasks.connections import install_resolver
-from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, tasks_behind
+from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, told_by_dag
 from airflow_trident.tasks.waits import Until
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
@@ -152,14 +152,15 @@ class LedgerTask:
     def asker(self, context: Context) -> Asker:
         """This task instance, as the waiting task of a look."""
         me = owner(context)
-        return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), tasks_behind(self))
+        return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), *told_by_dag(self))
 
     def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
         """The trigger with which this task waits in the triggerer."""
         from airflow_trident.triggers.turn import TridentTurnTrigger
 
         kwargs.setdefault("incarnation", self.current_incarnation or None)
-        kwargs.setdefault("behind", sorted(tasks_behind(self)))
+        behind, max_active_runs = told_by_dag(self)
+        kwargs = {"behind": sorted(behind), "max_active_runs": max_active_runs, **kwargs}
         return TridentTurnTrigger(
             topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
         )

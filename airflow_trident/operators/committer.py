@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
@@ -121,8 +121,9 @@ class TridentCommitterOperator(EngineOperator):
 
         :raises BlockedError: `txid` cannot be committed now.
         """
-        committer = self._committer(context, ledger)
-        ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)
+        mine, left = began_by(owner(context)), set[tuple[int, int]]()
+        committer = self._committer(context, ledger, lambda tx: mine(tx) or (tx.txid, tx.attempt) in left)
+        ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
         committed: list[int] = []
         take_over = False
 
@@ -137,6 +138,8 @@ class TridentCommitterOperator(EngineOperator):
             nonlocal take_over
             if culprit.txid != txid or not self._take_up(context, ledger, culprit):
                 take_over = ask_about(culprit) is not None
+                if take_over:  # with its attempt: another one is somebody's who is at work
+                    left.add((culprit.txid, culprit.attempt))
 
         own = wait_while_undecided(
             ledger,
@@ -174,7 +177,7 @@ class TridentCommitterOperator(EngineOperator):
             skip_gone=self.on_failure is OnFailure.SKIP,
         )
 
-    def _committer(self, context: Context, ledger: Ledger) -> Committer:
+    def _committer(self, context: Context, ledger: Ledger, takes_up: Callable[[TxRecord], bool]) -> Committer:
         def engine() -> Engine:
             return self.open_engine(context)
 
@@ -186,7 +189,7 @@ class TridentCommitterOperator(EngineOperator):
             engine=engine,
             retention=settings.retention(self.retention),
             progress=lambda line: self.log.info("%s", line),
-            takes_up=began_by(owner(context)),
+            takes_up=takes_up,
         )
 
     def _story(self, ledger: Ledger, txid: int, committed: tuple[int, ...], took_s: float) -> str:

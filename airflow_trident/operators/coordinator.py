@@ -31,7 +31,7 @@ from airflow_trident.runtime.drains.drain_passes import named
 from airflow_trident.runtime.group_phases import coordinate_many
 from airflow_trident.runtime.outcomes import tell, tell_plan
 from airflow_trident.runtime.phases import OnFailure
-from airflow_trident.runtime.waiting import blocked
+from airflow_trident.runtime.waiting import Look, blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 
@@ -110,7 +110,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 return txids
             left = None
             if isinstance(result, NothingNew):
-                left = self._left_behind(ledger)
+                left = self._left_behind(context, ledger)
             elif isinstance(result, Full):
                 left = self._wait_for_room(context, ledger, result)
             if left is not None:
@@ -145,13 +145,14 @@ class TridentCoordinatorOperator(TridentOperator):
                 claims = claims[len(result) :]
         return txids, result
 
-    def _left_behind(self, ledger: Ledger) -> Abandoned | None:
-        """The transaction that all others wait for, if it is staged and nobody is left to commit it: a run without new
-        data must not pass it by. If a task that is gone was processing it, it becomes FAILED."""
+    def _left_behind(self, context: Context, ledger: Ledger) -> Abandoned | None:
+        """The transaction that all others wait for, if it is staged and nobody is left to commit it, or if the run that
+        could go on with it only starts when this one has ended. A run without new data must not pass it by. If a task
+        that is gone was processing it, it becomes FAILED."""
         record = lowest_left_alone(ledger)
         if record is None:
             return None
-        return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP)(record)
+        return self._look(context, ledger)(record)
 
     def _claimed_before(self, context: Context, ledger: Ledger) -> list[int]:
         """The transactions that a backfill run claimed earlier, when it was still allowed to.
@@ -197,7 +198,7 @@ class TridentCoordinatorOperator(TridentOperator):
             Until.PASSED,
             wait_s=settings.turn_wait_s(self.turn_wait_s),
             look_every_s=settings.number(settings.POLL_S, least=0.1),
-            look=ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context)),
+            look=self._look(context, ledger),
             say=lambda story: self.log.info("%s", story),
         )
         if isinstance(verdict, Blocked):
@@ -212,6 +213,9 @@ class TridentCoordinatorOperator(TridentOperator):
                 skip_gone=self.on_failure is OnFailure.SKIP,
             )
         return verdict if isinstance(verdict, Abandoned) else None
+
+    def _look(self, context: Context, ledger: Ledger) -> Look[Abandoned]:
+        return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
 
     def _max_pending(self) -> int:
         given = settings.parse_limit("max_pending", self.max_pending)

@@ -95,8 +95,9 @@ class SweepResult:
 class Committer:
     """What a commit needs. `engine` is called only when a staged batch is gone and must be emitted again.
 
-    `takes_up`: did the caller itself begin the attempt of this PROCESSING transaction, and no longer works on it?
-    Nobody else ends that attempt, so the transaction is emitted again when its turn has come.
+    `takes_up`: did the caller itself begin the attempt of this PROCESSING transaction, and no longer works on it? Or
+    does the one who began it only go on after the caller has ended? Then nobody else ends that attempt, so the
+    transaction is emitted again when its turn has come.
     `most_together`: one step commits at most this many waiting transactions; 1: each alone.
     `go_on`: is asked first to say COMMITTED: it may begin the next transactions in the same step.
     """
@@ -259,7 +260,7 @@ class Committer:
         if isinstance(decision, EmitAgain):
             self.progress(f"transaction {txid} lost its batch when a lower one was attempted again; emitting it again")
         elif unfinished and self._emitted[txid] < EMIT_TRIES:
-            self.progress(f"transaction {txid}: its last attempt was begun here and not ended; emitting it again")
+            self.progress(f"transaction {txid}: nobody else goes on with its last attempt now; emitting it again")
         else:
             return view
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None

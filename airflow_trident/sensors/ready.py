@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 class TridentReadySensor(LedgerTask, BaseSensorOperator):
     """Succeeds when a stream has data that no transaction covers yet, or when a staged transaction waits and nobody is
-    left to commit it: the next run commits it. Begins no transaction and writes nothing.
+    left to commit it: the next run commits it. It also succeeds when Airflow keeps the run that could go on with a
+    transaction in the queue until this run has ended (``max_active_runs``): the tasks below then do that work. Begins
+    no transaction and writes nothing.
 
     Sources have no watches as ZooKeeper has, so the sensor asks them every `poke_interval`. With ``mode="reschedule"``
     it holds no worker slot in between.
@@ -52,11 +54,11 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
                 self.log.info("stream %s has data after transaction %d", stream, last)
                 return True
         self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
-        return last > 0 and self._is_one_left()
+        return last > 0 and self._is_one_left(context)
 
-    def _is_one_left(self) -> bool:
+    def _is_one_left(self, context: Context) -> bool:
         with airflow_outcome(), self.open_ledger() as ledger:
-            left = left_to_anybody(ledger)
+            left = left_to_anybody(ledger, self.asker(context))
         if left is not None:
             self.log.info("transaction %d waits to be committed, and %s: the next run commits it", left.by, left.why)
         return left is not None

@@ -107,7 +107,13 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             return
         # While the DAG is built, the tasks behind this one are not known yet: the triggerer finds them.
         trigger = self.turn_trigger(
-            txid, Until.TURN, skip_gone=self._skips, ends_task=True, incarnation=self.incarnation, behind=None
+            txid,
+            Until.TURN,
+            skip_gone=self._skips,
+            ends_task=True,
+            incarnation=self.incarnation,
+            behind=None,
+            max_active_runs=None,
         )
         trigger_cls, trigger_kwargs = trigger.serialize()
         self.start_from_trigger = True

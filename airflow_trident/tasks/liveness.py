@@ -31,6 +31,8 @@ _NOT_BEGUN = frozenset({None, "up_for_retry", "up_for_reschedule"})
 """In these states a task only starts when its upstream tasks are done."""
 _OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
 """In these states a task does nothing more by itself. Success, too: a person may have marked the task so."""
+_NO_ROOM = "in a run that is queued until a run of its DAG has ended"
+"""Not a state of Airflow: see :func:`_in_queued_runs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +58,38 @@ class TaskOfRun:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A task instance that waits, and the ids of the tasks behind it, which begin only when it has ended."""
+    """A task instance that waits.
+
+    :param behind: ids of the tasks behind it, which only start when it has ended.
+    :param max_active_runs: of its DAG; 0: not known.
+    """
 
     task: TaskOfRun
     behind: frozenset[str]
+    max_active_runs: int = 0
 
-    def holds_up(self, other: TaskOfRun) -> bool:
-        """Can the other one begin only when this one has ended?"""
+    def holds_up(self, other: TaskOfRun, state: str | None) -> bool:
+        """Can the other task only start when this one, or this run, has ended?
+
+        :param state: of the other one, as :func:`state_in` gives it.
+        """
         same_run = (other.dag_id, other.run_id) == (self.task.dag_id, self.task.run_id)
-        return same_run and other.task_id in self.behind and self.task.map_index in (-1, other.map_index)
+        behind = same_run and other.task_id in self.behind and self.task.map_index in (-1, other.map_index)
+        return state == _NO_ROOM or (behind and state in _NOT_BEGUN)
 
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 """(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
 
 
-def tasks_behind(task: Any) -> frozenset[str]:
-    """Ids of all tasks below one of a DAG, as a worker has it or as a triggerer gets it; empty outside of a DAG."""
-    return frozenset(task.get_flat_relative_ids(upstream=False)) if task is not None and task.has_dag() else frozenset()
+def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
+    """`behind` and `max_active_runs` of an asker.
+
+    :param task: the task in its DAG, as a worker or a triggerer has it. None, or a task without a DAG, tells nothing.
+    """
+    if task is None or not task.has_dag():
+        return frozenset(), 0
+    return frozenset(task.get_flat_relative_ids(upstream=False)), task.dag.max_active_runs
 
 
 def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
@@ -125,30 +141,37 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
     :param live: names of the live workers of the topology (:attr:`Owner.worker`); None: not known.
     """
     program = record.owner.worker if not record.owner.is_task and live is not None else ""
-    emit, commit, owner = claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)
-    if record.status is Status.PROCESSING:
-        if owner is None and record.attempt != NO_ATTEMPT and not record.invalidated:
-            # A command or a program works on it. Airflow does not know about those.
-            gone = program and live is not None and program not in live
-            return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
-        if emit is not None and state_in(emit, answers) == "success":
-            emit = commit  # the committer processes what is unprocessed
-        workers = [worker for worker in (emit, owner) if worker is not None]
-        if not workers:
-            return None
-    else:
-        if record.status is Status.COMMITTING and program and live is not None and program in live:
-            return None
-        workers = [commit] if commit is not None else []
-        if record.status is Status.COMMITTING and owner is not None:
-            workers.append(owner)
-        if not workers:
-            return Gone("no task of Airflow is to commit it")
+    if _is_at_program(record):
+        gone = program and live is not None and program not in live
+        return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
+    if record.status is Status.COMMITTING and program and live is not None and program in live:
+        return None
+    workers = _workers(record, answers)
+    if not workers:
+        return None if record.status is Status.PROCESSING else Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(state not in _OVER for _, state in states):
         return None
     worker, state = states[-1]
     return Gone(f"{worker} is {state}")
+
+
+def _is_at_program(record: TxRecord) -> bool:
+    """Does a command or a program process it? Airflow does not know about those."""
+    begun = record.attempt != NO_ATTEMPT and not record.invalidated
+    return record.status is Status.PROCESSING and begun and not record.owner.is_task
+
+
+def _workers(record: TxRecord, answers: Answers) -> list[TaskOfRun]:
+    """The tasks that are to go on with it: the one of its claim, and the one that began the attempt or commit."""
+    named, owner = claimed_by(record, COMMIT), owned_by(record)
+    if record.status is Status.PROCESSING:
+        emit = claimed_by(record, EMIT)
+        if emit is None or state_in(emit, answers) != "success":
+            named = emit  # else the committer processes what is unprocessed
+    elif record.status is not Status.COMMITTING:
+        owner = None
+    return [worker for worker in (named, owner) if worker is not None]
 
 
 def left_to_committer(record: TxRecord, answers: Answers) -> bool:
@@ -160,14 +183,20 @@ def left_to_committer(record: TxRecord, answers: Answers) -> bool:
 
 
 def held_up_by_asker(record: TxRecord, answers: Answers, asker: Asker) -> Abandoned | None:
-    """The attempt belongs to a task that only starts again after the asking task has ended, as when a person cleared
-    both. Waiting for it would never end."""
-    owner = owned_by(record)
-    if record.status is not Status.PROCESSING or record.attempt == NO_ATTEMPT or owner is None:
+    """The task that is to go on with the transaction only starts after the asking task, or its run, has ended. Either
+    it comes after the asking task, and a person cleared both; or its run was cleared and is queued, because the DAG has
+    as many active runs as it may have. Waiting for it would never end."""
+    owner, processing = owned_by(record), record.status is Status.PROCESSING
+    if _is_at_program(record) or (record.status is Status.COMMITTING and owner is None):
         return None
-    if not asker.holds_up(owner) or state_in(owner, answers) not in _NOT_BEGUN:
+    states = [(worker, state_in(worker, answers)) for worker in _workers(record, answers)]
+    left = [(worker, state) for worker, state in states if state not in _OVER]
+    held = [(worker, state) for worker, state in left if asker.holds_up(worker, state)]
+    attempt_is_held = processing and record.attempt != NO_ATTEMPT and any(worker == owner for worker, _ in held)
+    if not held or (len(held) < len(left) and not attempt_is_held):
         return None
-    return Abandoned(record.txid, f"{owner}, which began its attempt, comes after this task")
+    worker, state = held[-1]
+    return Abandoned(record.txid, f"{worker} {'comes after this task' if state != _NO_ROOM else f'is {state}'}")
 
 
 def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
@@ -217,12 +246,16 @@ def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
     return None if record is None or is_alive(ledger.workers(), record.owner) else record
 
 
-def left_to_anybody(ledger: Ledger) -> Abandoned | None:
-    """The transaction that all others wait for, if it is staged and nobody is left to commit it. Writes nothing."""
+def left_to_anybody(ledger: Ledger, asker: Asker) -> Abandoned | None:
+    """The transaction that all others wait for, if it is staged and nobody is left to commit it, or if the asking task
+    holds up the task that is to go on with it. Writes nothing."""
     record = lowest_left_alone(ledger)
-    if record is None or record.status is Status.PROCESSING:
+    if record is None:
         return None
-    return ask_airflow(ledger, skip=False)(record)  # it only writes about PROCESSING transactions
+    answers = ask(record, asker)
+    if record.status is Status.PROCESSING:
+        return held_up_by_asker(record, answers, asker) if answers is not None else None
+    return after_asking(ledger, record, answers, skip=False, asker=asker)  # it only writes about PROCESSING ones
 
 
 def after_asking(
@@ -247,17 +280,48 @@ def after_asking(
 
 def ask_airflow(ledger: Ledger, *, skip: bool, asker: Asker | None = None) -> Callable[[TxRecord], Abandoned | None]:
     """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
-    return lambda record: after_asking(ledger, record, ask(record), skip=skip, asker=asker)
+    return lambda record: after_asking(ledger, record, ask(record, asker), skip=skip, asker=asker)
 
 
-def ask(record: TxRecord) -> Answers | None:
+def ask(record: TxRecord, asker: Asker | None = None) -> Answers | None:
     """Ask Airflow, from a worker. None: it does not answer now; the wait then simply goes on."""
     try:
-        return _answers(questions(record))
+        return answers_about(record, asker)
     except Exception as error:  # noqa: BLE001 - an error tells nothing about the tasks
         what = f"{type(error).__name__}: {error}"
         _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
         return None
+
+
+def answers_about(record: TxRecord, asker: Asker | None) -> Answers:
+    """Ask Airflow's Execution API, whose client blocks, about the tasks of a transaction."""
+    answers = _answers(questions(record))
+    return answers if asker is None else _in_queued_runs(answers, asker)
+
+
+def _in_queued_runs(answers: Answers, asker: Asker) -> Answers:
+    """Replace the state of tasks by :data:`_NO_ROOM` if they wait in a queued run of the asker's DAG, and that DAG has
+    as many active runs as it may have; the asker's run is one of them. Airflow only says that they have no state.
+
+    The runs of an Airflow backfill count like others here, although Airflow counts them apart.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    dag_id = asker.task.dag_id
+    idle = [
+        key
+        for key, states in answers.items()
+        if key[0] == dag_id and key[1] != asker.task.run_id and any(state in _NOT_BEGUN for state in states.values())
+    ]
+    count = RuntimeTaskInstance.get_dr_count
+    if not idle or not asker.max_active_runs or count(dag_id=dag_id, states=["running"]) < asker.max_active_runs:
+        return answers
+    queued = {key: answers[key] for key in idle if count(dag_id=dag_id, run_ids=[key[1]], states=["queued"])}
+    marked = {
+        key: {task_id: _NO_ROOM if state in _NOT_BEGUN else state for task_id, state in states.items()}
+        for key, states in queued.items()
+    }
+    return {**answers, **marked}
 
 
 def state_of_task(owner: Owner) -> str | None:

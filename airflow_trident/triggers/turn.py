@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
@@ -16,7 +16,7 @@ from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.waiting import blocked, wait
-from airflow_trident.tasks.liveness import Answers, Asker, TaskOfRun, after_asking, answered, questions, tasks_behind
+from airflow_trident.tasks.liveness import Answers, Asker, TaskOfRun, after_asking, answers_about, told_by_dag
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
 from airflow_trident.triggers.shared_watch import SharedLedger
 from airflow_trident.triggers.trident_trigger import TridentTrigger
@@ -45,6 +45,7 @@ class TridentTurnTrigger(TridentTrigger):
     :param poll_s: None: ``[trident] poll_s``.
     :param incarnation: the incarnation of the topology that `txid` belongs to; None: not known, use the present one.
     :param behind: ids of the tasks behind the waiting one; None: the triggerer reads them from the DAG, if it has it.
+    :param max_active_runs: of the DAG of the waiting task; None: as `behind`.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TridentTurnTrigger(TridentTrigger):
         poll_s: float | None = None,
         incarnation: str | None = None,
         behind: list[str] | None = None,
+        max_active_runs: int | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topology = topology
@@ -71,6 +73,7 @@ class TridentTurnTrigger(TridentTrigger):
         self.poll_s = poll_s
         self.incarnation = incarnation
         self.behind = behind
+        self.max_active_runs = max_active_runs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
@@ -119,7 +122,7 @@ class TridentTurnTrigger(TridentTrigger):
         """Does anybody still work on the transaction that all wait for? If not, the ledger is told."""
         asker = self._asker()
         try:
-            answers = await self._ask(record)
+            answers = await self._ask(record, asker)
         except Exception as error:  # noqa: BLE001 - the look is only a safety net: without an answer the wait goes on
             self.log.warning(
                 "Airflow does not say whether anybody works on transaction %d (%s: %s): it is asked again.",
@@ -135,18 +138,15 @@ class TridentTurnTrigger(TridentTrigger):
         ti = self.task_instance
         if ti is None:
             return None
-        behind = tasks_behind(self.task) if self.behind is None else frozenset(self.behind)
+        behind, most = told_by_dag(self.task)
+        behind = behind if self.behind is None else frozenset(self.behind)
+        most = most if self.max_active_runs is None else self.max_active_runs
         index = -1 if ti.map_index is None else ti.map_index
-        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind)
+        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, most)
 
-    async def _ask(self, record: TxRecord) -> Answers:
-        """Ask Airflow's Execution API in a thread, because its client blocks."""
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-        answers: dict[tuple[str, str], Mapping[str, Any]] = {}
-        for question in questions(record):
-            answers |= answered(question, await asyncio.to_thread(RuntimeTaskInstance.get_task_states, **question))
-        return answers
+    async def _ask(self, record: TxRecord, asker: Asker | None) -> Answers:
+        """Ask Airflow in a thread, because its client blocks."""
+        return await asyncio.to_thread(answers_about, record, asker)
 
     # ---- the end -----------------------------------------------------------------------------------------------
 

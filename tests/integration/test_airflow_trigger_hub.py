@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.serde import deserialize, serialize
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 from airflow.serialization.serialized_objects import DagSerialization
@@ -227,7 +228,7 @@ def turn_of_a_run() -> TridentTurnTrigger:
     topology = Topology("words")
     words = topology.new_stream("lines", FixedBatchSpout("word string", ["a"], 1))
     words.group_by("word").persistent_aggregate(SqliteState("/nowhere/words.db"), Count(), "count")
-    with DAG("words", schedule=None) as dag:
+    with DAG("words", schedule=None, max_active_runs=3) as dag:
         trident_transaction(topology, engine="local", group_id="t", deferrable=True)
     task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("t.turn")
     arguments = smart_decode_trigger_kwargs(task.start_trigger_args.trigger_kwargs)
@@ -266,6 +267,35 @@ def test_a_wait_for_what_the_committer_behind_it_has_left_ends_the_task_well(
     assert [one.status for one in ledger.transactions()] == [Status.PROCESSING, Status.PROCESSED, Status.PROCESSED]
 
 
+def test_a_wait_for_a_run_that_is_queued_behind_this_one_ends_the_task_well(
+    ledger: ZNodeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run was killed at 1, and cleared when as many runs as may be were active."""
+    me = Owner(dag_id="words", run_id="queued", task_id="t.commit", try_number=1)
+    ledger.restart_attempt(ledger.gate(1, owner=me), owner=me)
+    active, asked = [2], threading.Event()
+
+    def count(*, dag_id: str, states: list[str], run_ids: list[str] | None = None) -> int:
+        if run_ids is None:
+            asked.set()
+            return active[0]
+        return int((dag_id, run_ids, states) == ("words", ["queued"], ["queued"]))
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: {"queued": {"t.commit": None}})
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", count)
+
+    async def play() -> TriggerEvent:
+        wait = asyncio.create_task(event_of(turn_of_a_run()))
+        async with asyncio.timeout(LIMIT_S):
+            await asyncio.to_thread(asked.wait, LIMIT_S)
+            assert not wait.done()  # there is room for it
+            active[0] = 3
+            return await wait
+
+    assert isinstance(asyncio.run(play()), TaskSuccessEvent)
+    assert ledger.view(1).tx.status is Status.PROCESSING  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("txid", "topology", "says"),
     [("none", "words", "txid"), (9, "words", "never begun"), (1, "nothing", "no ledger")],
@@ -278,7 +308,7 @@ def test_a_wait_for_what_cannot_be_ends_and_says_why(ledger: ZNodeLedger, txid: 
 
 
 def test_a_trigger_survives_its_way_through_the_database() -> None:
-    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5, "a-life", ["t.emit", "t.commit"])
+    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5, "a-life", ["t.emit", "t.commit"], 3)
     path, arguments = one.serialize()
     assert path == "airflow_trident.triggers.turn.TridentTurnTrigger"
     again = TridentTurnTrigger(**deserialize(serialize(arguments)))  # type: ignore[arg-type]

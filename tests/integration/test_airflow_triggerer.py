@@ -60,9 +60,9 @@ def made(name, count=10):
     kept.persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
     return topology
 
-def play(name, **arguments):
+def play(name, runs=4, **arguments):
     topology = made(name)
-    with DAG(name, schedule=None, max_active_runs=4) as dag:
+    with DAG(name, schedule=None, max_active_runs=runs) as dag:
         trident_transaction(topology, engine="local", group_id="t", **{"deferrable": True, **arguments})
     return dag
 
@@ -74,6 +74,7 @@ there = TridentBatchTrigger("watched", "DAGS/plays.py:watched", poll_s=0.5)
 with DAG("watched", schedule=[Asset("batches", watchers=[AssetWatcher(name="watched", trigger=there)])]) as watching:
     TridentDrainOperator(task_id="drain", topology=watched, engine="local", max_transactions=2, group=1)
 holds = play("holds", max_pending=3)
+narrow = play("narrow", runs=1)
 rooms = play("rooms", max_pending=2, turn_wait_s=0, turn_sensor=False)
 again = play("again", turn_sensor=False, turn_wait_s=0, max_pending=2, deferrable=False)
 '''
@@ -189,6 +190,28 @@ def test_a_run_whose_own_committer_left_what_it_waits_for_in_the_triggerer_takes
     records = stage.records(dag_id)
     assert (records[1].status, records[1].owner.run_id) == (Status.COMMITTED, run_id)
     stage.until(lambda: stage.airflow.api.runs(dag_id)["two"] == "success", "what was above it is committed")
+
+
+def test_a_run_does_the_work_of_one_that_airflow_does_not_start_before_it_has_ended(stage: Stage) -> None:
+    """As many runs as may be are active, and the one that was cleared is queued behind them."""
+    holds = [stage.folder / f"hold-narrow-{txid}" for txid in (1, 2)]
+    here = [stage.folder / f"here-narrow-{txid}" for txid in (1, 2)]
+    for hold in holds:
+        hold.touch()
+    runs = stage.airflow.api.runs
+    stage.airflow.api.trigger("narrow", "one")
+    stage.until(here[0].exists, "transaction 1 is being processed")
+    stage.airflow.api.trigger("narrow", "two")
+    os.kill(int(here[0].read_text()), signal.SIGKILL)
+    stage.until(here[1].exists, "transaction 2 is being processed")
+    assert runs("narrow") == {"one": "failed", "two": "running"}
+    stage.airflow.api.clear("narrow", "one", ["t.emit"])
+    for hold in holds:
+        hold.unlink()
+    stage.until(lambda: runs("narrow")["two"] == "success", "the run that was active has ended well")
+    assert [record.owner.run_id for record in stage.records("narrow").values()] == ["two"] * 2
+    stage.until(lambda: runs("narrow")["one"] == "success", "the run that was queued has ended well")
+    assert [record.status for record in stage.records("narrow").values()] == [Status.COMMITTED] * 2
 
 
 @pytest.mark.parametrize(("dag_id", "state"), [("triggerer", "deferred"), ("again", "up_for_reschedule")])

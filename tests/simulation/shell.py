@@ -108,10 +108,15 @@ class Run:
     tasks: list[Task] = field(default_factory=list)
     xcoms: dict[tuple[str, int, str], Any] = field(default_factory=dict)
     over: bool = False
+    queued: bool = False
     clear_number: int = 0
 
     def live(self) -> list[Task]:
         return [task for task in self.tasks if task.state != "removed"]
+
+    def queue(self) -> None:
+        """A run that has ended goes on, when there is room for it."""
+        self.queued, self.over = self.queued or self.over, False
 
 
 class Airflow:
@@ -120,11 +125,17 @@ class Airflow:
 
     def __init__(self, topology: Topology, deploy: Deploy, *, max_active_runs: int) -> None:
         self.topology = topology
-        self.deploy = deploy
-        self.runs: list[Run] = []
         self.max_active_runs = max_active_runs
+        self.install(deploy)
+        self.runs: list[Run] = []
         self.deploys = 1
         self._number = 0
+
+    def install(self, deploy: Deploy) -> None:
+        """Other histories may have used its DAGs before, with another limit."""
+        self.deploy = deploy
+        for verb, operator in deploy.operators.items():
+            operator.dag.max_active_runs = self.max_active_runs if verb not in ("drain", "backfill") else 1
 
     # ---- runs ----------------------------------------------------------------------------------------------------
 
@@ -137,14 +148,20 @@ class Airflow:
         return run
 
     def has_room(self, dag_id: str) -> bool:
-        active = sum(run.dag_id == dag_id and not run.over for run in self.runs)
-        return active < (self.max_active_runs if dag_id == DAG_ID else 1)
+        return self.count(dag_id, states=["running"]) < (self.max_active_runs if dag_id == DAG_ID else 1)
+
+    def count(self, dag_id: str, run_ids: Sequence[str] = (), states: Sequence[str] = ()) -> int:
+        """The Execution API's answer: how many runs there are in these states."""
+        asked = (run for run in self.runs if run.dag_id == dag_id and (not run_ids or run.run_id in run_ids))
+        return sum(not run.over and ("queued" if run.queued else "running") in states for run in asked)
 
     def runnable(self) -> list[Task]:
         """Task instances that a worker may take now, after the states of others have had their effects."""
         found: list[Task] = []
+        for run in sorted(self.runs, key=lambda run: run.run_after):
+            run.queued = run.queued and not self.has_room(run.dag_id)
         for run in self.runs:
-            if not run.over:
+            if not run.over and not run.queued:
                 found += self._ready(run)
                 run.over = all(task.state in OVER for task in run.tasks)
         return found
@@ -216,7 +233,7 @@ class Airflow:
             one.state, one.process, one.again = None, None, False
             one.max_tries = one.try_number + self.deploy.retries
         task.run.clear_number += task.run.over
-        task.run.over = False
+        task.run.queue()
         return cleared
 
     # ---- what tasks are told and say -----------------------------------------------------------------------------

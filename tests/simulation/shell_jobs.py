@@ -17,7 +17,7 @@ from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, TridentError, UnknownTopologyError
 from airflow_trident.operators import base
 from airflow_trident.operators.base import TridentOperator
-from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.records import Command, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import drain_passes
@@ -56,6 +56,10 @@ def instead_of_airflow(world: World) -> AbstractContextManager[None]:
         world.scheduler.step()
         return dict(world.airflow.states(dag_id, run_ids, task_ids))
 
+    def count(*, dag_id: str, run_ids: Any = (), states: Any = ()) -> int:
+        world.scheduler.step()
+        return int(world.airflow.count(dag_id, run_ids, states))
+
     def text(option: settings.Option) -> str:
         return {**OPTIONS, "retention": str(world.retention)}.get(option.name, option.default)
 
@@ -65,6 +69,7 @@ def instead_of_airflow(world: World) -> AbstractContextManager[None]:
     return swapped(
         [
             (RuntimeTaskInstance, "get_task_states", staticmethod(states)),
+            (RuntimeTaskInstance, "get_dr_count", staticmethod(count)),
             (settings, "text", text),
             (TridentOperator, "log", log),
             (TridentTurnSensor, "log", log),
@@ -132,12 +137,15 @@ def work_on(world: World, task: Task, place: int) -> None:
 
 
 def _waits_for_itself(world: World, task: Task) -> str:
-    """At the end of a history: the attempt that all others wait for, if it belongs to a task behind this one that has
-    not begun again; otherwise ""."""
+    """At the end of a history: what all others wait for, if it is an attempt of a task behind this one that has not
+    begun again, or if it is left to a run that is queued until one like this has ended; otherwise ""."""
     judge = world.judge
     lowest = judge.records.get(judge.pointer.committed + 1)
-    if not world.calm or lowest is None or lowest.status is not Status.PROCESSING or lowest.attempt < 0:
+    if not world.calm or lowest is None:
         return ""
+    queued = _left_to_queued(world, task, lowest)
+    if queued or lowest.status is not Status.PROCESSING or lowest.attempt < 0:
+        return queued
     owner, order = lowest.owner, list(VERBS.values())
     behind = [
         one
@@ -148,6 +156,21 @@ def _waits_for_itself(world: World, task: Task) -> str:
     ]
     waits = owner.run_id == task.run.run_id and behind and behind[0].state in (None, "up_for_retry")
     return f"attempt {lowest.attempt} of {lowest.txid} by {behind[0].name}" if waits else ""
+
+
+def _left_to_queued(world: World, task: Task, lowest: TxRecord) -> str:
+    """What is to be processed or committed by a run for which there is no room."""
+    staged = lowest.status is Status.PROCESSED
+    if (
+        not (staged or lowest.status is Status.PROCESSING)
+        or task.run.dag_id != DAG_ID
+        or world.airflow.has_room(DAG_ID)
+    ):
+        return ""
+    by = lowest.claim if staged or lowest.attempt < 0 else lowest.owner
+    claimed = [run for run in world.airflow.runs if run.queued and run.run_id == lowest.claim.run_id]
+    left = [run for run in claimed if run.run_id == by.run_id and run.dag_id == by.dag_id == DAG_ID]
+    return f"{lowest.status} {lowest.txid} of {left[0].run_id}, which is queued" if left else ""
 
 
 def _judge_error(world: World, task: Task, error: BaseException) -> None:
@@ -220,7 +243,7 @@ def _mark(world: World, place: int) -> None:
         for one in task.run.live():
             if one.state == "upstream_failed":
                 one.state = None
-        task.run.over = False
+        task.run.queue()
         world.note(f"a person marks {task.name} success")
 
 
@@ -256,7 +279,7 @@ def _type(world: World, place: int) -> None:
 
 
 def _new_deploy(world: World, place: int) -> None:
-    world.airflow.deploy = _deploy(world)
+    world.airflow.install(_deploy(world))
     world.airflow.deploys += 1
     world.note(f"deployed: {world.airflow.deploy.max_transactions} a run, group {world.airflow.deploy.group_id}")
 

@@ -11,6 +11,7 @@ from airflow_trident.operators import base
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.records import Exceptions, LedgerView
 from airflow_trident.runtime import backfill, commit, phases
+from airflow_trident.tasks import liveness
 from tests.simulation.follower import Answer
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.opaque_mutants import MUTANTS
@@ -76,9 +77,14 @@ def _() -> Sequence[Patch]:
     return [(base, "incarnation_of_run", lambda task, context: "")]
 
 
-@mutant("a cleared run waits for what its own committer, behind it, has left", "lives")
+@mutant("who waits asks Airflow without saying who waits", "lives")
 def _() -> Sequence[Patch]:
     return [(base.LedgerTask, "asker", lambda self, context: None)]
+
+
+@mutant("a run waits for another that Airflow does not start before it has ended", "tasks")
+def _() -> Sequence[Patch]:
+    return [(liveness, "_in_queued_runs", lambda answers, asker: answers)]
 
 
 # ---- what people see ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
@@ -21,17 +22,18 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.tasks import liveness
-from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.liveness import Asker, TaskOfRun, ask_airflow, left_to_anybody
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 from tests.unit.test_provider_lives import Site
 
+TASKS_OF_A_RUN = ("words.coordinate", "words.emit", "words.turn", "words.commit")
 SOMEBODY = Owner(program="somebody", host="elsewhere", pid=7)
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """1 and 2 are processed, and Airflow says of every task that it runs."""
-    monkeypatch.setattr(liveness, "ask", lambda record: {})
+    monkeypatch.setattr(liveness, "ask", lambda record, asker: {})
     monkeypatch.setattr(liveness, "state_in", lambda worker, answers: "running")
     made = Site(tmp_path)
     for run_id in ("first", "second"):
@@ -172,3 +174,80 @@ def test_an_attempt_is_waited_for_while_its_task_is_at_work_or_can_begin(
     with pytest.raises(AirflowRescheduleException):
         site.run("words.coordinate", "third", max_pending=2, turn_wait_s=0.1)
     assert statuses(site) == [Status.PROCESSING, Status.PROCESSED]
+
+
+# ---- who waits for a run that Airflow does not start before this one has ended -------------------------------------
+
+
+class Runs:
+    """What Airflow's Execution API says: "first" was cleared and is queued, all others are active."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch, *, active: int) -> None:
+        self.site, self.active = site, active
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", self.states)
+        monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", self.count)
+
+    def states(self, *, dag_id: str, run_ids: list[str], task_ids: list[str]) -> dict[str, dict[str, str | None]]:
+        assert dag_id == "words"
+        return {run_id: dict.fromkeys(task_ids, None if run_id == "first" else "running") for run_id in run_ids}
+
+    def count(self, *, dag_id: str, states: list[str], run_ids: list[str] | None = None) -> int:
+        assert dag_id == "words"
+        if run_ids is None:
+            assert states == ["running"]
+            return self.active
+        return run_ids.count("first") if states == ["queued"] else len(run_ids)
+
+
+@pytest.fixture(params=["begun", "attempted", "processed"])
+def queued(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Of a DAG that may have one active run: "first" was killed at 1, and cleared when "second", which has processed 2,
+    was active already."""
+    made = Site(tmp_path)
+    made.dag.max_active_runs = 1
+    made.run("words.coordinate", "first")
+    if request.param == "attempted":
+        with made.ledger() as ledger:
+            ledger.start_attempt(1, owner=Owner(dag_id="words", run_id="first", task_id="words.emit", try_number=1))
+    elif request.param == "processed":
+        made.run("words.emit", "first")
+    for task_id in ("words.coordinate", "words.emit"):
+        made.run(task_id, "second")
+    Runs(made, monkeypatch, active=1)
+    return made
+
+
+def test_a_run_does_the_work_of_one_that_is_queued_behind_it_instead_of_waiting_for_it(queued: Site) -> None:
+    assert queued.run("words.turn", "second", turn_wait_s=0.0) == 2
+    assert queued.run("words.commit", "second", turn_wait_s=0.0) == 2
+    assert statuses(queued) == [Status.COMMITTED] * 2
+    for task_id in TASKS_OF_A_RUN:  # there is room for it now
+        assert queued.run(task_id, "first") == 1
+    assert statuses(queued) == [Status.COMMITTED] * 2
+
+
+def test_a_run_that_finds_no_room_begins_with_what_a_queued_one_has_left(queued: Site) -> None:
+    for task_id in TASKS_OF_A_RUN:
+        assert queued.run(task_id, "third", max_pending=2, turn_wait_s=0.0) == 1
+    assert statuses(queued) == [Status.COMMITTED] * 2
+
+
+def test_a_run_without_new_data_does_not_end_before_it_has_done_what_a_queued_one_has_left(queued: Site) -> None:
+    for file in (queued.folder / "in").iterdir():
+        if file.name == "2.txt":
+            file.unlink()
+    with queued.ledger() as ledger:
+        asker = Asker(TaskOfRun("words", "third", "wait_for_data"), frozenset(), max_active_runs=1)
+        found = left_to_anybody(ledger, asker)
+    assert found is not None
+    assert "run 'first' of DAG 'words' is in a run that is queued until a run of its DAG has ended" in found.why
+    for task_id in TASKS_OF_A_RUN:
+        assert queued.run(task_id, "third", turn_wait_s=0.0) == 1
+
+
+def test_a_queued_run_for_which_there_is_room_is_waited_for(queued: Site) -> None:
+    queued.dag.max_active_runs = 2
+    before = statuses(queued)
+    with pytest.raises(AirflowRescheduleException):
+        queued.run("words.turn", "second", turn_wait_s=0.1)
+    assert statuses(queued) == before
