@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -20,7 +20,8 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_trident import settings
 from airflow_trident.cli.console import text_of
 from airflow_trident.cli.outcomes import outcome_text
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import LedgerBehindStateError, TridentError
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.storage import Storage, storage_at
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
     from airflow_trident.ledger.zookeeper.diagnose import ServerFacts
-    from airflow_trident.protocol.records import LedgerView
+    from airflow_trident.protocol.records import LedgerView, TxRecord
 
 SLOW_WRITE_MS = 50.0
 """A transaction of Airflow tasks waits for nine writes (five steps, four sessions): at this speed, half a second."""
@@ -311,7 +312,9 @@ def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
         yield _fail("source", f"topology {name} begins nothing: {said}: {outcome.error}")
     if view.exceptions.unfinished:
         yield _warn("ledger", f"topology {name}: {_unfinished(name, view)}")
-    for txid, why in _abandoned(ledger, view).items():
+    records = ledger.transactions(view.pointer.committed + 1)
+    yield from _gone_over(name, records)
+    for txid, why in _abandoned(ledger, records).items():
         yield _warn(
             "ledger",
             f"topology {name}: nobody works on transaction {txid}: {why}. Clear that task, or "
@@ -319,13 +322,32 @@ def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
         )
 
 
-def _abandoned(ledger: ZNodeLedger, view: LedgerView) -> dict[int, str]:
+def _gone_over(name: str, records: Sequence[TxRecord]) -> Iterator[Finding]:
+    """An older version could take up a SKIPPED transaction while the commit of a group that went over it had not ended.
+    A state that has the group refuses that transaction for ever.
+
+    :param records: of what is above the commit pointer, in rising order.
+    """
+    stuck = next((one for one in records if one.status is Status.COMMITTING), None)
+    refused = stuck is not None and stuck.error.startswith(LedgerBehindStateError.__name__)
+    over = [one.txid for one in records if stuck is not None and one.txid > stuck.txid and one.touched]
+    if stuck is not None and refused and over:
+        txid, by = stuck.txid, over[-1]
+        yield _fail(
+            "ledger",
+            f"topology {name}: a state refuses transaction {txid} for ever, because the commit of transaction {by} had "
+            f"gone over it before it was replayed. Type `airflow trident take-back {name} {txid}`, then `airflow "
+            f"trident skip {name} {txid}`, `airflow trident backfill {name} --txid {by}`, and at last `airflow trident "
+            f"backfill {name} --txid {txid}`",
+        )
+
+
+def _abandoned(ledger: ZNodeLedger, records: Sequence[TxRecord]) -> dict[int, str]:
     """Txid -> why nobody works on it, from Airflow's database; empty without one."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from airflow_trident.tasks.task_instances import abandoned
 
-    records = ledger.transactions(view.pointer.committed + 1)
     try:
         return abandoned(records, ledger.workers()) if records else {}
     except SQLAlchemyError:

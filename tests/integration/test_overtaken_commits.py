@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.errors import LateBatchError, PassedOverError
+from airflow_trident.cli import doctor_checks
+from airflow_trident.errors import LateBatchError, LedgerBehindStateError, PassedOverError
+from airflow_trident.ledger.verbs import common
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.commit import SweepResult
+from airflow_trident.runtime.mending.take_back import take_back
 from tests.fixtures.ledger import STAGED
 from tests.fixtures.runtime import ALL, WORDS, Joined, Split, World
 
@@ -136,3 +140,38 @@ def test_what_a_group_went_over_is_replayed_when_that_is_committed(tmp_path: Pat
     (late,) = world.backfill().run(Selection(first=2, last=2))
     assert late.outcome is BackfillOutcome.COMMITTED
     assert [world.held(name) for name in ("first", "count")] == [{"a": 1, "b": 2, "poison": 1, "c": 1}] * 2
+
+
+def test_a_ledger_that_an_older_version_blocked_is_found_by_the_doctor_and_mended_by_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That version took up 2 when the first state had 1 and 3 already."""
+    world = Pair(tmp_path)
+    for txid in (1, 2, 3):
+        world.begin(f"run-{txid}")
+    world.process(1)
+    world.process(3)
+    world.ledger.skip(2, "a person said so")
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.commit(1, between=killed)
+    with monkeypatch.context() as older:
+        older.setattr(common, "require_not_passed_over", lambda snap, tx: None)
+        world.process(2)
+    assert not list(doctor_checks._gone_over("world", world.ledger.transactions()))
+    with pytest.raises(LedgerBehindStateError, match="`airflow trident doctor` says which"):
+        world.commit(3)
+    (found,) = doctor_checks._gone_over("world", world.ledger.transactions(2))
+    commands = re.findall(r"`airflow trident ([^`]+)`", found.text)
+    assert commands == ["take-back world 2", "skip world 2", "backfill world --txid 3", "backfill world --txid 2"]
+
+    take_back(world.ledger, world.topology, 2, owner="a person", reason="gone over")
+    world.ledger.skip(2, "gone over")
+    for txid in (3, 2):
+        world.backfill().run(Selection(first=txid, last=txid))
+    assert world.statuses() == [Status.COMMITTED] * 3
+    assert [world.held(name) for name in ("first", "count")] == [{"a": 1, "b": 2, "poison": 1, "c": 1}] * 2
+    assert not list(doctor_checks._gone_over("world", world.ledger.transactions()))

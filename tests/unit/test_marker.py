@@ -66,7 +66,7 @@ def test_another_incarnation_is_refused_whatever_its_fence(txid: int) -> None:
 
 
 def test_an_applied_txid_with_another_batch_proves_that_the_ledger_is_an_old_copy() -> None:
-    with pytest.raises(LedgerBehindStateError, match=r"holds another transaction 3.*old copy.*nothing was changed"):
+    with pytest.raises(LedgerBehindStateError, match=r"holds another transaction 3.*old copy.*Nothing was changed"):
         decide(marker(3), 3, position={"lines": {"to": 4}})
 
 

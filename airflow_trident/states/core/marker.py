@@ -167,8 +167,10 @@ def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool)
     if used:
         raise LedgerBehindStateError(
             f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}, or later "
-            f"ones (up to {marker.high}): the ledger was restored from an old copy and gives used txids to new data",
-            "Seed the ledger from the states with `airflow trident repair`; nothing was changed.",
+            f"ones (up to {marker.high}): the ledger was restored from an old copy and gives used txids to new data, "
+            "or an older version took up what a commit had gone over",
+            "Nothing was changed. `airflow trident doctor` says which of the two it is: in the second case it names "
+            f"the commands. In the first, seed the ledger from the states: `airflow trident repair {ticket.topology}`.",
         )
 
 
