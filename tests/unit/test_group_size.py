@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain_passes import parts_of
-from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, REMEMBERED, GroupSize, next_size
+from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, REMEMBERED, ROW_BYTES, GroupSize, next_size
 from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
 
-MB = 1 << 20
+SHARE = GROUP_BYTES // 64
+"""What a group may read, in 64 parts."""
 
 
 def records(count: int) -> list[TxRecord]:
@@ -23,8 +24,8 @@ def records(count: int) -> list[TxRecord]:
     ]
 
 
-def cut(size: GroupSize, sizes_mb: list[int | None]) -> list[int]:
-    sizes = [None if one is None else one * MB for one in sizes_mb]
+def cut(size: GroupSize, shares: list[int | None]) -> list[int]:
+    sizes = [None if one is None else one * SHARE for one in shares]
     return [len(group) for group in size.cut(records(len(sizes)), lambda record: sizes[record.txid - 1])]
 
 
@@ -92,7 +93,7 @@ def test_a_pass_reads_no_more_than_its_bytes() -> None:
     for _ in range(3):
         size.passed(size.now, 0.1)
     assert cut(size, [2] * 40) == [32, 8]
-    assert size.now == GROUP_BYTES // (2 * MB)
+    assert size.now == GROUP_BYTES // (2 * SHARE)
 
 
 def staged(rows_read: list[int], staged_bytes: int = 0) -> Manifest:
@@ -110,10 +111,10 @@ def test_where_spouts_do_not_say_it_there_are_few_until_passes_have_read_some() 
     size.passed(8, 0.1)
     assert cut(size, [None] * 20) == [8, 8, 4]
     assert size.now == 8
-    size.staged(staged([10, 40_000, 10]))
-    assert cut(size, [None] * 20) == [16, 4]  # 16 times 4 MB, as the largest
+    size.staged(staged([10, 4 * SHARE // ROW_BYTES, 10]))
+    assert cut(size, [None] * 20) == [16, 4]  # as the largest
     assert size.now == 16
-    size.staged(staged([10, 10], staged_bytes=64 * MB))
+    size.staged(staged([10, 10], staged_bytes=64 * SHARE))
     assert cut(size, [None] * 3) == [2, 1]  # what they stage is more than what was thought of their rows
     for _ in range(REMEMBERED):
         size.staged(staged([10]))
