@@ -55,7 +55,7 @@ CHOICE_ARGS = (
     count("--from", "Lowest transaction", dest="first"),
     count("--to", "Highest transaction", "M", dest="last"),
 )
-ARG_MAX_PENDING = count("--max-pending", "Uncommitted transactions at once (default: twice the group of a drain)")
+ARG_MAX_PENDING = count("--max-pending", "Uncommitted transactions at once (default of a drain: twice the group, or 3)")
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 

@@ -52,7 +52,7 @@ class TridentDrainOperator(EngineOperator):
     :param max_time_s: begin no more after this number of seconds; transactions that have begun are finished.
     :param group: how many transactions are begun, processed and committed together: at most this number; ``auto``:
         chosen by how much there is to read and how long it takes; 1: each alone.
-    :param max_pending: how many are uncommitted at once; None: twice the group.
+    :param max_pending: how many are uncommitted at once; None: twice the group, and three where each goes alone.
     :param allow_backfill_runs: let runs of an Airflow backfill take new data; otherwise they are skipped.
     :param tries: attempts of one transaction within one run of the task.
     :param on_failure: ``block``: a transaction that keeps failing ends the drain; ``skip``: the others go on.

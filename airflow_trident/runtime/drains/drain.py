@@ -40,6 +40,9 @@ from airflow_trident.topology.topology import Topology
 AT_ONCE = 2
 """How many passes run at the same time, unless `max_pending` says otherwise: one is processed while one commits."""
 
+ALONE_AT_ONCE = 3
+"""The same where each transaction goes alone: such a pass is so short that two leave a core idle while one commits."""
+
 LAG_EVERY_S = 30.0
 
 LOOK_EVERY_S = 30.0
@@ -85,6 +88,7 @@ class Drain:
         self._goes_on = False
         self._ahead: BeginManyResult | None = None
         self._size = GroupSize(self.limits, together=self.engine.coalesces(plan).passes)
+        self._at_once = AT_ONCE if self._size.together else ALONE_AT_ONCE
         self._states = OpenStates(self.topology)
         self._coordinators = OpenCoordinators(self.topology)
         self._committer = Committer(
@@ -143,7 +147,7 @@ class Drain:
             size=self._size,
             coordinators=self._coordinators,
             tries=self.limits.tries,
-            workers=self.limits.max_pending or AT_ONCE,
+            workers=self.limits.max_pending or self._at_once,
             progress=self.progress,
             gate=lambda records, manifest: self._committer.processed_at_gate(records, manifest, self._states),
         )
@@ -164,7 +168,7 @@ class Drain:
 
     @property
     def _max_pending(self) -> int:
-        return self.limits.max_pending or AT_ONCE * self._size.now
+        return self.limits.max_pending or self._at_once * self._size.now
 
     def _fill(self) -> bool:
         """Begins transactions; True if it could begin more, but the window of pending ones is full."""

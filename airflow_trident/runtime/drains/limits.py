@@ -18,10 +18,10 @@ class DrainLimits:
     """When a drain begins no more transactions: after `max_transactions`, after `max_time_s` seconds, or (always)
     without new data.
 
-    `group`: the most transactions that are begun, processed and committed together; ``auto``: chosen by how much there
-    is to read and how long that takes; 1: each alone. `max_pending`: how many are uncommitted at once; None: twice the
-    group. `tries`: attempts of one transaction by itself before it is FAILED or SKIPPED. `wait_s`: how long the drain
-    waits at its end for transactions that other workers hold.
+    `group`: the most transactions that are begun, processed and committed together; ``auto``: chosen by how much
+    there is to read and how long that takes; 1: each alone. `max_pending`: how many are uncommitted at once; None:
+    twice the group, and three where each goes alone. `tries`: attempts of one transaction by itself before it is
+    FAILED or SKIPPED. `wait_s`: how long the drain waits at its end for transactions that other workers hold.
 
     :raises ConfigurationError: a number is below 1, or `max_pending` has no room for the group.
     """
