@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import BaseSensorOperator
 
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
-from airflow_trident.tasks.liveness import left_to_anybody
+from airflow_trident.tasks.liveness import ask, left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class TridentReadySensor(LedgerTask, BaseSensorOperator):
-    """Succeeds when a stream has data that no transaction covers yet, or when a staged transaction waits and nobody is
-    left to commit it: the next run commits it. It also succeeds when Airflow keeps the run that could go on with a
-    transaction in the queue until this run has ended (``max_active_runs``): the tasks below then do that work. Begins
-    no transaction and writes nothing.
+    """Succeeds when a stream has data that no transaction covers yet, or when a transaction is staged, or lost its
+    batch, and nobody is left to commit it: the tasks below do that work. It also succeeds when Airflow keeps the run
+    that is to go on with a transaction in the queue until this run has ended (``max_active_runs``). The tasks below do
+    that work, too; but a FAILED one that a person has cleared is left to the queued run, and this one ends without new
+    data. Begins no transaction and writes nothing.
 
     Sources have no watches as ZooKeeper has, so the sensor asks them every `poke_interval`. With ``mode="reschedule"``
     it holds no worker slot in between.
@@ -48,17 +49,19 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
                 last, position = last_position(ledger)
             if position is None:
                 self.log.info("transaction %d of topology %s has to be emitted again first", last, self.topology_name)
-                return False
-            stream = first_ready(self.topology, position)
-            if stream is not None:
-                self.log.info("stream %s has data after transaction %d", stream, last)
-                return True
-        self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
-        return last > 0 and self._is_one_left(context)
+            else:
+                stream = first_ready(self.topology, position)
+                if stream is not None:
+                    self.log.info("stream %s has data after transaction %d", stream, last)
+                    return True
+                self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
+            return last > 0 and self._is_one_left(context)
 
     def _is_one_left(self, context: Context) -> bool:
-        with airflow_outcome(), self.open_ledger() as ledger:
-            left = left_to_anybody(ledger, self.asker(context))
-        if left is not None:
-            self.log.info("transaction %d waits to be committed, and %s: the next run commits it", left.by, left.why)
+        asker = self.asker(context)
+        with self.open_ledger() as ledger:
+            record = lowest_left_alone(ledger)
+            left = left_to_anybody(ledger, record, ask(record, asker), asker) if record is not None else None
+        if record is not None and left is not None:
+            self.log.info("transaction %d is %s, and %s: this run goes on", left.by, record.status, left.why)
         return left is not None

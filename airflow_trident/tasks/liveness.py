@@ -35,6 +35,10 @@ _NO_ROOM = "in a run that is queued until a run of its DAG has ended"
 """Not a state of Airflow: see :func:`_in_queued_runs`."""
 
 
+UNFINISHED = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
+"""A transaction in these statuses is somebody's work. One in another is done, or a person decides about it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gone:
     """No task will continue the transaction by itself; `why` names the task and its state."""
@@ -148,7 +152,8 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
         return None
     workers = _workers(record, answers)
     if not workers:
-        return None if record.status is Status.PROCESSING else Gone("no task of Airflow is to commit it")
+        in_doubt = record.status is Status.PROCESSING and not record.invalidated
+        return None if in_doubt else Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(state not in _OVER for _, state in states):
         return None
@@ -165,7 +170,7 @@ def _is_at_program(record: TxRecord) -> bool:
 def _workers(record: TxRecord, answers: Answers) -> list[TaskOfRun]:
     """The tasks that are to go on with it: the one of its claim, and the one that began the attempt or commit."""
     named, owner = claimed_by(record, COMMIT), owned_by(record)
-    if record.status is Status.PROCESSING:
+    if record.status in (Status.PROCESSING, Status.FAILED):
         emit = claimed_by(record, EMIT)
         if emit is None or state_in(emit, answers) != "success":
             named = emit  # else the committer processes what is unprocessed
@@ -246,16 +251,18 @@ def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
     return None if record is None or is_alive(ledger.workers(), record.owner) else record
 
 
-def left_to_anybody(ledger: Ledger, asker: Asker) -> Abandoned | None:
-    """The transaction that all others wait for, if it is staged and nobody is left to commit it, or if the asking task
-    holds up the task that is to go on with it. Writes nothing."""
-    record = lowest_left_alone(ledger)
-    if record is None:
-        return None
-    answers = ask(record, asker)
-    if record.status is Status.PROCESSING:
-        return held_up_by_asker(record, answers, asker) if answers is not None else None
-    return after_asking(ledger, record, answers, skip=False, asker=asker)  # it only writes about PROCESSING ones
+def left_to_anybody(ledger: Ledger, record: TxRecord, answers: Answers | None, asker: Asker | None) -> Abandoned | None:
+    """Is the transaction that all others wait for a reason to let a run begin, or go on? If it is staged, or lost its
+    batch, and nobody is left to commit it; or if the asking task holds up the task that is to go on with it, also one
+    that is to replay it where it is FAILED: the run then only ends, and makes room. Writes nothing.
+
+    :param record: from :func:`lowest_left_alone`.
+    :param answers: Airflow's; None: it does not say now.
+    :param asker: the task that waits; None: there is none.
+    """
+    if record.status in (Status.PROCESSING, Status.FAILED) and not record.invalidated:
+        return held_up_by_asker(record, answers, asker) if answers is not None and asker is not None else None
+    return after_asking(ledger, record, answers, skip=False, asker=asker)  # it writes about none of these
 
 
 def after_asking(
@@ -267,7 +274,10 @@ def after_asking(
     :param answers: Airflow's; None: it does not say now.
     :param skip: a transaction whose tasks are gone is SKIPPED, else FAILED.
     :param asker: the task that waits, if that is known.
+    :return: None also for a FAILED one, which a person decides about: whoever waits ends with that.
     """
+    if record.status not in UNFINISHED:
+        return None
     if answers is not None:
         held_up = held_up_by_asker(record, answers, asker) if asker is not None else None
         if held_up is not None:

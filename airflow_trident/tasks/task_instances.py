@@ -13,11 +13,8 @@ from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive
 from airflow_trident.protocol.records import LedgerView, TxRecord
-from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.tasks.liveness import Answers, TaskOfRun, judge, questions, state_in
-
-_AT_WORK = (Status.PROCESSING, Status.PROCESSED, Status.COMMITTING)
+from airflow_trident.tasks.liveness import UNFINISHED, Answers, TaskOfRun, judge, questions, state_in
 
 
 def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, str]:
@@ -31,7 +28,7 @@ def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[in
 def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Worker]]]) -> dict[str, dict[int, str]]:
     """:func:`abandoned` for several topologies, by name, with one database query."""
     unfinished = {
-        name: [record for record in records if record.status in _AT_WORK and not is_alive(workers, record.owner)]
+        name: [record for record in records if record.status in UNFINISHED and not is_alive(workers, record.owner)]
         for name, (records, workers) in topologies.items()
     }
     asked: dict[tuple[str, str], set[str]] = defaultdict(set)

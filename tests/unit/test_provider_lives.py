@@ -21,6 +21,7 @@ from airflow_trident import (
     TridentBackfillOperator,
     TridentCoordinatorOperator,
     TridentEmitterOperator,
+    TridentReadySensor,
     TridentTurnSensor,
     trident_transaction,
 )
@@ -38,12 +39,12 @@ class Site:
         for number in range(3):
             (folder / "in" / f"{number}.txt").write_text("a\n")
         self.topology = Topology("words")
-        lines = self.topology.new_stream("lines", FileSpout(str(folder / "in" / "*.txt"), format="text", max_files=1))
-        state = SqliteState(str(folder / "words.db"))
-        lines.group_by("line").persistent_aggregate(state, Count(), "count")
+        self.define(self.topology)
         with DAG("words", schedule=None) as self.dag:
             trident_transaction(self.topology, engine="local", staging_dir=str(folder / "staging"))
             coordinator = self.dag.get_task("words.coordinate")
+            ready = TridentReadySensor(task_id="ready", topology=self.topology)
+            ready >> coordinator
             backfill = TridentBackfillOperator(
                 task_id="backfill",
                 topology=self.topology,
@@ -55,8 +56,21 @@ class Site:
         self.xcoms: dict[tuple[str, str, str], Any] = {}
         self.tree = MemoryTree()
 
+    def define(self, topology: Topology) -> None:
+        """One file a batch."""
+        spout = FileSpout(str(self.folder / "in" / "*.txt"), format="text", max_files=1)
+        state = SqliteState(str(self.folder / "words.db"))
+        topology.new_stream("lines", spout).group_by("line").persistent_aggregate(state, Count(), "count")
+
     def ledger(self, incarnation: str = "") -> ZNodeLedger:
         return ZNodeLedger(MemoryZNodes(self.tree), "words", incarnation=incarnation)
+
+    def is_ready(self, run_id: str) -> bool:
+        """What the ready sensor of a run says now."""
+        task: Any = self.dag.get_task("ready")
+        task.open_ledger = self.ledger
+        found: bool = task.poke(self.context("ready", run_id))
+        return found
 
     def run(self, task_id: str, run_id: str, **arguments: Any) -> Any:
         task: Any = self.dag.get_task(task_id)
@@ -65,6 +79,11 @@ class Site:
             setattr(task, name, value)
         if task_id != "words.coordinate":
             task.txid = self.xcoms[run_id, "words.coordinate", "return_value"]
+        found = task.execute(self.context(task_id, run_id))
+        self.xcoms[run_id, task_id, "return_value"] = found
+        return found
+
+    def context(self, task_id: str, run_id: str) -> Any:
         ti = SimpleNamespace(
             dag_id="words",
             run_id=run_id,
@@ -78,9 +97,7 @@ class Site:
         )
         run = SimpleNamespace(run_id=run_id, run_type="manual", run_after=datetime(2026, 1, 1, tzinfo=UTC))
         run.clear_number = 0
-        found = task.execute({"ti": ti, "dag_run": run})
-        self.xcoms[run_id, task_id, "return_value"] = found
-        return found
+        return {"ti": ti, "dag_run": run}
 
     def is_created_again(self) -> None:
         """As `docs/how-to/operate.md` says: the znode and the states are deleted, and the next run begins anew."""

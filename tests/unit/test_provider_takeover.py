@@ -22,7 +22,7 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.tasks import liveness
-from airflow_trident.tasks.liveness import Asker, TaskOfRun, ask_airflow, left_to_anybody
+from airflow_trident.tasks.liveness import Asker, TaskOfRun, ask_airflow, left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 from tests.unit.test_provider_lives import Site
 
@@ -238,7 +238,9 @@ def test_a_run_without_new_data_does_not_end_before_it_has_done_what_a_queued_on
             file.unlink()
     with queued.ledger() as ledger:
         asker = Asker(TaskOfRun("words", "third", "wait_for_data"), frozenset(), max_active_runs=1)
-        found = left_to_anybody(ledger, asker)
+        record = lowest_left_alone(ledger)
+        assert record is not None
+        found = left_to_anybody(ledger, record, liveness.ask(record, asker), asker)
     assert found is not None
     assert "run 'first' of DAG 'words' is in a run that is queued until a run of its DAG has ended" in found.why
     for task_id in TASKS_OF_A_RUN:

@@ -1,0 +1,178 @@
+"""What a run without new data does about transactions that other runs have left, and when its ready sensor lets it
+begin. The operators themselves, over the production ledger on in-memory trees; Airflow's answers are the test's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_trident import Count, SqliteState, Topology
+from airflow_trident.protocol.records import Owner
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import commit
+from airflow_trident.tasks.liveness import ask_airflow
+from tests.fixtures.spout import OpaqueFolderSpout, append
+from tests.unit.test_provider_lives import Site
+
+TASKS_OF_A_RUN = ("words.coordinate", "words.emit", "words.turn", "words.commit")
+CLEARED = dict.fromkeys(TASKS_OF_A_RUN)
+EMITTER_FAILED = {
+    "words.coordinate": "success",
+    "words.emit": "failed",
+    "words.turn": "upstream_failed",
+    "words.commit": "upstream_failed",
+}
+COMMITTER_FAILED = {**dict.fromkeys(TASKS_OF_A_RUN, "success"), "words.commit": "failed"}
+
+
+class OpaqueSite(Site):
+    """One row a batch, chosen anew for each attempt."""
+
+    def define(self, topology: Topology) -> None:
+        append(self.folder / "rows", "part", [(number, f"name {number}") for number in range(2)])
+        rows = topology.new_stream("rows", OpaqueFolderSpout(self.folder / "rows", at_once=1))
+        rows.group_by("id").persistent_aggregate(SqliteState(str(self.folder / "rows.db")), Count(), "n")
+
+
+class Airflow:
+    """The Execution API: the states of tasks in runs, of which `queued` ones wait for room; others are active."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.runs: dict[str, dict[str, str | None]] = {}
+        self.queued: set[str] = set()
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", self.states)
+        monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", self.count)
+
+    def states(self, *, dag_id: str, run_ids: list[str], task_ids: list[str]) -> dict[str, dict[str, str | None]]:
+        return {
+            run_id: {task_id: self.runs[run_id][task_id] for task_id in task_ids}
+            for run_id in run_ids
+            if run_id in self.runs
+        }
+
+    def count(self, *, dag_id: str, states: list[str], run_ids: list[str] | None = None) -> int:
+        return 1 if run_ids is None else len(self.queued.intersection(run_ids)) if states == ["queued"] else 0
+
+
+@pytest.fixture
+def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
+    return Airflow(monkeypatch)
+
+
+def statuses(site: Site) -> list[tuple[Status, int]]:
+    return [(tx.status, tx.attempt) for tx in site.ledger().transactions()]
+
+
+# ---- what is FAILED ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> Site:
+    """The emitter of "first" has failed for good at the only batch."""
+    site = Site(tmp_path)
+    site.dag.max_active_runs = 1
+    for name in ("1.txt", "2.txt"):
+        (tmp_path / "in" / name).unlink()
+    site.run("words.coordinate", "first")
+    me = Owner(dag_id="words", run_id="first", task_id="words.emit", try_number=1)
+    with site.ledger() as ledger:
+        ledger.fail(1, ledger.start_attempt(1, owner=me).attempt, "ValueError: it cannot be")
+    return site
+
+
+@pytest.mark.parametrize("states", [EMITTER_FAILED, None, CLEARED], ids=["failed", "deleted", "queued"])
+def test_a_run_without_new_data_does_not_replay_what_is_failed(
+    failed: Site, airflow: Airflow, states: dict[str, str | None] | None
+) -> None:
+    """A person decides about it. Its own run, if cleared, replays it, and begins when this one has ended."""
+    if states is not None:
+        airflow.runs["first"] = states
+    if states is CLEARED:
+        airflow.queued.add("first")
+    before = failed.ledger().export()
+    with pytest.raises(AirflowSkipException, match="nothing new"):
+        failed.run("words.coordinate", "second")
+    assert failed.ledger().export()["transactions"] == before["transactions"]
+
+
+def test_a_run_that_waits_for_data_ends_for_a_queued_one_that_is_to_replay_what_is_failed(
+    failed: Site, airflow: Airflow
+) -> None:
+    airflow.runs["first"] = EMITTER_FAILED
+    assert not failed.is_ready("second")  # nobody has cleared it
+    airflow.runs["first"] = {**CLEARED, "words.emit": "failed"}
+    airflow.queued.add("first")
+    assert not failed.is_ready("second")  # only its other tasks were cleared
+    airflow.runs["first"] = CLEARED
+    assert failed.is_ready("second")
+    failed.dag.max_active_runs = 2
+    assert not failed.is_ready("second")  # it begins without that
+    assert statuses(failed) == [(Status.FAILED, 0)]
+
+
+def test_a_whole_run_that_is_cleared_does_not_wait_for_other_data_before_it_replays_its_own(
+    failed: Site, airflow: Airflow
+) -> None:
+    airflow.runs["first"] = CLEARED
+    assert failed.is_ready("first")
+    for task_id in TASKS_OF_A_RUN:
+        assert failed.run(task_id, "first") == 1
+    assert statuses(failed) == [(Status.COMMITTED, 1)]
+
+
+def test_who_finds_that_a_transaction_has_failed_meanwhile_does_not_call_it_left_to_be_committed(
+    failed: Site, airflow: Airflow
+) -> None:
+    airflow.runs["first"] = EMITTER_FAILED
+    with failed.ledger() as ledger:
+        (record,) = ledger.transactions()
+        assert ask_airflow(ledger, skip=True)(record) is None
+    assert statuses(failed) == [(Status.FAILED, 0)]
+
+
+# ---- what has no batch ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_batch(tmp_path: Path) -> Site:
+    """1 was attempted again after 2, the last one, was processed."""
+    site = OpaqueSite(tmp_path)
+    for run_id in ("first", "second"):
+        site.run("words.coordinate", run_id)
+        site.run("words.emit", run_id)
+    append(tmp_path / "rows", "other", [(7, "a row that 1 takes now, too")])
+    site.run("words.emit", "first")
+    assert [tx.invalidated for tx in site.ledger().transactions()] == [False, True]
+    return site
+
+
+@pytest.mark.parametrize("lowest", [1, 2])
+def test_a_run_begins_though_the_last_transaction_has_no_batch_if_nobody_is_left_to_go_on(
+    without_batch: Site, airflow: Airflow, lowest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    if lowest == 2:
+        with monkeypatch.context() as dies:
+            dies.setattr(commit, "start_attempt", killed)
+            with pytest.raises(KeyboardInterrupt):
+                without_batch.run("words.commit", "first")
+    airflow.runs = {"first": COMMITTER_FAILED, "second": COMMITTER_FAILED}
+    assert without_batch.is_ready("third")
+    for task_id in TASKS_OF_A_RUN:
+        assert without_batch.run(task_id, "third", turn_wait_s=0.0) == lowest
+    assert [status for status, _ in statuses(without_batch)] == [Status.COMMITTED] * 2
+
+
+def test_a_run_does_not_begin_while_tasks_of_others_are_to_go_on_with_what_has_no_batch(
+    without_batch: Site, airflow: Airflow
+) -> None:
+    airflow.runs = {"first": {**COMMITTER_FAILED, "words.commit": "deferred"}, "second": COMMITTER_FAILED}
+    assert not without_batch.is_ready("third")
+    without_batch.run("words.commit", "first")
+    airflow.runs["second"] = {**COMMITTER_FAILED, "words.commit": "deferred"}
+    assert not without_batch.is_ready("third")
