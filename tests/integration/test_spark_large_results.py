@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def job(tmp_path: Path, job_of: JobOf) -> Any:
-    """Of 4,000 groups, and one of one group, from four files."""
-    words = [f"word {number}" for number in range(4_000)]
+    """Of 12,000 groups, and one of one group, from four files."""
+    words = [f"word {number}" for number in range(12_000)]
     folder = tmp_path / "in"
     folder.mkdir()
     for number in range(4):
-        pq.write_table(pa.table({"word": words[number::4] * 2, "n": range(2_000)}), folder / f"{number}.parquet")
+        pq.write_table(pa.table({"word": words[number::4] * 2, "n": range(6_000)}), folder / f"{number}.parquet")
 
     def build(topology: Topology) -> None:
         spout = FileSpout(str(folder), format="parquet", fields="word string, n long")
@@ -53,11 +54,54 @@ def test_a_result_of_a_large_input_is_staged_by_what_each_part_of_it_has(
     manifest = spark_engine.run(job)
     assert staged(job, manifest) == expected
     many = [file for file in manifest.files if file.state == "many"]
-    assert sum(file.rows for file in many) == 4_000
+    assert sum(file.rows for file in many) == 12_000
     assert (len(many) == 1) is (files == 1)
     assert [columns[0] for columns in jobs] == ["path", "path"], (
         "one job for each state, and no rows of it come as they are"
     )
+
+
+@pytest.fixture
+def takes(spark_engine: SparkEngine, job: Any) -> Iterator[Callable[[str, str], None]]:
+    """Sets what Spark's driver takes, and what the session says about that."""
+    with spark_engine._attached(job) as attached:
+        context = attached.session.sparkContext._jsc.sc().conf()
+        session = attached.session._jsparkSession.sessionState().conf()
+    name = "spark.driver.maxResultSize"
+
+    def set_both(really: str, says: str) -> None:
+        context.set(name, really)
+        session.setConfString(name, says)
+
+    yield set_both
+    context.remove(name)
+    session.unsetConf(name)
+
+
+@pytest.mark.parametrize("says", ["48k", "1g"], ids=["as the session says", "with more than the session says"])
+@pytest.mark.parametrize("small_input_bytes", [64 << 20, 0], ids=["a small input", "a large input"])
+def test_a_driver_that_takes_little_gets_little(
+    spark_engine: SparkEngine,
+    job: Any,
+    takes: Callable[[str, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+    small_input_bytes: int,
+) -> None:
+    expected = staged(job, spark_engine.run(job))
+    monkeypatch.setattr(results, "SMALL_INPUT_BYTES", small_input_bytes)
+    takes("48k", says)
+    manifest = spark_engine.run(job)
+    assert staged(job, manifest) == expected
+    assert len([file for file in manifest.files if file.state == "many"]) == 2, "the workers wrote it"
+
+
+@pytest.mark.parametrize(
+    ("setting", "home_bytes"),
+    [("1g", 32 << 20), ("48m", 24 << 20), ("1MB", 1 << 19), (" 512k ", 1 << 18), ("1000", 500), ("0", 32 << 20)],
+)
+def test_half_of_what_the_driver_takes_may_come_home(setting: str, home_bytes: int) -> None:
+    assert min(results.HOME_BYTES, (results.size_of(setting) or 1 << 40) // 2) == home_bytes
 
 
 def test_a_result_that_the_driver_refuses_is_written_by_the_workers(

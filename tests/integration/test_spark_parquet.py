@@ -347,3 +347,19 @@ def test_a_spout_that_gives_another_dataframe_than_it_declares_is_refused(
     monkeypatch.setattr(FileEmitter, "data_frame", data_frame)
     with pytest.raises(DamagedInputError, match=r"stream 'rows': what the spout gave as a DataFrame .*\(a long\)"):
         spark_engine.run(job)
+
+
+def test_damaged_pages_of_a_file_are_found_by_whoever_reads_them(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+) -> None:
+    """Spark decodes the values of a dictionary after its reader of files is done."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"a": [number % 50 for number in range(3_000)]}), path, compression="none")
+    column, content = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
+    end = column.dictionary_page_offset + column.total_compressed_size
+    content[end - 200 : end] = b"\xff" * 200
+    path.write_bytes(content)
+    job = job_of(transformed(tmp_path, "a long"))
+    assert reader_of(spark_engine, job) == "Spark"
+    with pytest.raises(DamagedInputError, match=r"a\.parquet' cannot be read"):
+        spark_engine.run(job)

@@ -30,6 +30,12 @@ _EXPRESSION_ERRORS = (
     "USER_RAISED_EXCEPTION",
     "INVALID_UTF8_STRING",
 )
+_READ_ERRORS = (
+    "FAILED_READ_FILE",
+    "Encountered error while reading file",
+    "org.apache.parquet.",
+    "org.apache.spark.sql.execution.datasources.parquet.",
+)
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Exception|Error|Throwable)(?:\b.*)?)$", re.MULTILINE)
 
 
@@ -112,9 +118,10 @@ def is_expression_error(error: BaseException) -> bool:
 
 
 def is_read_error(error: BaseException) -> bool:
-    """Did Spark itself fail to read a file? Before Spark 4.0 such an error has no class."""
+    """Did Spark itself fail to read a file? Before Spark 4.0 such an error has no class. Values of damaged Parquet
+    pages fail outside of the file's reader, where a later step decodes them."""
     text = str(error)
-    return "FAILED_READ_FILE" in text or "Encountered error while reading file" in text
+    return any(one in text for one in _READ_ERRORS) and not _MARKER.search(text)
 
 
 def root_cause(text: str) -> str:
@@ -131,6 +138,8 @@ def cure_of(text: str) -> str:
     lowered = text.lower()
     if "outofmemory" in lowered or "java heap space" in lowered:
         return "Give the driver or the executors more memory, or make the batches smaller."
+    if "maxresultsize" in lowered:
+        return "Raise spark.driver.maxResultSize, or make the batches or the number of partitions smaller."
     if "cancel" in lowered:
         return "It was cancelled; run the task again if that was not intended."
     if "session_closed" in lowered or "session_not_found" in lowered or "session_changed" in lowered:

@@ -24,7 +24,7 @@ from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.exchange import Exchanges
 from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed, shares
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
-from airflow_trident.engine.spark.results import plain
+from airflow_trident.engine.spark.results import is_refused, plain
 from airflow_trident.engine.spark.run import told
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
@@ -336,7 +336,7 @@ class GroupRun:
         try:
             table = to_arrow(flow.data.select(*map(self._columns.named, names)))
         except Exception as error:
-            if "maxResultSize" not in str(error):
+            if not is_refused(error):
                 raise
             raise SparkJobError(
                 f"what {len(self._jobs)} transactions together give state {sink.name} is more than the driver takes",

@@ -8,8 +8,9 @@ part is written there. So one job is enough, and the memory that the driver need
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Split
 from airflow_trident.io.arrow import arrow_schema
@@ -23,11 +24,50 @@ SMALL_INPUT_BYTES = 64 << 20
 """Sources of this size in all: a result is collected, which saves a Python pass over it."""
 HOME_BYTES = 32 << 20
 """The parts that come home have at most this size together, as Parquet."""
+_LIMIT = "spark.driver.maxResultSize"
+_SPARKS_OWN = "1g"
+_UNITS = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30, "t": 40, "tb": 40, "p": 50, "pb": 50}
+_SIZE = re.compile(r"\s*(-?\d+)([a-z]*)\s*")
+
+
+def home_bytes(session: Any, most: int = HOME_BYTES) -> int:
+    """How much of a result may come home: `most`, or half of what Spark's driver takes if that is less. The other half
+    is for what Spark itself sends with each task's result.
+    """
+    limit = size_of(str(session.conf.get(_LIMIT, _SPARKS_OWN)))
+    return most if limit is None else min(most, limit // 2)
+
+
+def size_of(setting: str) -> int | None:
+    """The bytes of a size as Spark writes it: ``"512m"``; None: no limit, or it is no size."""
+    found = _SIZE.fullmatch(setting.lower())
+    if found is None or found[2] not in _UNITS or int(found[1]) <= 0:
+        return None
+    return int(found[1]) << _UNITS[found[2]]
+
+
+def is_refused(error: Exception) -> bool:
+    """Was a result larger than Spark's driver takes?"""
+    return "maxResultSize" in str(error)
 
 
 def known_bytes(splits: Iterable[Split]) -> int:
     """The size of a batch, without splits of unknown size."""
     return sum(split.size_bytes or 0 for split in splits)
+
+
+def parts_of(written: Callable[[int], pa.Table], state: str, kept_bytes: int) -> list[StagedFile]:
+    """The parts that the workers wrote, and those that came home as rows.
+
+    :param written: runs the job; its argument: a part of at most so many bytes comes home.
+    """
+    try:
+        parts = written(kept_bytes)
+    except Exception as error:
+        if not kept_bytes or not is_refused(error):
+            raise
+        parts = written(0)  # there are more partitions than were expected
+    return [StagedFile(state=state, **row) for row in parts.to_pylist()]
 
 
 def came_home(parts: Sequence[StagedFile]) -> tuple[pa.Table | None, list[StagedFile]]:

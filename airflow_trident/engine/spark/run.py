@@ -340,16 +340,16 @@ class PlanRun:
 
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Workers write raw rows; who writes aggregates says :mod:`airflow_trident.engine.spark.results`."""
-        most, share = self._job.chunk_bytes, max(flow.partitions, 1)
         if not sink.aggregates:
-            return self._write_parts(sink, flow, kept_bytes=min(most, _MOST_KEPT * most // share))
+            most = self._job.chunk_bytes
+            return self._write_parts(sink, flow, together=_MOST_KEPT * most, each=most)
         if self._read_bytes <= results.SMALL_INPUT_BYTES:
             try:
                 return [self._write(sink, to_arrow(self._frame(flow)))]
             except Exception as error:
-                if "maxResultSize" not in str(error):
+                if not results.is_refused(error):
                     raise
-        parts = self._write_parts(sink, flow, kept_bytes=results.HOME_BYTES // share)
+        parts = self._write_parts(sink, flow, together=results.HOME_BYTES, each=results.HOME_BYTES)
         rows, files = results.came_home(parts)
         return files if rows is None else [*files, self._write(sink, rows)]
 
@@ -357,9 +357,11 @@ class PlanRun:
         area = StagingArea(self._job.staging_root)
         return area.write(self._job.slot, sink.name, results.plain(rows, sink.schema), kept_bytes=self._job.chunk_bytes)
 
-    def _write_parts(self, sink: SinkNode, flow: Flow, *, kept_bytes: int) -> list[StagedFile]:
-        parts = to_arrow(self._parts(sink, flow, kept_bytes)).to_pylist()
-        return [StagedFile(state=sink.name, **row) for row in parts]
+    def _write_parts(self, sink: SinkNode, flow: Flow, *, together: int, each: int) -> list[StagedFile]:
+        """:param together, each: at most so many bytes of all parts, and of one, come home as rows."""
+        room = results.home_bytes(self._attached.session, together) if together else 0
+        kept = min(each, room // max(flow.partitions, 1))
+        return results.parts_of(lambda kept: to_arrow(self._parts(sink, flow, kept)), sink.name, kept)
 
     def _parts(self, sink: SinkNode, flow: Flow, kept_bytes: int) -> DataFrame:
         write = WriteParts(
