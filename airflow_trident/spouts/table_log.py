@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -76,7 +76,8 @@ class Span:
 
     `snapshot`: the version that stands for all files that the table had then. `skipped`: versions in between that were
     left out. `ids`: only for a format with ids: the id of the version directly before `begin` (or of the one that
-    `begin` is in the middle of), and the same for `end`.
+    `begin` is in the middle of), and the same for `end`. `bytes`: of all its files together; None: an older version of
+    the package wrote it.
     """
 
     table_id: str
@@ -85,6 +86,7 @@ class Span:
     snapshot: int | None = None
     skipped: tuple[int, ...] = ()
     ids: tuple[int | None, int | None] | None = None
+    bytes: int | None = None
 
     def to_json(self) -> Json:
         known: dict[str, Json] = {
@@ -94,7 +96,11 @@ class Span:
             "snapshot": self.snapshot,
             "skipped": list(self.skipped),
         }
-        return known if self.ids is None else {**known, "ids": list(self.ids)}
+        if self.ids is not None:
+            known["ids"] = list(self.ids)
+        if self.bytes is not None:
+            known["bytes"] = self.bytes
+        return known
 
     @classmethod
     def of(cls, metadata: Json, spout: str, *, with_ids: bool = False) -> Span:
@@ -119,6 +125,7 @@ class Span:
                 snapshot=known["snapshot"],
                 skipped=tuple(known["skipped"]),
                 ids=ids,
+                bytes=None if known.get("bytes") is None else int(known["bytes"]),
             )
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise not_metadata_of(spout) from error
@@ -230,6 +237,11 @@ class VersionsCoordinator(Coordinator):
         pins = before is None and self.reading.start is Start.LATEST
         return span.to_json() if files or quiet or pins else None
 
+    def size_bytes(self, metadata: Json) -> int | None:
+        with suppress(SourceChangedError):  # of another spout, which is an error when it is read
+            return self.decode(metadata).bytes
+        return None
+
     def lag(self, position: Json) -> Lag | None:
         if position is None:
             return None
@@ -253,12 +265,12 @@ class VersionsCoordinator(Coordinator):
     def _next(self, log: TableLog, before: Span) -> tuple[Span, int]:
         """The span of the next batch, with as many files as the limits allow, and the number of these files."""
         begin, id_before = before.end, None if before.ids is None else before.ids[1]
-        files, size_bytes, rows = 0, 0, 0
+        files, taken, rows = 0, 0, 0
         skipped, at = list[int](), id_before
 
         def span(end: tuple[int, int]) -> Span:
             ids = (id_before, at) if log.has_ids else None
-            return replace(before, begin=begin, end=end, skipped=tuple(skipped), ids=ids)
+            return replace(before, begin=begin, end=end, skipped=tuple(skipped), ids=ids, bytes=taken)
 
         end = begin
         for version in log.versions(begin[0], before.snapshot):
@@ -268,11 +280,11 @@ class VersionsCoordinator(Coordinator):
                 continue
             first = begin[1] if version.number == begin[0] else 0
             for number, file in enumerate(version.added[first:], first):
-                size_bytes, rows = size_bytes + file.bytes, rows + (file.rows or 0)
-                if files and not self.reading.limits.allow(files + 1, size_bytes, rows):
+                rows += file.rows or 0
+                if files and not self.reading.limits.allow(files + 1, taken + file.bytes, rows):
                     at = version.id if number else at
                     return span((version.number, number)), files
-                files += 1
+                files, taken = files + 1, taken + file.bytes
             end, at = (version.number + 1, 0), version.id
         return span(end), files
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.parquet import parquet_file
+from airflow_trident.io.parquet import damage_as_arrow_error, parquet_file
 from airflow_trident.spouts.files.columns import fitted, from_text
 from airflow_trident.types import Schema, names_of
 
@@ -21,12 +21,14 @@ def rows_of_file(file: Any, row_schema: Schema, partition: Mapping[str, Any]) ->
 
     :param file: an open file; it stays open.
     :param partition: values of columns, as text, that the file does not contain; an empty one is null.
-    :raises pyarrow.ArrowException, OSError: it cannot be read as these columns.
+    :raises pyarrow.ArrowException: it cannot be read as these columns, or it is damaged.
+    :raises OSError: the storage does not give it.
     """
-    parquet = parquet_file(file)
-    columns = [name for name in names_of(row_schema) if name in parquet.schema_arrow.names]
-    for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
-        yield _fitted_rows(batch, row_schema, partition)
+    with damage_as_arrow_error(file):
+        parquet = parquet_file(file)
+        columns = [name for name in names_of(row_schema) if name in parquet.schema_arrow.names]
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
+            yield _fitted_rows(batch, row_schema, partition)
 
 
 def _fitted_rows(batch: pa.RecordBatch, row_schema: Schema, partition: Mapping[str, Any]) -> pa.RecordBatch:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import FixedBatchSpout, MemoryLedger, MemoryState, ParquetTable, TableSpout, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, DamagedInputError
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts.table_rows import rows_of_file
+from airflow_trident.types import parse_declared
+from tests.contracts.test_spouts import metadata_of_all, rows_of
 from tests.fixtures.table import TABLES
 
 
@@ -42,3 +49,80 @@ def test_it_is_the_spout_of_the_format(tmp_path: Path) -> None:
     assert TableSpout(table, fields="word string").describe() == f"DeltaSpout({tmp_path}/sales)"
     with pytest.raises(ConfigurationError, match="max_files"):
         TableSpout(table, fields="word string", max_files=0)
+
+
+def damage(path: Path) -> None:
+    """The pages of its columns; the footer stays as it is."""
+    footer, content = pq.read_metadata(path).row_group(0), bytearray(path.read_bytes())
+    for place in range(footer.num_columns):
+        column = footer.column(place)
+        begin = column.dictionary_page_offset or column.data_page_offset
+        content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    path.unlink()  # else the staged file is changed, too
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_file_with_damaged_pages_is_damaged_and_no_storage_that_does_not_answer(tmp_path: Path, kind: str) -> None:
+    table = TABLES[kind](tmp_path)
+    table.opened().close()
+    table.append()
+    spout = TableSpout(table.spec.factory, fields="word string, n long")
+    metadata = spout.coordinator().initialize_transaction(1, None)
+    assert rows_of(spout, metadata) == [("other", 0)]
+    (path,) = tmp_path.rglob("*.parquet")
+    damage(path)
+    with pytest.raises(DamagedInputError, match=rf"{path.name}.* cannot be read as"):
+        rows_of(spout, metadata)
+
+
+class Silent(io.BytesIO):
+    """A file whose storage answers `answers` times."""
+
+    answers = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.answers -= 1
+        if self.answers < 0:
+            raise OSError("no answer")
+        return super().read(size)
+
+
+def read_with(file: Silent, answers: int) -> type[Exception] | None:
+    """The error, if there is one."""
+    file.answers = answers
+    file.seek(0)
+    try:
+        list(rows_of_file(file, parse_declared("n long"), {}))
+    except (OSError, pa.ArrowException) as error:
+        return type(error)
+    return None
+
+
+def test_a_storage_that_does_not_answer_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"n": [1, 2]}), path)
+    sound = Silent(path.read_bytes())
+    damage(path)
+    damaged = Silent(path.read_bytes())
+    assert {read_with(sound, answers) for answers in range(20)} == {OSError, None}
+    assert {read_with(damaged, answers) for answers in range(20)} == {OSError, pa.ArrowInvalid}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_drain_knows_how_large_a_batch_is_but_for_what_an_older_package_recorded(tmp_path: Path, kind: str) -> None:
+    table = TABLES[kind](tmp_path)
+    table.opened().close()
+    for word in ("a", "b", "c"):
+        table.append(word)
+    spout = TableSpout(table.spec.factory, fields="word string, n long", max_files=2)
+    coordinator, emitter = spout.coordinator(), spout.emitter()
+    two, one = metadata_of_all(spout)
+    sizes = [sum(split.size_bytes or 0 for split in emitter.splits(metadata)) for metadata in (two, one)]
+    assert [coordinator.size_bytes(metadata) for metadata in (two, one)] == sizes
+    assert sizes[0] > sizes[1] > 0
+    older: Any = {name: value for name, value in two.items() if name != "bytes"}
+    assert coordinator.size_bytes(older) is None
+    assert emitter.splits(older) == emitter.splits(two)
+    assert coordinator.initialize_transaction(2, older) == one
+    assert coordinator.size_bytes({"files": []}) is None, "of another spout: an error when it is read"

@@ -13,6 +13,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace
+from airflow_trident.io.parquet import damage_as_arrow_error
 from airflow_trident.spouts.files.columns import fitted
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
 from airflow_trident.spouts.table_log import (
@@ -149,7 +150,11 @@ class IcebergEmitter(Emitter):
         wanted = metadata.schema().select(*names_of(self.row_schema))
         scan = reading.ArrowScan(metadata, io, wanted, expressions.AlwaysTrue())
         task: Any = require_extra("pyiceberg.table", EXTRA).FileScanTask(file)
-        yield from scan.to_record_batches([task])
+        try:
+            yield from scan.to_record_batches([task])
+        except OSError:
+            with io.new_input(body["path"]).open() as opened, damage_as_arrow_error(opened):
+                raise
 
     def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
