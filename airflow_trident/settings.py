@@ -14,7 +14,6 @@ from airflow_trident.io.object_stores import is_object_uri, require_place
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
-from airflow_trident.staging.storage import absolute_root
 
 SECTION = "trident"
 
@@ -168,6 +167,8 @@ def staging_root(given: str | None = None) -> str:
     """
     configured = given or text(STAGING_DIR)
     if configured:
+        from airflow_trident.staging.storage import absolute_root
+
         return absolute_root(require_place("staging_dir", configured))
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
     return os.path.join(os.path.abspath(home), "trident", "staging")

@@ -13,8 +13,8 @@ from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.operators.emitter import TridentEmitterOperator
+from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import parse_group
-from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.sensors.turn import TridentTurnSensor
 from airflow_trident.tasks.engines import EngineKind
 

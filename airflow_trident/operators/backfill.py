@@ -11,7 +11,6 @@ from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, is_known, owner, parse_txid
 from airflow_trident.operators.engine_operator import EngineOperator
-from airflow_trident.runtime.backfill import Backfill, Backfilled, BackfillOutcome, Selection
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.tasks import asset_events
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.ledger.base import Ledger
+    from airflow_trident.runtime.backfill import Backfilled, Selection
     from airflow_trident.topology.topology import Topology
 
 
@@ -74,6 +74,8 @@ class TridentBackfillOperator(EngineOperator):
 
     def replay(self, ledger: Ledger, context: Context) -> list[int]:
         """The txids that were committed; the docstring of the class says when the task skips or fails."""
+        from airflow_trident.runtime.backfill import Backfill
+
         asset_events.begin(self.topology, ledger)
         results = Backfill(
             ledger=ledger,
@@ -91,6 +93,8 @@ class TridentBackfillOperator(EngineOperator):
         return self._outcome(results)
 
     def _selection(self) -> Selection:
+        from airflow_trident.runtime.backfill import Selection
+
         txid, first, last = (_optional(value) for value in (self.txid, self.first, self.last))
         if txid is not None:
             return Selection(first=txid, last=txid)
@@ -99,6 +103,8 @@ class TridentBackfillOperator(EngineOperator):
         return Selection(first=first, last=last)
 
     def _outcome(self, results: list[Backfilled]) -> list[int]:
+        from airflow_trident.runtime.backfill import BackfillOutcome
+
         if not results:
             raise AirflowSkipException(
                 f"topology {self.topology_name} has no unfinished transaction: nothing to replay."

@@ -18,10 +18,7 @@ from airflow_trident.operators.base import (
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.drains.process_many import known_records
-from airflow_trident.runtime.phases import OnFailure, process
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.protocol.records import LedgerView, TxRecord
+    from airflow_trident.runtime.commit import Committer
     from airflow_trident.topology.topology import Topology
 
 
@@ -98,6 +96,8 @@ class TridentCommitterOperator(EngineOperator):
 
     def _commit_all(self, context: Context, ledger: Ledger, txids: Sequence[int]) -> list[int]:
         """The committed txids: all that are not SKIPPED. :raises BlockedError: one cannot be committed now."""
+        from airflow_trident.runtime.drains.process_many import known_records
+
         while left := [one for one in known_records(ledger, txids) if not one.status.lets_others_pass]:
             self._commit(context, ledger, left[0].txid)
         passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
@@ -158,6 +158,8 @@ class TridentCommitterOperator(EngineOperator):
 
     def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> bool:
         """Process the task's own transaction if its emitter has left it unprocessed. Returns whether it has."""
+        from airflow_trident.runtime.phases import process
+
         txid, answers = record.txid, ask(record)
         left = answers is not None and left_to_committer(record, answers)
         if left:
@@ -178,6 +180,8 @@ class TridentCommitterOperator(EngineOperator):
         )
 
     def _committer(self, context: Context, ledger: Ledger, takes_up: Callable[[TxRecord], bool]) -> Committer:
+        from airflow_trident.runtime.commit import Committer
+
         def engine() -> Engine:
             return self.open_engine(context)
 

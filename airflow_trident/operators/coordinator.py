@@ -10,7 +10,6 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTas
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NothingNew
 from airflow_trident.operators.base import (
     COORDINATE,
@@ -25,12 +24,7 @@ from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.coordinators import OpenCoordinators
-from airflow_trident.runtime.drains.drain_passes import named
-from airflow_trident.runtime.group_phases import coordinate_many
-from airflow_trident.runtime.outcomes import tell, tell_plan
-from airflow_trident.runtime.phases import OnFailure
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.waiting import Look, blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
@@ -38,6 +32,7 @@ from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_trident.ledger.base import Ledger
     from airflow_trident.topology.topology import Topology
 
 
@@ -86,6 +81,8 @@ class TridentCoordinatorOperator(TridentOperator):
         self.allow_backfill_runs = allow_backfill_runs
 
     def execute(self, context: Context) -> int | list[int]:
+        from airflow_trident.runtime.outcomes import tell, tell_plan
+
         for note in self.topology.compile().notes:
             self.log.warning("%s", note)
         with airflow_outcome(), self.open_ledger() as ledger:
@@ -121,6 +118,9 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginManyResult]:
         """The transactions of this run, with those that began now, and the reason why there are no more."""
+        from airflow_trident.runtime.coordinators import OpenCoordinators
+        from airflow_trident.runtime.group_phases import coordinate_many
+
         claims, txids = list(self._claims(context)), list[int]()
         result: BeginManyResult = ()
         with OpenCoordinators(self.topology) as coordinators:
@@ -189,6 +189,8 @@ class TridentCoordinatorOperator(TridentOperator):
 
         :raises BlockedError: it will never pass.
         """
+        from airflow_trident.runtime.outcomes import tell
+
         self.log.info(
             "%d transactions of topology %s are uncommitted, as many as may be", full.pending, self.topology_name
         )
@@ -262,6 +264,8 @@ class TridentCoordinatorOperator(TridentOperator):
         ]
 
     def _log_begun(self, found: Sequence[Begun]) -> None:
+        from airflow_trident.runtime.drains.drain_passes import named
+
         new = [begun.record for begun in found if begun.new and begun.record is not None]
         if new:
             streams = ", ".join(dict.fromkeys(stream for record in new for stream in record.metadata))

@@ -20,19 +20,18 @@ from airflow_trident.operators.base import (
     owner,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, require_groups
-from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import recall, remember
-from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain, is_submitted
-from airflow_trident.triggers.driver import TridentDriverTrigger
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.ledger.workers import Worker
+    from airflow_trident.runtime.drains.drain import DrainResult
+    from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
     from airflow_trident.topology.topology import Topology
 
 
@@ -128,6 +127,8 @@ class TridentDrainOperator(EngineOperator):
 
     def _is_submitted(self) -> bool:
         """Is the whole drain submitted as an application? Otherwise this task drains."""
+        from airflow_trident.tasks.submitted_drain import is_submitted
+
         return is_submitted(self.engine, self.spark_conn_id)
 
     def _done(self, context: Context, result: DrainResult) -> list[int]:
@@ -154,6 +155,8 @@ class TridentDrainOperator(EngineOperator):
             return asset_events.bring(self, self.topology, ledger, context, owner(context))
 
     def _drain(self, context: Context) -> DrainResult:
+        from airflow_trident.runtime.drains.drain import Drain
+
         def progress(line: str) -> None:
             self.note_ui(context)
             self.log.info("%s", line)
@@ -182,6 +185,9 @@ class TridentDrainOperator(EngineOperator):
 
         :param resumed: this very try submitted it.
         """
+        from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
+        from airflow_trident.triggers.driver import TridentDriverTrigger
+
         drain = self._submitted = SubmittedDrain(
             topology=self.topology,
             conn_id=str(self.spark_conn_id),

@@ -23,10 +23,8 @@ from airflow_trident.operators.base import (
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains.limits import parse_group, require_groups
-from airflow_trident.runtime.drains.process_many import first_to_raise, known_records, process_many
-from airflow_trident.runtime.phases import Attempts, OnFailure, ProcessOutcome, ProcessResult, note_failure, process
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import EMIT
 
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.protocol.records import TxRecord
+    from airflow_trident.runtime.phases import Attempts, ProcessResult
     from airflow_trident.topology.topology import Topology
 
 
@@ -88,6 +87,8 @@ class TridentEmitterOperator(EngineOperator):
         return txid
 
     def _process(self, context: Context, ledger: Ledger, txid: int) -> ProcessResult:
+        from airflow_trident.runtime.phases import ProcessOutcome, ProcessResult, process
+
         attempts = self.attempts(context, last_try=is_last_try(context))
 
         def progress(line: str) -> None:
@@ -129,6 +130,8 @@ class TridentEmitterOperator(EngineOperator):
 
     def _process_all(self, context: Context, ledger: Ledger, txids: Sequence[int], group: int | str) -> int:
         """:raises TridentError: of the first transaction that failed and blocks others. The others are processed."""
+        from airflow_trident.runtime.drains.process_many import first_to_raise, known_records, process_many
+
         attempts = self.attempts(context, last_try=is_last_try(context))
         rows_read, failures, skipped = 0, dict[int, Exception](), dict[int, Exception]()
         try:
@@ -183,6 +186,8 @@ class TridentEmitterOperator(EngineOperator):
         return (record.claim.dag_id, record.claim.run_id) != (ti.dag_id, ti.run_id)
 
     def _story(self, result: ProcessResult, took_s: float) -> str:
+        from airflow_trident.runtime.phases import ProcessOutcome
+
         what = f"transaction {result.txid} of topology {self.topology_name}"
         if result.outcome is not ProcessOutcome.PROCESSED or result.staged is None:
             return f"{what}: {result.outcome}, nothing to process"
@@ -196,6 +201,8 @@ class TridentEmitterOperator(EngineOperator):
 
 def _note_timeout(ledger: Ledger, records: Sequence[TxRecord], error: AirflowTaskTimeout, attempts: Attempts) -> None:
     """Record the timeout. AirflowTaskTimeout is no Exception in Airflow 3, so no code below has recorded it."""
+    from airflow_trident.runtime.phases import note_failure
+
     failure = TimeoutError(f"execution_timeout of the task: {error}")
     for record in records:
         if record.owner == attempts.owner and record.status is Status.PROCESSING:

@@ -13,13 +13,14 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.object_stores import require_place_unless_template
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.operators.base import TridentOperator, owner
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.tasks.engines import EngineKind, make_engine
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.engine.base import Engine
+    from airflow_trident.runtime.phases import Attempts
     from airflow_trident.topology.topology import Topology
 
 CANCEL_LIMIT_S = 3.0
@@ -116,6 +117,8 @@ class EngineOperator(TridentOperator):
 
     def attempts(self, context: Context, *, last_try: bool = False) -> Attempts:
         """How this task makes attempts, and what happens to a transaction whose last attempt fails."""
+        from airflow_trident.runtime.phases import Attempts
+
         return Attempts(
             owner=owner(context),
             last_try=last_try,

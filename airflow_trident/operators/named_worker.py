@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import DrainLimits
-from airflow_trident.runtime.phases import OnFailure
 from airflow_trident.tasks.engines import make_engine
-from airflow_trident.tasks.named_workers import bolts_run_here, make_worker
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
@@ -93,7 +91,9 @@ class TridentWorkerOperator(EngineOperator):
             self._worker.stop()
 
     def _make(self, context: Context) -> NamedWorker:
+        from airflow_trident.hooks.zookeeper import ZooKeeperHook
         from airflow_trident.runtime.deployed.named_worker import Patience
+        from airflow_trident.tasks.named_workers import bolts_run_here, make_worker
 
         known = {one.name: one for one in self.topologies}
         return make_worker(

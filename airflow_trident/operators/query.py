@@ -9,7 +9,6 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, require_durable
-from airflow_trident.runtime.query import query_texts
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -42,6 +41,8 @@ class TridentQueryOperator(BaseOperator):
         self.query_args = query_args
 
     def execute(self, context: Context) -> list[dict[str, Json]]:
+        from airflow_trident.runtime.query import query_texts
+
         with airflow_outcome():
             result = query_texts(self.topology, self.query, list(self.query_args))
         self.log.info("%s tuples", len(result.rows))

@@ -65,3 +65,12 @@ def move(current: Status, target: Status, *, txid: int) -> Status:
         f"transaction {txid} is {current} and cannot become {target} (allowed: {allowed})",
         "See what the ledger says of it, with `airflow trident ledger list` and `ledger show`.",
     )
+
+
+class OnFailure(StrEnum):
+    """What becomes of a transaction that has no attempts left."""
+
+    BLOCK = "block"
+    """FAILED: later commits wait until a person replays or skips it."""
+    SKIP = "skip"
+    """SKIPPED: later commits pass; it can be backfilled."""

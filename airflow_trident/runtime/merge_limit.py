@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
-from airflow_trident.runtime.staged_batches import needed_whole
-from airflow_trident.staging.manifest import Manifest
+
+if TYPE_CHECKING:
+    from airflow_trident.staging.manifest import Manifest
 
 DEFAULT_MAX_MERGE_ROWS = 10_000_000
 """These are some gigabytes as Python's rows."""
@@ -18,6 +21,8 @@ def require_mergeable(manifest: Manifest, plan: Plan, most: int) -> None:
     :raises ConfigurationError: more rows were staged for a state that takes its batch whole. The error names the
         transaction, unless several were staged together: alone each may be small enough.
     """
+    from airflow_trident.runtime.staged_batches import needed_whole
+
     whole, rows = needed_whole(plan), manifest.rows
     for sink in plan.staged:
         many = rows.get(sink.name, 0)

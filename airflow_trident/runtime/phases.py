@@ -31,7 +31,7 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
@@ -45,15 +45,6 @@ from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 Progress = Callable[[str], None]
-
-
-class OnFailure(StrEnum):
-    """What becomes of a transaction that has no attempts left."""
-
-    BLOCK = "block"
-    """FAILED: later commits wait until a person replays or skips it."""
-    SKIP = "skip"
-    """SKIPPED: later commits pass; it can be backfilled."""
 
 
 # ---- coordinate ------------------------------------------------------------------------------------------------

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.errors import BlockedError
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.base import Ledger
 
 T = TypeVar("T")
 E = TypeVar("E")

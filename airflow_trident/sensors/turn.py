@@ -23,7 +23,7 @@ from airflow_trident.operators.base import (
 )
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.runtime.phases import OnFailure, unknown_transaction
+from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER
 from airflow_trident.tasks.liveness import ask_airflow
@@ -154,6 +154,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             if isinstance(verdict, Blocked):
                 raise blocked(self.topology_name, verdict)
             if isinstance(verdict, Unknown):
+                from airflow_trident.runtime.phases import unknown_transaction
+
                 raise unknown_transaction(self.topology_name, verdict)
             if isinstance(verdict, Wait):
                 self.log.info("%s goes on waiting without a worker slot", what)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import Asset
 
 from airflow_trident.errors import ConfigurationError, UnknownTopologyError
-from airflow_trident.ledger.announcements import announce, announced_events, begin_events, settle
 from airflow_trident.protocol.announcements import AnnouncedEvents, Announcement
 from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -71,6 +70,8 @@ def partition_key(topology: str, txid: int) -> str:
 def begin(topology: Topology, ledger: Ledger) -> None:
     """Called before the task commits: from now on each commit needs an event."""
     if topology.asset:
+        from airflow_trident.ledger.announcements import begin_events
+
         try:
             begin_events(ledger)
         except UnknownTopologyError:
@@ -85,6 +86,8 @@ def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Conte
     :param by: the task.
     :returns: the transactions whose events the task brings.
     """
+    from airflow_trident.ledger.announcements import announce, announced_events, settle
+
     asset = asset_of(topology)
     if asset is None:
         return NO_TXIDS

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.errors import FencedError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit import is_left_to_its_committer
 from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.waits import Abandoned
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.base import Ledger
 
 _log = logging.getLogger(__name__)
 
@@ -238,6 +238,8 @@ def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
 
 def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
     """A begun commit that the next sweep takes over, no matter what Airflow says about its task."""
+    from airflow_trident.runtime.commit import is_left_to_its_committer
+
     if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
         return None
     return Abandoned(record.txid, f"{record.owner or 'who began its commit'} is not connected to the ledger any more")
@@ -245,6 +247,8 @@ def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
 
 def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
     """The transaction that all others wait for, unless the owner in its record is connected to the ledger."""
+    from airflow_trident.ledger.workers import is_alive
+
     view = ledger.view(0)
     lowest = lowest_uncommitted(view, view.next_txid)
     record = None if lowest is None else ledger.view(lowest).tx

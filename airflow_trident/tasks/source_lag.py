@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from airflow_trident.errors import UnknownTopologyError
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.base import Ledger
 
 
 def last_position(ledger: Ledger) -> tuple[int, dict[str, Json] | None]:

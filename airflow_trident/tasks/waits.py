@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
     Blocked,
@@ -24,6 +23,9 @@ from airflow_trident.protocol.decide import (
 from airflow_trident.protocol.records import LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import Look, wait_while_undecided
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.base import Ledger
 
 
 class Until(StrEnum):

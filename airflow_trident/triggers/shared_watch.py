@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
-from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import LedgerView
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.znode_ledger import ZNodeLedger
+    from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
 T = TypeVar("T")
 
@@ -74,6 +75,8 @@ class Hub:
     """The shared client. Get it from :func:`shared_hub`."""
 
     def __init__(self, settings: ZooKeeperSettings, root: str) -> None:
+        from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
+
         self._root = root
         self._waiters = _Waiters()
         self._znodes = ZooKeeperZNodes(settings, on_change=self._waiters.wake)
@@ -90,6 +93,8 @@ class Hub:
 
         :param incarnation: the incarnation that the wait is for, if known.
         """
+        from airflow_trident.ledger.znode_ledger import ZNodeLedger
+
         return SharedLedger(self, ZNodeLedger(self._znodes, topology, self._root, incarnation=incarnation))
 
     async def call(self, action: Callable[[], T]) -> T:

@@ -15,10 +15,9 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Owner
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.milestones import Milestone
-from airflow_trident.runtime.phases import OnFailure
 from tests.fixtures.runtime import ALL, World
 from tools.kills import VARIABLE, install
 

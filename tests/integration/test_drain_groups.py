@@ -19,11 +19,11 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.verbs import begin, group_steps
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains import group_size
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import DrainLimits
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Manifest
 
 Group = tuple[int, ...]

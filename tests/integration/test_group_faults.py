@@ -17,11 +17,11 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.milestones import Milestone
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.grouped_words import OF_GROUPS, GroupedWords
 

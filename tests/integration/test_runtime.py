@@ -27,11 +27,11 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wait
 from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.dry_replay import dry_replay
-from airflow_trident.runtime.phases import OnFailure, coordinate
+from airflow_trident.runtime.phases import coordinate
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, WORDS, World, copy_of
 

@@ -22,13 +22,13 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import MOST_TOGETHER, Committer
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
-from airflow_trident.runtime.phases import Attempts, OnFailure
+from airflow_trident.runtime.phases import Attempts
 from airflow_trident.types import Json
 from tests.simulation.group_jobs import GROUP_JOBS
 from tests.simulation.kinds import Kind
