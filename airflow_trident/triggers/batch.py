@@ -5,24 +5,43 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.liveness import ask, left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
 from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
-from airflow_trident.triggers.shared_watch import Hub
+from airflow_trident.triggers.shared_watch import Hub, SharedLedger
 from airflow_trident.triggers.trident_trigger import TridentTrigger
 
 
-class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
-    """For an ``AssetWatcher``: sends an event when a stream has data that no transaction covers yet. All such triggers
-    in a process, and those that wait for a turn, share one ZooKeeper session.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A stream with data after transaction `after`, or a transaction that is `left`, and why."""
 
-    An event is only a hint. It is sent once for each transaction that can begin, and again after `again_s` if no
-    transaction began. A triggerer that restarts may send it twice; the second run then begins nothing and is skipped.
+    after: int
+    stream: str | None = None
+    left: int = 0
+    why: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        if self.stream is not None:
+            return f"stream {self.stream} has data after transaction {self.after}"
+        return f"transaction {self.left} waits to be committed, and {self.why}"
+
+
+class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
+    """For an ``AssetWatcher``: sends an event when a stream has data that no transaction covers yet, or when a
+    transaction is staged, or lost its batch, and nobody is left to commit it: the run does that. All such triggers in a
+    process, and those that wait for a turn, share one ZooKeeper session.
+
+    An event is only a hint. It is sent once for each transaction that can begin or is left, and again after `again_s`
+    if nothing came of it. Its `stream` is None for one that is left. A triggerer that restarts may send it twice; the
+    second run then begins nothing and is skipped.
 
     :param topology: name of the topology.
     :param place: the topology's code, as the triggerer finds it: ``module:attribute``, or
@@ -58,28 +77,42 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         install_resolver()
-        told, told_s = -1, 0.0
+        told, told_s = _Found(after=-1), 0.0
         async with self.hub() as hub:
             while True:
-                last, stream = await self._look(hub)
-                if stream and (last != told or time.monotonic() - told_s >= self.again_s):
-                    told, told_s = last, time.monotonic()
-                    self.log.info("stream %s of topology %s has data after transaction %d", stream, self.topology, last)
-                    yield TriggerEvent({"topology": self.topology, "after": last, "stream": stream})
+                found = await self._look(hub)
+                if found is not None and (found != told or time.monotonic() - told_s >= self.again_s):
+                    told, told_s = found, time.monotonic()
+                    self.log.info("topology %s: %s", self.topology, found)
+                    yield TriggerEvent({"topology": self.topology, "after": found.after, "stream": found.stream})
                 await asyncio.sleep(self.poll_s)
 
-    async def _look(self, hub: Hub) -> tuple[int, str | None]:
-        """The last transaction, and a stream with data after it. An error is logged and the next look asks again:
-        Airflow never restarts an event trigger that has ended."""
+    async def _look(self, hub: Hub) -> _Found | None:
+        """What a run could begin with. Any error, also one of a spout's own code, is logged and the next look asks
+        again: an error that ended the trigger would end all runs, or with a trigger that Airflow starts anew the memory
+        of what was told."""
         try:
             topology = await asyncio.to_thread(self._topology)
-            last, position = await hub.ledger(self.topology).call(last_position)
-            if position is None:
-                return last, None
-            return last, await asyncio.to_thread(first_ready, topology, position)
+            ledger = hub.ledger(self.topology)
+            last, position = await ledger.call(last_position)
+            stream = await asyncio.to_thread(first_ready, topology, position) if position is not None else None
+            if stream is not None or not last:
+                return _Found(after=last, stream=stream) if stream is not None else None
+            return await self._left(ledger, last)
         except TridentError as error:
             self.log.warning("topology %s: %s", self.topology, error)
-            return 0, None
+        except Exception:
+            self.log.exception("topology %s: the look for a batch has failed; the next one comes", self.topology)
+        return None
+
+    async def _left(self, ledger: SharedLedger, last: int) -> _Found | None:
+        """A transaction that is staged, or lost its batch, if nobody is left to commit it."""
+        record = await ledger.call(lowest_left_alone)
+        if record is None:
+            return None
+        answers = await asyncio.to_thread(ask, record)
+        left = await ledger.call(lambda here: left_to_anybody(here, record, answers, None))
+        return None if left is None else _Found(after=last, left=left.by, why=left.why)
 
     def _topology(self) -> Topology:
         if self._found is None:
