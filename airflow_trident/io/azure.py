@@ -11,29 +11,38 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_service import Address, ObjectService, certificates, mapping
 
-if TYPE_CHECKING:
-    import pyarrow.fs as pafs
-
 _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
 _ACCOUNT_HOST = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.([a-z0-9-]+(?:\.[a-z0-9-]+)+)\Z")
+_EMULATOR = {
+    "account_name": "devstoreaccount1",
+    "endpoint": "http://127.0.0.1:10000/devstoreaccount1",
+    "credential_type": "access_key",
+    "account_key": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+}
+"""Of every emulator, and public: all of it is set, so that nothing of the environment is mixed in."""
 _ACCOUNT_URL = "https://<account>.blob.core.windows.net"
 _KEY = (
     "See the key of the connection (its password) or of AZURE_STORAGE_ACCOUNT_KEY, or the SAS token and how long it is "
     "valid, and the clock of this machine."
 )
-_SAS = "Give the connection a SAS token that is valid now (extra sas_token), and run the task again."
+_SAS = (
+    "Give the connection a SAS token that is valid now (extra sas_token), or set the clock of this machine, and run "
+    "the task again."
+)
 _CLOCK = "Set the clock of this machine."
 _TOKEN = "See client id, secret and tenant of the connection, or the identity of this machine."
 _NETWORK = (
     "Let the account's firewall take requests of this machine, or give this user the right to {rights} blobs there."
 )
+_REFUSED_TOKEN = re.compile(r"performing token request.*status code: 40[013]", re.DOTALL)
+"""Microsoft Entra refuses the client or the identity, for instance because its secret has expired."""
 _CURES = {
     "ContainerNotFound": "Make the container, or name one that is there.",
     "ContainerBeingDeleted": "Name another container, or make it anew when it is gone.",
@@ -46,6 +55,10 @@ _CURES = {
     "NoAuthenticationInformation": "Name a connection of type wasb, or set AZURE_STORAGE_ACCOUNT_KEY.",
     "PublicAccessNotPermitted": "Name a connection of type wasb, or set AZURE_STORAGE_ACCOUNT_KEY.",
     "BlobImmutableDueToPolicy": "Name a container without a policy that keeps blobs: what is old is deleted.",
+    "BlobArchived": "Move the blob to an online tier (hot, cool or cold), and run the task again.",
+    "BlobBeingRehydrated": "Wait until the blob is in an online tier, and run the task again.",
+    "LeaseIdMissing": "Break the lease on the blob, or name another container: what is old is deleted.",
+    "OutOfRangeInput": "Write a shorter prefix: a name has 1,024 characters at most.",
     "AuthorizationFailure": _NETWORK,
     "AuthorizationProtocolMismatch": "The SAS token allows https only: give the account's URL so.",
     "AuthorizationSourceIPMismatch": "The SAS token allows other addresses only: get one for those of the workers.",
@@ -70,13 +83,6 @@ _DETAILS = {
 _NOT_FOLLOWED = ("proxies", "connection_cert", "account_host", "workload_identity_client_id")
 _CLIENT = {"connection_timeout": "connect_timeout", "read_timeout": "read_timeout", "retry_total": "max_retries"}
 """Extra of a connection, as Azure's own client names it -> name here."""
-_OF_ARROW = ("account_key", "tenant_id", "client_id", "client_secret")
-_VARIABLES = {
-    "account_name": "AZURE_STORAGE_ACCOUNT_NAME",
-    "account_key": "AZURE_STORAGE_ACCOUNT_KEY",
-    "sas_key": "AZURE_STORAGE_SAS_TOKEN",
-}
-"""Setting -> variable; obstore reads them, pyarrow does not."""
 
 
 class _Azure(ObjectService):
@@ -91,6 +97,8 @@ class _Azure(ObjectService):
     conditions = "Use a store with conditional writes (Azure Blob Storage has them), or a folder."
     deletes_at_once = 256
     copies_later = True
+    lists_by_folder = True
+    not_in_names = "\\"
     no_credentials = (
         ("/metadata/identity/oauth2/token",),
         "neither a connection with a key, a SAS token or a client secret, nor AZURE_STORAGE_ACCOUNT_KEY",
@@ -120,7 +128,8 @@ class _Azure(ObjectService):
             return _of_connection_string(found, written)
         settings = _credentials(found)
         url = _account_url(found, settings.pop("endpoint", ""))
-        account = _extra(found, "account_name") or _account_of(url)
+        login = "" if "client_id" in settings else found.login
+        account = _extra(found, "account_name") or _account_of(url, login)
         return {"account_name": account, "endpoint": url, **settings}
 
     def client_of(self, found: Connection) -> dict[str, str]:
@@ -132,6 +141,8 @@ class _Azure(ObjectService):
         return settings.get("endpoint") or variables
 
     def cure_of(self, code: str, rights: str, text: str = "") -> str:
+        if _REFUSED_TOKEN.search(text):
+            return _TOKEN
         if code == "AuthenticationFailed" or "failed to authenticate" in text:  # azurite has another code for it
             return next((cure for part, cure in _DETAILS.items() if part in text), _KEY)
         return self.refused(rights) if code in _RIGHTS else _CURES.get(code, "").format(rights=rights)
@@ -141,23 +152,6 @@ class _Azure(ObjectService):
 
     def store_class(self, module: Any) -> Any:
         return module.AzureStore
-
-    def arrow_files(self, settings: Mapping[str, str]) -> pafs.FileSystem:
-        import pyarrow.fs as pafs
-
-        known = {own: os.environ[name] for own, name in _VARIABLES.items() if name in os.environ} | dict(settings)
-        given = {name: known[name] for name in _OF_ARROW if name in known}
-        if "sas_key" in known:
-            given["sas_token"] = known["sas_key"]
-        endpoint, account = urlsplit(self.endpoint_of(known)), known.get("account_name", "")
-        if endpoint.netloc:
-            host = endpoint.netloc.removeprefix(account)  # with a dot first, the account stands before it
-            given |= {"blob_storage_scheme": endpoint.scheme, "blob_storage_authority": host}
-            given |= {
-                "dfs_storage_scheme": endpoint.scheme,
-                "dfs_storage_authority": host.replace(".blob.", ".dfs.", 1),
-            }
-        return pafs.AzureFileSystem(account, **given)
 
 
 AZURE = _Azure()
@@ -173,11 +167,6 @@ def _credentials(found: Connection) -> dict[str, str]:
     environment's. None at all: the identity of each machine."""
     tenant = _extra(found, "tenant_id")
     if tenant:
-        if not found.host:
-            raise ConfigurationError(
-                f"the connection {found.conn_id!r} has a tenant_id, so that its login is a client; it names no account",
-                f"Write the account's URL as its host: {_ACCOUNT_URL}.",
-            )
         secret = {"credential_type": "client_secret", "client_id": found.login, "client_secret": found.password}
         authority = mapping(found.extra, "client_secret_auth_config").get("authority")
         return {
@@ -201,8 +190,14 @@ def _account_url(found: Connection, of_sas: str) -> str:
     host = of_sas or found.host
     if host and ("." in host or "://" in host):
         port = f":{found.port}" if found.port and "://" not in host else ""
-        return _with_scheme(f"{host.rstrip('/')}{port}")
-    account = _extra(found, "account_name") or found.login
+        return _of_blobs(_with_scheme(f"{host.rstrip('/')}{port}"))
+    account = _extra(found, "account_name")
+    if _extra(found, "tenant_id") and not account:
+        raise ConfigurationError(
+            f"the connection {found.conn_id!r} has a tenant_id, so that its login is a client; it names no account",
+            f"Write the account's URL as its host: {_ACCOUNT_URL}.",
+        )
+    account = account or found.login
     if not account:
         raise ConfigurationError(
             f"the connection {found.conn_id!r} names no account",
@@ -211,20 +206,30 @@ def _account_url(found: Connection, of_sas: str) -> str:
     return f"https://{account}.blob.core.windows.net"
 
 
-def _account_of(url: str) -> str:
-    """First part of the host; for a server of several accounts the path: ``http://127.0.0.1:10000/one``."""
+def _of_blobs(url: str) -> str:
+    """An account's URL at Azure, also of one that was copied with ``.dfs.`` in it or with the path of a container."""
     parts = urlsplit(url)
-    return parts.path.strip("/") or parts.netloc.split(".", 1)[0]
+    found = _ACCOUNT_HOST.match(parts.netloc.lower())
+    return f"{parts.scheme}://{found[1]}.blob.{found[2]}" if found else url
+
+
+def _account_of(url: str, login: str = "") -> str:
+    """First part of a host at Azure; for a server of several accounts the path: ``http://127.0.0.1:10000/one``."""
+    parts = urlsplit(url)
+    at_azure = _ACCOUNT_HOST.match(parts.netloc)
+    return at_azure[1] if at_azure else parts.path.strip("/") or login or parts.netloc.split(".", 1)[0]
 
 
 def _of_connection_string(found: Connection, written: str) -> dict[str, str]:
     """``AccountName=...;AccountKey=...;EndpointSuffix=core.windows.net``."""
     parts = {
-        name.strip().lower(): value for name, _, value in (one.partition("=") for one in written.split(";")) if name
+        name.strip().lower(): value.strip()
+        for name, _, value in (one.partition("=") for one in written.split(";"))
+        if name
     }
     if parts.get("usedevelopmentstorage", "").lower() == "true":
-        return {"use_emulator": "true"}
-    account, url = parts.get("accountname", ""), parts.get("blobendpoint", "").rstrip("/")
+        return dict(_EMULATOR)
+    account, url = parts.get("accountname", ""), _of_blobs(parts.get("blobendpoint", "").rstrip("/"))
     if not account and not url:
         raise ConfigurationError(
             f"the connection string of the connection {found.conn_id!r} names no account",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LITTLE = 500
 
 
@@ -51,6 +52,10 @@ class ObjectService(ABC):
     """Most names in one request."""
     copies_later: bool
     """May it answer a copy before the object is there?"""
+    lists_by_folder: bool = False
+    """Does it list ``a/b`` before ``a-b``, because it has folders?"""
+    not_in_names: str = ""
+    """Characters that it takes for others."""
     no_credentials: tuple[tuple[str, ...], str, str]
     """Parts of the error text where there are none; what is missing then; the cure."""
 
@@ -89,9 +94,14 @@ class ObjectService(ABC):
     def store_class(self, module: Any) -> Any:
         """The class of `obstore.store`."""
 
-    @abstractmethod
-    def arrow_files(self, settings: Mapping[str, str]) -> pafs.FileSystem:
-        """The whole store for pyarrow; names begin with the bucket."""
+    def arrow_files(self, settings: Mapping[str, str]) -> pafs.FileSystem | None:
+        """The whole store by pyarrow's own client; None: obstore serves pyarrow, too."""
+        return None
+
+    def takes(self, uri: str, names: Sequence[str]) -> bool:
+        """Can these be parts of its objects' names?"""
+        odd = {"", ".", ".."}.intersection(names)
+        return not (odd or _CONTROL.search(uri) or set(self.not_in_names).intersection(uri))
 
     def require_type(self, found: Connection) -> None:
         if found.conn_type not in (self.conn_type, ""):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
@@ -24,17 +24,16 @@ from airflow_trident.io.local_paths import is_template, require_local_path
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.s3 import S3
 
-if TYPE_CHECKING:
-    import pyarrow.fs as pafs
-
 _SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE) for scheme in one.schemes}
 _URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")
-_HTTP = re.compile(r"https?://[^/\s]+")
+_HTTP = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _OF_AZURE = ("az", "azure", "adl")
 """Other names of it, and its predecessor."""
 _CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
 _RETRIES = 8
 """For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
+_MOST = 1_000_000
+"""More is no number of seconds or retries that anybody means."""
 RIGHTS = "list, read, write and delete"
 
 
@@ -91,15 +90,15 @@ class ObjectPlace:
             raise _unknown_scheme(what, uri, scheme)
         if secret is not None:
             raise ConfigurationError(
-                f"{what} has keys in its URI (bucket {host!r}), which logs and records would show",
+                f"{what} has keys in its URI, which logs and records would show",
                 f"Put them into a connection of type {service.conn_type} and write {service.written}.",
             )
         prefix = parts.path.removeprefix("/").removesuffix("/")
         names = prefix.split("/") if prefix else []
         found = service.address(user, host)
-        if found is None or parts.query or parts.fragment or {"", ".", ".."} & set(names):
+        if found is None or parts.query or parts.fragment or not service.takes(uri.strip(), names):
             raise ConfigurationError(
-                f"{what} cannot use {uri!r}: it is no {service.written}", "Write it so, without anything else."
+                f"{what} cannot use {_shown(uri)!r}: it is no {service.written}", "Write it so, without anything else."
             )
         return cls(
             bucket=found.bucket,
@@ -152,15 +151,8 @@ class ObjectPlace:
         """:raises MissingExtraError: it is not installed."""
         return require_extra("obstore", self.service.extra)
 
-    def arrow_files(self) -> pafs.FileSystem:
-        """The whole store for pyarrow, with the same settings; names begin with the bucket.
-
-        :raises ConfigurationError: as :meth:`resolved`.
-        """
-        return self.service.arrow_files(dict(self.resolved().settings))
-
     def key(self, name: str) -> str:
-        """What is `name` below the prefix, as :meth:`arrow_files` calls it."""
+        """What is `name` below the prefix, as pyarrow calls it."""
         return "/".join(part for part in (self.bucket, self.prefix, name) if part)
 
     @contextmanager
@@ -220,16 +212,16 @@ def _open(place: ObjectPlace, _process: int) -> Any:
             service.write_endpoint,
         )
     options: dict[str, Any] = {
-        "allow_http": endpoint.startswith("http://"),
-        "connect_timeout": timedelta(seconds=float(client.get("connect_timeout", _CONNECT_TIMEOUT_S))),
-        "timeout": timedelta(seconds=float(client.get("read_timeout", _TIMEOUT_S))),
+        "allow_http": endpoint.lower().startswith("http://"),
+        "connect_timeout": timedelta(seconds=_number(place, client, "connect_timeout", _CONNECT_TIMEOUT_S)),
+        "timeout": timedelta(seconds=_number(place, client, "read_timeout", _TIMEOUT_S)),
     }
     if "allow_invalid_certificates" in client:
         options["allow_invalid_certificates"] = True
     if "root_certificate" in client:
-        with open(client["root_certificate"], "rb") as file:
-            options["root_certificate"] = file.read()
-    retry = {"max_retries": int(client.get("max_retries", _RETRIES)), "retry_timeout": timedelta(seconds=_RETRY_S)}
+        options["root_certificate"] = _certificates_in(place, client["root_certificate"])
+    retries = int(_number(place, client, "max_retries", _RETRIES))
+    retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
     try:
         return service.store_class(require_extra("obstore.store", service.extra))(
             place.bucket, prefix=place.prefix or None, config=settings, client_options=options, retry_config=retry
@@ -238,13 +230,44 @@ def _open(place: ObjectPlace, _process: int) -> Any:
         raise ConfigurationError(f"{place.where!r} cannot be opened ({said(str(error))[1]})", _see(service)) from None
 
 
+def _number(place: ObjectPlace, client: Mapping[str, str], name: str, instead: int) -> float:
+    written = client.get(name, instead)
+    try:
+        number = float(written)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= _MOST:
+        raise ConfigurationError(
+            f"the connection {place.conn_id!r} has {written!r} as {name}, which is no number",
+            "Write a number, of seconds if it is a time, into its extras.",
+        )
+    return number
+
+
+def _certificates_in(place: ObjectPlace, path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:  # a FileNotFoundError would stand for a missing object
+        raise ConfigurationError(
+            f"the connection {place.conn_id!r} names certificates in {path!r}, which cannot be read ({error.strerror})",
+            "Put the file on each machine that reads or writes there, or leave it out.",
+        ) from None
+
+
 def _see(service: ObjectService) -> str:
     return f"See the connection, or {service.environment} of the environment."
 
 
+def _shown(uri: str) -> str:
+    """Without what may be a secret: a password, and a query, which may be a SAS token."""
+    uri = re.sub(r"[?#].*", "?...", uri, count=1, flags=re.DOTALL)
+    return re.sub(r"://([^/@]*?):.*@", r"://\1:...@", uri, count=1)
+
+
 def _unknown_scheme(what: str, uri: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} cannot use {uri!r}: it takes folders on mounted file systems, s3:// and abfs:// only",
+        f"{what} cannot use {_shown(uri)!r}: it takes folders on mounted file systems, s3:// and abfs:// only",
         f"Write {AZURE.written}."
         if scheme in _OF_AZURE
         else "Give it a folder that every worker and executor sees under the same path, or s3://bucket/prefix, or "

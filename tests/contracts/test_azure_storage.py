@@ -7,12 +7,14 @@ import pickle
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from airflow_trident.errors import ConfigurationError, Outcome, TridentError
+from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
 from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.storage import Storage, storage_at
 from tests.faults.http_proxy import Answer, Rule, Verdict
@@ -104,7 +106,42 @@ def test_without_a_connection_the_environment_is_asked(container: Container, mon
                 "account_key": "a==",
             },
         ),
-        ({"extra": {"connection_string": "UseDevelopmentStorage=true"}}, {"use_emulator": "true"}),
+        (
+            {"extra": {"connection_string": "UseDevelopmentStorage=true"}},
+            {
+                "account_name": "devstoreaccount1",
+                "endpoint": "http://127.0.0.1:10000/devstoreaccount1",
+                "credential_type": "access_key",
+                "account_key": ANY,
+            },
+        ),
+        ({"host": "https://shop.dfs.core.windows.net/"}, {"account_name": "shop", "endpoint": URL}),
+        ({"host": f"{URL}/lake"}, {"account_name": "shop", "endpoint": URL}),
+        ({"extra": {"connection_string": f"BlobEndpoint={URL}/ \n"}}, {"account_name": "shop", "endpoint": URL}),
+        (
+            {"extra": {"sas_token": f"{URL}/lake?sv=1&sig=2"}},
+            {"account_name": "shop", "endpoint": URL, "credential_type": "sas_token", "sas_key": "sv=1&sig=2"},
+        ),
+        (
+            {"login": "shop", "host": "https://data.example", "password": "k"},
+            {
+                "account_name": "shop",
+                "endpoint": "https://data.example",
+                "credential_type": "access_key",
+                "account_key": "k",
+            },
+        ),
+        (
+            {"login": "a-client", "password": "s", "extra": {"tenant_id": "t", "account_name": "shop"}},
+            {
+                "account_name": "shop",
+                "endpoint": URL,
+                "credential_type": "client_secret",
+                "client_id": "a-client",
+                "client_secret": "s",
+                "tenant_id": "t",
+            },
+        ),
     ],
 )
 def test_a_connection_is_read_as_airflows_hook_reads_it(fields: dict[str, Any], settings: dict[str, str]) -> None:
@@ -135,6 +172,27 @@ def test_hadoops_address_names_the_account_and_no_connection(uri: str) -> None:
     assert (place.bucket, place.prefix, place.conn_id, place.where) == ("lake", "a/b", "", uri)
     assert dict(place.settings) == {"account_name": "shop", "endpoint": URL}
     assert pickle.loads(pickle.dumps(place)) == place
+
+
+@pytest.mark.parametrize("way", ["SAS token", "connection string"])
+def test_pyarrow_reads_with_the_credentials_of_the_connection_and_shows_none(
+    way: str, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container.put("a/b", b"0123456789")
+    monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "wasb", **WAYS[way](container.direct)}))
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", OTHER_KEY)
+    monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=2")
+    place = ObjectPlace.parse("it", f"{container.uri}/a")
+    files = pickle.loads(pickle.dumps(arrow_files(place)))
+    with files.open_input_file(place.key("b")) as file:
+        assert (file.size(), file.read(), file.read_at(3, 4)) == (10, b"0123456789", b"456")
+    with pytest.raises(FileNotFoundError):
+        files.open_input_file(place.key("c"))
+    expired = sas(end=timedelta(minutes=-5))
+    monkeypatch.setenv(VARIABLE, connection(container.direct, key="", sas_token=expired))
+    with pytest.raises(ConfigurationError, match=r"cannot read 'a/b'.*SAS token") as caught:
+        arrow_files(place).open_input_file(place.key("b"))
+    assert "sig=" not in str(caught.value)
 
 
 # ---- what does not work ----------------------------------------------------------------------------------------
@@ -191,6 +249,8 @@ DETAIL = "<AuthenticationErrorDetail>%s</AuthenticationErrorDetail>"
         (said("KeyBasedAuthenticationNotPermitted"), "takes no keys"),
         (said("InvalidAuthenticationInfo", 401), "InvalidAuthenticationInfo: No.*client id, secret and tenant"),
         (said("AccountIsDisabled"), "Name an account that is not disabled"),
+        (said("BlobArchived", 409), "BlobArchived.*to an online tier"),
+        (said("LeaseIdMissing", 412), "LeaseIdMissing.*Break the lease"),
         (said("BlobImmutableDueToPolicy", 409), "without a policy that keeps blobs"),
         (said("ContainerBeingDeleted", 409), "ContainerBeingDeleted"),
         (said("Unheard"), "Unheard.*Give this user the right"),
@@ -200,6 +260,41 @@ def test_what_azure_alone_says_is_one_error_with_its_cure(rule: Rule, text: str,
     container.proxy.rule = rule
     with pytest.raises(ConfigurationError, match=text):
         storage_at(container.uri).require_usable()
+
+
+@pytest.mark.parametrize("status", [400, 401])
+def test_a_client_whose_secret_has_expired_is_one_error_with_its_cure(
+    status: int, container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"tenant_id": "t", "retry_total": 0, "client_secret_auth_config": {"authority": container.proxy.url}}
+    monkeypatch.setenv(VARIABLE, connection(account_url(container.server), key="a-client-secret", **extra))
+    container.proxy.rule = lambda request: Answer(status, b'{"error":"invalid_client"}')
+    with pytest.raises(ConfigurationError, match=r"invalid_client.*See client id, secret and tenant") as caught:
+        storage_at(container.uri).require_usable()
+    assert "a-client-secret" not in str(caught.value)
+    container.proxy.rule = lambda request: Answer(503)
+    with pytest.raises(StoreUnavailableError):
+        storage_at(container.uri).require_usable()
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        (
+            "abfss://lake@shop.blob.core.windows.net/a?sv=1&sig=secret",
+            r"'abfss://lake@shop.*/a\?\.\.\.': it is no abfs://",
+        ),
+        ("https://shop.blob.core.windows.net/lake?sv=1&sig=secret", r"cannot use 'https://shop.*/lake\?\.\.\.'"),
+        ("az://shop:secret@lake/a", r"cannot use 'az://shop:\.\.\.@lake/a'"),
+        ("s3://key:se/secret@bucket/a", r"cannot use 's3://key:\.\.\.@bucket/a'"),
+        ("abfs://lake/a\\b", "it is no abfs://"),
+        ("s3://bucket/a\x01b", "it is no s3://"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_showing_secrets(uri: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        ObjectPlace.parse("it", uri)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_store_that_takes_a_name_twice_is_refused(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +322,22 @@ def test_no_credentials_at_all_is_one_error_with_its_cure(
         (
             {"conn_type": "wasb", "login": "client", "password": "x", "extra": {"tenant_id": "t"}},
             "has a tenant_id.*names no account.*account's URL",
+        ),
+        (
+            {"conn_type": "wasb", "login": "client", "host": "shop", "password": "x", "extra": {"tenant_id": "t"}},
+            "has a tenant_id.*names no account.*account's URL",
+        ),
+        (
+            {"conn_type": "wasb", "login": "a", "password": KEY, "extra": {"connection_verify": "/no/such.pem"}},
+            "names certificates in '/no/such.pem', which cannot be read.*Put the file on each machine",
+        ),
+        (
+            {"conn_type": "wasb", "login": "a", "password": KEY, "extra": {"read_timeout": "soon"}},
+            "'blobs' has 'soon' as read_timeout, which is no number.*of seconds",
+        ),
+        (
+            {"conn_type": "wasb", "login": "a", "password": KEY, "extra": {"retry_total": -1}},
+            "has '-1' as max_retries",
         ),
         ({"conn_type": "wasb", "extra": {"connection_string": "AccountKey=x"}}, "names no account.*Copy it whole"),
         (

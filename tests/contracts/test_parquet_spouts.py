@@ -25,9 +25,11 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
 from tests.faults.http_proxy import Verdict, first
+from tests.fixtures.azurite import Objects
 from tests.fixtures.object_store import VARIABLE, Bucket
 from tests.fixtures.state import ticket
 from tests.fixtures.table import ForeignParquetTable, staged
@@ -88,6 +90,10 @@ def source(factory: ParquetTable, take_away: Callable[[], None], **options: Any)
     return Source(spout, list(ROWS), taken_away)
 
 
+def take_away(root: str) -> None:
+    assert storage_at(root).delete("") > 0
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "the snapshot by files": {"max_files": 2},
     "version by version": {"start": 1, "max_rows": 10},
@@ -107,12 +113,9 @@ def test_the_spout_of_a_folder_keeps_its_promises(
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_spout_of_a_bucket_keeps_its_promises(bucket: Bucket, check: Callable[[Source], None]) -> None:
-    def take_away() -> None:
-        for one in bucket.client.list_objects_v2(Bucket=bucket.name, Prefix="lake/t/_data")["Contents"]:
-            bucket.remove(one["Key"])
-
-    check(source(ParquetTable(f"{bucket.uri}/lake/t"), take_away, start=1, max_files=1))
+def test_the_spout_of_a_bucket_keeps_its_promises(objects: Objects, check: Callable[[Source], None]) -> None:
+    root = f"{objects.uri}/lake/t"
+    check(source(ParquetTable(root), lambda: take_away(f"{root}/_data"), start=1, max_files=1))
 
 
 @pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"table": "t", "from": [0, 0], "to": [1, 0]}])

@@ -21,6 +21,7 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.files import object_files
+from airflow_trident.spouts.files.object_files import ObjectFiles
 from tests.faults.http_proxy import Answer, Request, Verdict
 from tests.fixtures.azurite import Container, Objects
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
@@ -385,3 +386,19 @@ def test_a_bucket_that_lists_in_another_order_is_refused(bucket: Bucket) -> None
     bucket.proxy.rule = lambda request: Answer(200, f"<ListBucketResult>{found}</ListBucketResult>".encode())
     with pytest.raises(ConfigurationError, match="not listed in the order of names: 'b' comes behind 'c'"):
         begin(FileSpout(f"{bucket.uri}/in"))
+
+
+def test_an_account_with_folders_lists_them_in_their_order_and_nothing_is_passed_over(container: Container) -> None:
+    found = "".join(
+        f"<Blob><Name>in/{name}</Name><Properties><Last-Modified>Mon, 23 Nov 2026 16:00:00 GMT</Last-Modified>"
+        f"<Content-Length>{size}</Content-Length><Content-Type>x</Content-Type><Etag>e</Etag><ResourceType>{kind}</ResourceType></Properties></Blob>"
+        for name, size, kind in [("a", 0, "directory"), ("a/x", 1, "file"), ("a-b", 1, "file"), ("ab", 1, "file")]
+    )
+    page = f"<EnumerationResults><Blobs>{found}</Blobs><NextMarker/></EnumerationResults>".encode()
+    whole = Answer(200, page)
+    container.proxy.rule = lambda request: whole if "comp=list" in request.query else Answer(404)
+    for path, expected in [("", ["a-b", "ab"]), ("/a-*", ["a-b"]), ("/**", ["a-b", "a/x", "ab"])]:
+        source = ObjectFiles.parse("it", f"{container.uri}/in{path}", recursive=False)
+        assert sorted(one.path for one in source.list().files) == expected
+        assert [one.path for one in source.behind("")] == expected
+        assert [one.path for one in source.behind("a-b")] == expected[1:]

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
@@ -75,6 +76,9 @@ class ObjectFiles(FileSource):
 
         :raises ConfigurationError: the store lists in another order.
         """
+        if self.place.service.lists_by_folder:
+            yield from self._sorted_behind(upto)
+            return
         begin, last = plain_text_of(self.parts[0]), ""
         before = max(upto, begin[:-1] if begin[:-1] not in _NO_NAMES else "") or None
         with self._asking("list the objects"):
@@ -88,6 +92,14 @@ class ObjectFiles(FileSource):
                         return
                     if one["size"] and is_meant(name.split("/"), self.parts):
                         yield _found_file(one)
+
+    def _sorted_behind(self, upto: str) -> Iterator[FoundFile]:
+        """All of them are listed, because ``a-b`` may come after ``a/b``: the order by names shows no end."""
+        with self._asking("list the objects"):
+            pages = self.place.obstore().list(self.place.store(), chunk_size=_PAGE)
+            found = [one for page in pages for one in page if one["size"] and one["path"] > upto]
+        found.sort(key=itemgetter("path"))
+        yield from (_found_file(one) for one in found if is_meant(one["path"].split("/"), self.parts))
 
     def _require_folder(self) -> None:
         above, _, name = self.place.prefix.rpartition("/")

@@ -117,8 +117,10 @@ class ParquetTableEmitter(Emitter):
         storage = self.storage
         with answers():
             if isinstance(storage, ObjectStorage):
+                from airflow_trident.io.object_arrow import arrow_files
+
                 place = storage.place
-                with place.errors(f"read {path!r}"), place.arrow_files().open_input_file(place.key(path)) as file:
+                with place.errors(f"read {path!r}"), arrow_files(place).open_input_file(place.key(path)) as file:
                     yield file
                 return
             try:

@@ -28,8 +28,10 @@ def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableF
     import pyarrow.dataset as ds
     import pyarrow.fs as pafs
 
+    from airflow_trident.io.object_arrow import arrow_files
+
     schema, form = arrow_schema(version.schema), ds.ParquetFileFormat()
-    system = storage.place.arrow_files() if isinstance(storage, ObjectStorage) else pafs.LocalFileSystem()
+    system = arrow_files(storage.place) if isinstance(storage, ObjectStorage) else pafs.LocalFileSystem()
     fragments = []
     for one in files:
         where = storage.place.key(one.path) if isinstance(storage, ObjectStorage) else storage.at(one.path)

@@ -1,0 +1,91 @@
+"""Objects for pyarrow, which reads only the needed parts of a Parquet file. To be imported where pyarrow is needed.
+
+pyarrow has a client of its own for S3. It has one for Azure, too, but that one takes fewer credentials than obstore,
+mixes them with the environment's, and shows SAS tokens in its errors. So there obstore serves pyarrow.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import pyarrow as pa  # noqa: TID253 - who imports this module needs it
+import pyarrow.fs as pafs  # noqa: TID253
+
+from airflow_trident.io.object_stores import ObjectPlace
+
+
+def arrow_files(place: ObjectPlace) -> pafs.FileSystem:
+    """The whole store, for reading, with the settings of the place; names are those of :meth:`ObjectPlace.key`.
+
+    :raises ConfigurationError: as :meth:`ObjectPlace.resolved`.
+    """
+    whole = replace(place.resolved(), prefix="")
+    return whole.service.arrow_files(dict(whole.settings)) or pafs.PyFileSystem(_Files(whole))
+
+
+class _Reader(io.RawIOBase):
+    """Each `read` is one request."""
+
+    def __init__(self, place: ObjectPlace, name: str) -> None:
+        self._place, self._name, self._at = place, name, 0
+        with place.errors(f"read {name!r}", "read"):  # not HEAD: its errors have no code
+            self._size: int = place.obstore().get(place.store(), name, options={"range": (0, 1)}).meta["size"]
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        begin, end = self._at, self._size if size < 0 else min(self._size, self._at + size)
+        if end <= begin:
+            return b""
+        with self._place.errors(f"read {self._name!r}", "read"):
+            options: Any = {"range": (begin, end)}
+            content = bytes(self._place.obstore().get(self._place.store(), self._name, options=options).bytes())
+        self._at += len(content)
+        return content
+
+
+class _Files(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+    """Opens the files that pyarrow was told of; does nothing else."""
+
+    def __init__(self, place: ObjectPlace) -> None:
+        self.place = place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Files) and self.place == other.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
+    def get_type_name(self) -> str:
+        return self.place.scheme
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
+        return [pafs.FileInfo(path, pafs.FileType.File) for path in paths]
+
+    def open_input_file(self, path: str) -> pa.PythonFile:
+        return pa.PythonFile(_Reader(self.place, path.removeprefix(f"{self.place.bucket}/")), mode="r")
+
+    open_input_stream = open_input_file
+
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        raise NotImplementedError("files of an object store are read only here")
+
+    get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse
