@@ -78,7 +78,7 @@ def test_the_latest_row_of_a_key_counts_also_late_and_again(table: Any, tmp_path
     assert latest(table) == {1: "c", 2: "late", 3: "e"}
 
 
-@pytest.mark.parametrize("verdict", [Verdict.LOSE, Verdict.UNAVAILABLE])
+@pytest.mark.parametrize("verdict", [Verdict.LOSE, pytest.param(Verdict.UNAVAILABLE, marks=pytest.mark.rare)])
 def test_a_compaction_of_which_the_answer_is_lost_or_refused_is_there_or_not(
     table: Any, kind: str, lake: Lake, tmp_path: Path, verdict: Verdict
 ) -> None:
@@ -109,7 +109,7 @@ state.compact()
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.rare), "after"])
 def test_a_compaction_killed_around_its_commit_changes_nothing_that_counts(
     table: Any, kind: str, lake: Lake, tmp_path: Path, when: str
 ) -> None:

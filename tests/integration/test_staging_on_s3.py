@@ -87,7 +87,7 @@ def test_the_local_engine_stages_in_an_object_store(objects: Objects, tmp_path: 
         ("spark_engine", "bucket"),
         ("connect_engine", "bucket"),
         ("submit_engine", "bucket"),
-        ("submit_engine", "container"),
+        pytest.param("submit_engine", "container", marks=pytest.mark.rare),  # what differs is storage, not the engine
     ],
 )
 def test_spark_stages_in_an_object_store_and_knows_what_it_read(
