@@ -6,8 +6,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+
+import psutil
 
 from airflow_trident import Topology
 from airflow_trident.engine.base import Job
@@ -43,20 +45,37 @@ def staged_count(spark: Any, topology: Topology, metadata: Mapping[str, Any]) ->
 
 
 def compared(ways: Mapping[str, Callable[[], Result]], expected: Result, *, rows: int, runs: int, to: str) -> list[str]:
-    """A table of the times; a first round warms up.
+    """A table of the times; a first round warms up. CPU seconds are of this process and all below it: beside other
+    work they say more than the clock.
 
     :param to: the way that the ratios compare with.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
+    spent: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs + 1):
         for name, run in ways.items():
-            began = time.perf_counter()
+            began, before = time.perf_counter(), _cpu_s()
             assert run() == expected, f"{name} gave something else"
             if number:
                 seconds[name].append(time.perf_counter() - began)
-    lines = [f"| way | s | rows/s | time / {to} (median of rounds) |", "|---|---|---|---|"]
+                spent[name].append(_cpu_s() - before)
+    lines = [f"| way | s | rows/s | time / {to} (median of rounds) | CPU s | CPU / {to} |", "|---|---|---|---|---|---|"]
     for name, taken in seconds.items():
         median = statistics.median(taken)
-        ratio = statistics.median(one / other for one, other in zip(taken, seconds[to], strict=True))
-        lines.append(f"| {name} | {median:.2f} | {rows / median:,.0f} | {ratio:.2f} |")
+        lines.append(
+            f"| {name} | {median:.2f} | {rows / median:,.0f} | {_ratio(taken, seconds[to]):.2f} | "
+            f"{statistics.median(spent[name]):.2f} | {_ratio(spent[name], spent[to]):.2f} |"
+        )
     return lines
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+
+
+def _cpu_s() -> float:
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # user and system, of it and of its children that ended
+    return total

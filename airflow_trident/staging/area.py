@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.files import make_folder, stays_inside
@@ -55,18 +56,17 @@ def write_part(
     :raises ConfigurationError: the folder is not writable.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     _require_names(slot.topology, slot.incarnation, state)
     whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
     relative = f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
     if whole.nbytes <= _PACKS_AT_MOST * kept_bytes:
         buffer = io.BytesIO()
-        pq.write_table(whole, buffer, compression="zstd")
+        write_parquet(whole, buffer)
         if (size := buffer.tell()) <= kept_bytes:
             content = buffer.getvalue()
             return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
-    size = storage.put(relative, lambda file: pq.write_table(whole, file, compression="zstd"))
+    size = storage.put(relative, lambda file: write_parquet(whole, file))
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
 
 

@@ -18,6 +18,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.states.delta.add_actions import described, old_files, removed
 from airflow_trident.states.delta.next_version import next_version
 
@@ -47,7 +48,7 @@ def publish(place: DeltaPlace, spec: StateSpec, commit: int, rows: Callable[[], 
             return False
         files, name = place.files(), f"{uuid.uuid4().hex}.parquet"
         with files.open_output_stream(name) as file:
-            pq.write_table(rows(), file, compression="zstd")
+            write_parquet(rows(), file)
             size = file.tell()
         with files.open_input_file(name) as file:
             new = described(pq.read_metadata(file), name, size, [one.name for one in table.schema().fields], {})

@@ -28,6 +28,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
@@ -250,7 +251,7 @@ class OpenDeltaTable(AppendingState):
         require_no_empty_text(self._what, self._spec.partition_by, values)
         with self.place.errors():
             with self._files.open_output_stream(name) as file:
-                pq.write_table(table, file, compression="zstd")
+                write_parquet(table, file)
                 size = file.tell()
             with self._files.open_input_file(name) as file:
                 return self._described(pq.read_metadata(file), name, size, values)

@@ -28,6 +28,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.operations.expr.conversions import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
@@ -187,9 +188,7 @@ class OpenFileSink(AdmittingState):
     def _encode(self, batch: pa.Table, file: BinaryIO) -> None:
         table = batch.cast(arrow_schema(self._spec.staged))
         if self._format == "parquet":
-            import pyarrow.parquet as pq
-
-            pq.write_table(table, file, compression="zstd")
+            write_parquet(table, file)
         elif self._format == "csv":
             import pyarrow.csv as pa_csv
 

@@ -25,6 +25,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
@@ -230,7 +231,7 @@ class OpenIcebergTable(AppendingState):
         with self.place.errors():
             location = self._table.location_provider().new_data_location(name)
             with self._table.io.new_output(location).create() as file:
-                pq.write_table(table, file, compression="zstd")
+                write_parquet(table, file)
             written = self._table.io.new_input(location)
             with written.open() as file:
                 return described(self._table.metadata, pq.read_metadata(file), location, len(written), values)

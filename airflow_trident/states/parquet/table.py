@@ -28,6 +28,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.object_stores import require_place
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import make_folder, sync_folder
@@ -269,12 +270,8 @@ class OpenParquetTable(AppendingState):
         return linked(staged, target)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
-        import pyarrow.parquet as pq
-
         path, footers = f"{DATA}/{name}", list[Any]()
-        size = self._storage.put(
-            path, lambda file: pq.write_table(table, file, compression="zstd", metadata_collector=footers)
-        )
+        size = self._storage.put(path, lambda file: write_parquet(table, file, metadata_collector=footers))
         return _described(path, footers[0], size, values)
 
     def _required(self) -> set[str]:
