@@ -319,11 +319,16 @@ class Judge:
         if not self.restored and self.claims.setdefault(key, txid) != txid:
             self.broken("P1", f"claim {key} was given {txid} after {self.claims[key]}")
 
-    def coordinated(self, task: Any, result: Any, before: Collection[int]) -> None:
+    def failed(self) -> set[tuple[int, int]]:
+        """Txid and attempt of what is FAILED now."""
+        return {(one.txid, one.attempt) for one in self.records.values() if one.status is Status.FAILED}
+
+    def coordinated(self, task: Any, result: Any, before: Collection[int], failed: Collection[tuple[int, int]]) -> None:
         """A run's first transaction stays its first, however often its coordinator runs again. Besides, the run may be
-        given a transaction that another run left.
+        given a transaction that another run left, but for a FAILED one: only a person decides about that.
 
         :param before: COMMITTED when the coordinator began, so nobody can have left them to it.
+        :param failed: FAILED when the coordinator began.
         """
         txids = result if isinstance(result, list) else [result]
         self.told.setdefault(task.run.run_id, set()).update(txids)
@@ -334,6 +339,9 @@ class Judge:
             self.broken("P1", f"{task.name} has {result}, which another task of its run had and committed")
         self.heard.setdefault(who, txids[0])
         record = self.records.get(txids[0])
+        tried = None if record is None else (record.txid, record.attempt)
+        if record is not None and record.claim.run_id != who[0] and tried in failed and tried in self.failed():
+            self.broken("P12", f"{task.name} has {result} of {record.claim.run_id}, which only a person replays")
         if record is not None and record.claim.key.split(":")[1:2] == [task.task_id] and record.claim.run_id == who[0]:
             first = self.first_of.setdefault(who, txids[0])
             if first != txids[0]:

@@ -113,7 +113,7 @@ def work_on(world: World, task: Task, place: int) -> None:
     process = Process(place=place, task=task, later=world.kind.versions and world.random.random() < 0.5)
     mark = airflow.begins(task)
     world.note(f"{task.name} try {task.try_number} of {task.max_tries + 1} begins")
-    before, held_by_own = set(world.judge.done), _waits_for_itself(world, task)
+    before, failed, held_by_own = set(world.judge.done), world.judge.failed(), _waits_for_itself(world, task)
     outcome: Any
     try:
         with world.running(process):
@@ -131,7 +131,7 @@ def work_on(world: World, task: Task, place: int) -> None:
     if became == "up_for_reschedule" and held_by_own and held_by_own == _waits_for_itself(world, task):
         world.judge.broken("P9", f"{task.name} waits for {held_by_own}, which cannot begin before it has ended")
     if became == "success" and task.verb == "coordinate":
-        world.judge.coordinated(task, outcome, before)
+        world.judge.coordinated(task, outcome, before, failed)
     if became == "success" and task.verb == "commit":
         world.judge.green(task, outcome)
 

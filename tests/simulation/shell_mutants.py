@@ -10,6 +10,7 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.operators import base
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.records import Exceptions, LedgerView
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import backfill, commit, phases
 from airflow_trident.tasks import liveness
 from tests.simulation.follower import Answer
@@ -85,6 +86,11 @@ def _() -> Sequence[Patch]:
 @mutant("a run waits for another that Airflow does not start before it has ended", "tasks")
 def _() -> Sequence[Patch]:
     return [(liveness, "_in_queued_runs", lambda answers, asker: answers)]
+
+
+@mutant("a run without new data replays what another left FAILED", "tasks")
+def _() -> Sequence[Patch]:
+    return [(liveness, "UNFINISHED", frozenset(Status))]
 
 
 # ---- what people see ---------------------------------------------------------------------------------------------
