@@ -14,7 +14,12 @@ from typing import Any, NoReturn
 import pyarrow as pa  # noqa: TID253 - who imports this module needs it
 import pyarrow.fs as pafs  # noqa: TID253
 
+from airflow_trident.io.object_service import is_behind_the_end
 from airflow_trident.io.object_stores import ObjectPlace
+
+_FIRST_BYTES = 4 << 20
+_FIRST_BYTES_OF_PARQUET = 64 << 10
+"""Little, because mostly some columns are wanted only, and the description of all is at the end."""
 
 
 def arrow_files(place: ObjectPlace) -> pafs.FileSystem:
@@ -26,13 +31,20 @@ def arrow_files(place: ObjectPlace) -> pafs.FileSystem:
     return whole.service.arrow_files(dict(whole.settings)) or pafs.PyFileSystem(_Files(whole))
 
 
-class _Reader(io.RawIOBase):
-    """Each `read` is one request."""
+def open_object(place: ObjectPlace, name: str) -> pa.PythonFile:
+    """Open an object of a place, to read parts of it. A small object is one request.
 
-    def __init__(self, place: ObjectPlace, name: str) -> None:
+    :raises FileNotFoundError: there is none.
+    """
+    return pa.PythonFile(_Reader(place, name, _FIRST_BYTES), mode="r")
+
+
+class _Reader(io.RawIOBase):
+    """Each `read` is one request, but of the beginning, which opening has fetched."""
+
+    def __init__(self, place: ObjectPlace, name: str, first_bytes: int) -> None:
         self._place, self._name, self._at = place, name, 0
-        with place.errors(f"read {name!r}", "read"):  # not HEAD: its errors have no code
-            self._size: int = place.obstore().get(place.store(), name, options={"range": (0, 1)}).meta["size"]
+        self._begun, self._size = self._beginning(first_bytes)
 
     def readable(self) -> bool:
         return True
@@ -51,11 +63,27 @@ class _Reader(io.RawIOBase):
         begin, end = self._at, self._size if size < 0 else min(self._size, self._at + size)
         if end <= begin:
             return b""
-        with self._place.errors(f"read {self._name!r}", "read"):
-            options: Any = {"range": (begin, end)}
-            content = bytes(self._place.obstore().get(self._place.store(), self._name, options=options).bytes())
+        content = self._begun[begin:end] if end <= len(self._begun) else self._fetched(begin, end)
         self._at += len(content)
         return content
+
+    def _beginning(self, size: int) -> tuple[bytes, int]:
+        """And the size of all: HEAD would say that, too, but its errors have no code."""
+        with self._place.errors(f"read {self._name!r}", "read"):
+            try:
+                got = self._get(0, size)
+                return bytes(got.bytes()), got.meta["size"]
+            except self._place.obstore().exceptions.GenericError as error:
+                if not is_behind_the_end(error):
+                    raise
+                return b"", 0
+
+    def _fetched(self, begin: int, end: int) -> bytes:
+        with self._place.errors(f"read {self._name!r}", "read"):
+            return bytes(self._get(begin, end).bytes())
+
+    def _get(self, begin: int, end: int) -> Any:
+        return self._place.obstore().get(self._place.store(), self._name, options={"range": (begin, end)})
 
 
 class _Files(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
@@ -80,7 +108,8 @@ class _Files(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
         return [pafs.FileInfo(path, pafs.FileType.File) for path in paths]
 
     def open_input_file(self, path: str) -> pa.PythonFile:
-        return pa.PythonFile(_Reader(self.place, path.removeprefix(f"{self.place.bucket}/")), mode="r")
+        name = path.removeprefix(f"{self.place.bucket}/")
+        return pa.PythonFile(_Reader(self.place, name, _FIRST_BYTES_OF_PARQUET), mode="r")
 
     open_input_stream = open_input_file
 

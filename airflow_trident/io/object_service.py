@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
+"""What the services and obstore say."""
 _LITTLE = 500
 
 
@@ -110,6 +112,11 @@ class ObjectService(ABC):
                 f"of type {self.conn_type!r}",
                 f"Make a connection of type {self.conn_type}: {self.login}.",
             )
+
+
+def is_behind_the_end(error: Exception) -> bool:
+    """Was a range refused because it begins after the end of the content?"""
+    return any(word in str(error) for word in _BEHIND_THE_END)
 
 
 def said(text: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.io.object_service import said
+from airflow_trident.io.object_service import is_behind_the_end, said
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
 from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
 
@@ -30,8 +30,6 @@ _PAGE = 1000
 """Objects in one answer."""
 
 _STAGING = "the staging folder"
-_BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
-"""What S3 and obstore say if a range begins after the end of the content."""
 
 
 class Storage(ABC):
@@ -311,7 +309,7 @@ class ObjectStorage(Storage):
                 options = {"range": {"offset": start} if size is None else (start, start + size)}
                 return bytes(client.get(self.place.store(), name, options=options).bytes())
             except client.exceptions.GenericError as error:
-                if not any(word in str(error) for word in _BEHIND_THE_END):
+                if not is_behind_the_end(error):
                     raise
                 return b""
 

@@ -80,10 +80,7 @@ def group(path: Any) -> object:
 
 LOCAL: dict[str, Callable[[Any], object]] = {
     "SqliteState.path": SqliteState,
-    "SpooledSpout.folder": lambda path: SpooledSpout(CallableSource(lambda rows: None, "a long"), path),
-    "ShellSpout.folder": lambda path: ShellSpout("feed", "a long", path),
     "ShellSpout.cwd": lambda path: ShellSpout("feed", "a long", "spool", cwd=path),
-    "NodeSpout.folder": lambda path: NodeSpout("feed.js", "a long", path),
     "NodeSpout.working_dir": lambda path: NodeSpout("feed.js", "a long", "spool", working_dir=path),
     "ShellBolt.cwd": lambda path: ShellBolt("bolt", cwd=path),
     "NodeBolt.working_dir": lambda path: NodeBolt("bolt.js", working_dir=path),
@@ -107,6 +104,9 @@ ANYWHERE: dict[str, Callable[[Any], object]] = {
     "FileSpout.path": FileSpout,
     "FileSink.path": FileSink,
     "ParquetTable.path": ParquetTable,
+    "SpooledSpout.folder": lambda path: SpooledSpout(CallableSource(lambda rows: None, "a long"), path),
+    "ShellSpout.folder": lambda path: ShellSpout("feed", "a long", path),
+    "NodeSpout.folder": lambda path: NodeSpout("feed.js", "a long", path),
     "DeltaState.path": DeltaState,
     "DeltaTable.path": DeltaTable,
     "DeltaSpout.path": lambda path: DeltaSpout(path, fields="a long"),

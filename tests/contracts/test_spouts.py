@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,9 +27,10 @@ from airflow_trident.spouts.files.spout import FileSpout
 from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import Json, Schema, parse_declared
-from tests.fixtures.azurite import Objects
-from tests.fixtures.object_store import Bucket
+from tests.fixtures.azurite import Objects, lasting_container
+from tests.fixtures.object_store import Bucket, lasting_bucket
 from tests.fixtures.postgres import running
 from tests.fixtures.spout import FIELDS, FileQueue, FolderSpout, ForgetfulSpout, OpaqueFolderSpout, append
 
@@ -135,15 +137,21 @@ def partitions(folder: Path, kind: type[FolderSpout], **limits: Any) -> Source:
     return Source(spout, ROWS, take_away)
 
 
-def spooled(folder: Path) -> Source:
-    """A queue of files that hands out everything again until it is acknowledged."""
+def spooled(folder: Path, root: Callable[[], str] | None = None) -> Source:
+    """A queue of files that hands out everything again until it is acknowledged.
+
+    :param root: gives the place of an object store in which the spool is.
+    """
     queue = FileQueue(folder / "queue")
     queue.put(ROWS)
-    spout = SpooledSpout(queue.source(), str(folder / "spool"), max_rows=7)
+    where = f"{root() if root else folder}/{uuid.uuid4().hex}"
+    spout = SpooledSpout(queue.source(), where, max_rows=7)
 
     def take_away() -> Spout:
-        for path in (folder / "spool").glob("*3.arrow"):
-            path.write_bytes(path.read_bytes()[:-1] + b"x")
+        storage, name = storage_at(where), f"{3:019d}.arrow"
+        changed = storage.get(name)[:-1] + b"x"
+        storage.remove([name])
+        assert storage.put_if_absent(name, changed)
         return spout
 
     return Source(spout, ROWS, take_away)
@@ -185,6 +193,8 @@ SOURCES: dict[str, Callable[[Path], Source]] = {
     "partitions": lambda folder: partitions(folder, FolderSpout),
     "partitions within limits": lambda folder: partitions(folder, FolderSpout, max_partitions=2, max_rows=4),
     "spooled queue": spooled,
+    "spooled queue in a bucket": lambda folder: spooled(folder, lasting_bucket),
+    "spooled queue in a container": lambda folder: spooled(folder, lasting_container),
     "sqlite table": lambda folder: table(folder, sqlite_file(folder)),
     "postgres table": lambda folder: table(folder, running().connection),
     "postgres query": lambda folder: table(folder, running().connection, query='SELECT * FROM "{name}"', settle_s=0),

@@ -28,7 +28,7 @@ class _ChildSpooledSpout(SpooledSpout):
         return (self._child.note,) if self._child.note else ()
 
     def describe(self) -> str:
-        return f"{self._child.describe()} through {self._spool.folder}"
+        return f"{self._child.describe()} through {self._spool.folder.where}"
 
 
 class ShellSpout(_ChildSpooledSpout):
@@ -36,7 +36,8 @@ class ShellSpout(_ChildSpooledSpout):
 
     :param command: ``"python feed.py"``, or the program and its arguments.
     :param fields: of the child's tuples, with types: ``"id long, name string"``.
-    :param folder: of the spool: for this stream alone, durable, the same for coordinators, workers and executors.
+    :param folder: of the spool: for this stream alone, durable, the same for coordinators, workers and executors; or a
+        place in an object store, as for a :class:`SpooledSpout`.
     :param max_rows: tuples of a batch.
     :param max_s: the longest time that the child is asked for one batch.
     :param idle_s: a batch is complete when the child has had nothing for this time.

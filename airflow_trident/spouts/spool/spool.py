@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +15,8 @@ import msgspec
 
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, fitting, rows_to_table
+from airflow_trident.spouts.spool.folder import SpoolFolder
 from airflow_trident.spouts.spool.sources import Polled
-from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ PART_ROWS = 10_000
 ID = "__trident_id"
 """The column of ids, if the source gives ids."""
 _TOKEN = b"trident.token"
+_WRITER = b"trident.writer"
 _NAME = re.compile(r"(\d{19})\.(arrow|acked)\Z")
 
 
@@ -43,7 +43,7 @@ class SpooledBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 class Spool:
     """The folder. `schema`: of the rows; `keep`: how many acknowledged batches before the last one stay."""
 
-    folder: str
+    folder: SpoolFolder
     schema: Schema
     keep: int
 
@@ -56,29 +56,27 @@ class Spool:
 
         :raises DamagedInputError: the rows do not fit the fields.
         """
-        with self._storage():
-            make_folder(self.folder)
+        with self.folder.errors():
+            self.folder.make()
             while True:
                 files, marks = self._listing()
                 rows, ids = self._unknown(polled, sorted(files))
                 if not rows:
                     return False
                 number = max(files | marks, default=0) + 1
-                if put_if_absent(self._path(number, "arrow"), self._content(rows, ids, polled.token)):
+                if self.folder.take(_name(number, "arrow"), self._content(rows, ids, polled.token)):
                     return True
 
     def mark_acknowledged(self, number: int) -> None:
         """Mark the batch as committed and acknowledged, and remove marked batches that `keep` does not cover."""
-        with self._storage():
-            put_if_absent(self._path(number, "acked"), b"")
+        with self.folder.errors():
+            self.folder.take(_name(number, "acked"), b"")
             _, marks = self._listing()
-            for old in sorted(marks):
-                if old < max(marks) - self.keep:
-                    # The mark goes last: a batch with neither file nor mark would look lost.
-                    for kind in ("arrow", "acked"):
-                        with suppress(FileNotFoundError):
-                            os.unlink(self._path(old, kind))
-            sync_folder(self.folder)
+            old = sorted(mark for mark in marks if mark < max(marks) - self.keep)
+            # The marks go last: a batch with neither file nor mark would look lost.
+            for kind in ("arrow", "acked") if old else ():
+                self.folder.remove([_name(mark, kind) for mark in old])
+            self.folder.settle()
 
     def _unknown(self, polled: Polled, numbers: Sequence[int]) -> tuple[list[tuple[Any, ...]], list[str] | None]:
         if polled.ids is None:
@@ -96,12 +94,13 @@ class Spool:
     def _content(self, rows: list[tuple[Any, ...]], ids: list[str] | None, token: Json) -> bytes:
         import pyarrow as pa
 
-        what = f"what the source of the spool {self.folder!r} gave does not fit its fields"
+        what = f"what the source of the spool {self.folder.where!r} gave does not fit its fields"
         with fitting(what, self.schema, "Declare the fields as they come; nothing was spooled or acknowledged."):
             table = rows_to_table(self.schema, rows)
         if ids is not None:
             table = table.append_column(ID, pa.array(ids, pa.string()))
-        table = table.replace_schema_metadata({_TOKEN: json.dumps(token).encode()})
+        # An answer that was lost is told by the content, so no two processes may publish the same one.
+        table = table.replace_schema_metadata({_TOKEN: json.dumps(token).encode(), _WRITER: uuid.uuid4().bytes})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=PART_ROWS)
@@ -115,21 +114,21 @@ class Spool:
 
         :raises SourceChangedError: the batch is gone, or lower ones are missing.
         """
-        with self._storage():
+        with self.folder.errors():
             files, marks = self._listing()
         highest = max(files | marks, default=0)
         if number not in files and number != highest + 1:
             raise SourceChangedError(
-                f"the next batch of the stream is number {number} of the spool {self.folder!r}, whose last is {highest}"
-                f"{'' if number > highest else ', and which keeps it no longer'}: folder and ledger do not belong "
-                "together",
+                f"the next batch of the stream is number {number} of the spool {self.folder.where!r}, whose last is "
+                f"{highest}{'' if number > highest else ', and which keeps it no longer'}: folder and ledger do not "
+                "belong together",
                 "Mount the right folder; for a new ledger, give the spout a new one.",
             )
         return number in files
 
     def batch(self, number: int) -> SpooledBatch:
-        with self._storage():
-            sync_folder(self.folder)  # its writer may have been killed before the new name was durable
+        with self.folder.errors():
+            self.folder.settle()  # its writer may have been killed before the new name was durable
         content = self._read(number)
         return SpooledBatch(
             number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest()
@@ -147,7 +146,7 @@ class Spool:
         names = [name for name in reader.schema.names if name != ID]
         if [reader.schema.field(name) for name in names] != list(arrow_schema(self.schema)):
             raise SourceChangedError(
-                f"the file {self._path(batch.number, 'arrow')!r} has other fields than the source declares now",
+                f"the file {self._path(batch.number)!r} has other fields than the source declares now",
                 "Give the source the fields that it had until its spooled batches are committed.",
             )
         return [_digest(reader.get_batch(part)) for part in range(reader.num_record_batches)]
@@ -159,9 +158,9 @@ class Spool:
         """
         import pyarrow as pa
 
-        path = self._path(number, "arrow")
+        path = self._path(number)
         try:
-            with pa.OSFile(path, "rb") as file:
+            with self.folder.opened(_name(number, "arrow")) as file:
                 found: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
                 if _digest(found) == digest:
                     return found
@@ -181,13 +180,13 @@ class Spool:
 
     def is_acknowledged(self, number: int) -> bool:
         """Is the batch committed and acknowledged? Also true for a batch that is no longer kept."""
-        with self._storage():
+        with self.folder.errors():
             files, marks = self._listing()
         return number in marks or (number not in files and number < max(marks, default=0))
 
     def are_acknowledged(self, ids: Iterable[str]) -> bool:
         """Are all these rows in acknowledged batches?"""
-        with self._storage():
+        with self.folder.errors():
             files, marks = self._listing()
         waiting = {one for number in files - marks for one in self._ids(number)}
         return waiting.isdisjoint(ids)
@@ -208,17 +207,16 @@ class Spool:
             return pa.ipc.open_file(content)
         except pa.ArrowException as error:
             raise DamagedInputError(
-                f"the file {self._path(number, 'arrow')!r} is no whole batch ({error})",
+                f"the file {self._path(number)!r} is no whole batch ({error})",
                 "Put it back as it was. If no transaction has it yet, remove it: the source was not told to forget it.",
             ) from error
 
     # ---- the folder --------------------------------------------------------------------------------------------
 
     def _read(self, number: int) -> bytes:
-        path = self._path(number, "arrow")
+        path = self._path(number)
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            return self.folder.read(_name(number, "arrow"))
         except FileNotFoundError as error:
             raise self._gone(path) from error
         except OSError as error:
@@ -231,29 +229,23 @@ class Spool:
 
     def _changed(self, number: int) -> SourceChangedError:
         return SourceChangedError(
-            f"the file {self._path(number, 'arrow')!r} changed since the transaction recorded it",
+            f"the file {self._path(number)!r} changed since the transaction recorded it",
             "Put it back as it was and replay.",
         )
 
-    def _path(self, number: int, kind: str) -> str:
-        return os.path.join(self.folder, f"{number:019d}.{kind}")
+    def _path(self, number: int) -> str:
+        """For people."""
+        return f"{self.folder.where.rstrip('/')}/{_name(number, 'arrow')}"
 
     def _listing(self) -> tuple[set[int], set[int]]:
         """The numbers that have a file, and the numbers that have a mark."""
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return set(), set()
-        found = [match for match in map(_NAME.match, names) if match]
+        found = [match for match in map(_NAME.match, self.folder.names()) if match]
         files, marks = ({int(match[1]) for match in found if match[2] == kind} for kind in ("arrow", "acked"))
         return files, marks
 
-    @contextmanager
-    def _storage(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise storage_error(error, self.folder, "the spool") from error
+
+def _name(number: int, kind: str) -> str:
+    return f"{number:019d}.{kind}"
 
 
 def _digest(batch: pa.RecordBatch) -> str:

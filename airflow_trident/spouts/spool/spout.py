@@ -15,15 +15,14 @@ After a kill between 1 and 2 the source gives the items again; a source without 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.spouts.metadata import as_json, read_back
+from airflow_trident.spouts.spool.folder import spool_folder
 from airflow_trident.spouts.spool.sources import SpoolSource
 from airflow_trident.spouts.spool.spool import Spool, SpooledBatch
 from airflow_trident.types import Json, Schema
@@ -36,7 +35,8 @@ class SpooledSpout(Spout):
     """Batches of a source, written to a folder first.
 
     :param source: a :class:`SpoolSource`.
-    :param folder: for this stream alone, the same for coordinators, workers and executors; durable storage.
+    :param folder: for this stream alone, the same for coordinators, workers and executors; durable storage. Or
+        ``s3://[connection@]bucket/folder`` or ``abfs://[connection@]container/folder``.
     :param max_rows: how many rows the source is asked for in one batch.
     :param keep: the last committed batch and this number before it are kept, to be read again and to know their ids; a
         batch that is not acknowledged is always kept.
@@ -48,7 +48,7 @@ class SpooledSpout(Spout):
         if max_rows < 1 or keep < 1:
             raise ConfigurationError(f"SpooledSpout with max_rows={max_rows}, keep={keep}", "Both must be at least 1.")
         self._source, self._max_rows = source, max_rows
-        self._spool = Spool(os.path.expanduser(require_local_path("SpooledSpout", folder)), source.schema, keep)
+        self._spool = Spool(spool_folder(folder), source.schema, keep)
 
     @property
     def schema(self) -> Schema:
@@ -61,7 +61,7 @@ class SpooledSpout(Spout):
         return SpoolEmitter(self._spool)
 
     def describe(self) -> str:
-        return f"SpooledSpout({self._source.describe()}, {self._spool.folder})"
+        return f"SpooledSpout({self._source.describe()}, {self._spool.folder.where})"
 
 
 @dataclass(frozen=True)
