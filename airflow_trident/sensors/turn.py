@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER
-from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.liveness import ask_airflow, commits_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 
 if TYPE_CHECKING:
@@ -43,9 +44,11 @@ _OF_POKING = frozenset(
 class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     """Succeeds when every transaction below `txid` is COMMITTED or SKIPPED, or when `txid` is committed itself.
 
-    Fails at once, with the reason and the cure, when a lower one is FAILED. The sensor does not poll: it blocks on a
-    ZooKeeper watch. Not deferrable, it blocks in the worker for `turn_wait_s`, then gives the slot back for
-    ``[trident] reschedule_s``. Deferrable, it starts in the triggerer and needs no worker at all.
+    A transaction that is staged, and that nobody is left to commit, does not hold up a sensor with a committer behind
+    it, which commits that one first. Fails at once, with the reason and the cure, when a lower one is FAILED. The
+    sensor does not poll: it blocks on a ZooKeeper watch. Not deferrable, it blocks in the worker for `turn_wait_s`,
+    then gives the slot back for ``[trident] reschedule_s``. Deferrable, it starts in the triggerer and needs no worker
+    at all.
 
     :param topology: the Topology, or its name.
     :param txid: the transaction that waits (templated).
@@ -114,6 +117,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             incarnation=self.incarnation,
             behind=None,
             max_active_runs=None,
+            commits=None,
         )
         trigger_cls, trigger_kwargs = trigger.serialize()
         self.start_from_trigger = True
@@ -141,13 +145,14 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     said.append(story)
                     self.log.info("%s", story)
 
+                asker = replace(self.asker(context), commits=commits_behind(self))
                 verdict = wait_in_worker(
                     ledger,
                     txid,
                     Until.TURN,
                     wait_s=settings.turn_wait_s(self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
-                    look=ask_airflow(ledger, skip=self._skips, asker=self.asker(context)),
+                    look=ask_airflow(ledger, skip=self._skips, asker=asker),
                     say=say,
                 )
             what = f"transaction {txid} of topology {self.topology_name}"
@@ -173,7 +178,8 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         # If the sensor should have started in the triggerer but did not, as in `dag.test()`, there is no triggerer: its
         # stand-in would wait here for tasks that come after this one.
         if self.deferrable and not self.start_from_trigger:
-            trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True)
+            commits = commits_behind(self)
+            trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True, commits=commits)
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
         self.look_again_later(context, txid, timeout)
 

@@ -66,11 +66,13 @@ class Asker:
 
     :param behind: ids of the tasks behind it, which only start when it has ended.
     :param max_active_runs: of its DAG; 0: not known.
+    :param commits: does it commit, or a task behind it? Else the end of its wait commits nothing.
     """
 
     task: TaskOfRun
     behind: frozenset[str]
     max_active_runs: int = 0
+    commits: bool = True
 
     def holds_up(self, other: TaskOfRun, state: str | None) -> bool:
         """Can the other task only start when this one, or this run, has ended?
@@ -94,6 +96,18 @@ def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
     if task is None or not task.has_dag():
         return frozenset(), 0
     return frozenset(task.get_flat_relative_ids(upstream=False)), task.dag.max_active_runs
+
+
+def commits_behind(task: Any) -> bool:
+    """Is there a task behind this one that can commit? Tasks with an engine have a staging folder. A triggerer sees
+    that, too, though it only knows the fields that are templates.
+
+    :param task: as for :func:`told_by_dag`; of one that tells nothing, it is taken to be so.
+    """
+    if task is None or not task.has_dag():
+        return True
+    behind = (task.dag.get_task(task_id) for task_id in task.get_flat_relative_ids(upstream=False))
+    return any("staging_dir" in one.template_fields for one in behind)
 
 
 def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
@@ -278,10 +292,18 @@ def after_asking(
     :param answers: Airflow's; None: it does not say now.
     :param skip: a transaction whose tasks are gone is SKIPPED, else FAILED.
     :param asker: the task that waits, if that is known.
-    :return: None also for a FAILED one, which a person decides about: whoever waits ends with that.
+    :return: None also for a FAILED one, which a person decides about: whoever waits ends with that. None, too, if the
+        wait is of a task that commits nothing: what is left is not committed by its end.
     """
     if record.status not in UNFINISHED:
         return None
+    left = _left(ledger, record, answers, skip=skip, asker=asker)
+    return left if asker is None or asker.commits else None
+
+
+def _left(
+    ledger: Ledger, record: TxRecord, answers: Answers | None, *, skip: bool, asker: Asker | None
+) -> Abandoned | None:
     if answers is not None:
         held_up = held_up_by_asker(record, answers, asker) if asker is not None else None
         if held_up is not None:

@@ -16,7 +16,15 @@ from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.waiting import blocked, wait
-from airflow_trident.tasks.liveness import Answers, Asker, TaskOfRun, after_asking, answers_about, told_by_dag
+from airflow_trident.tasks.liveness import (
+    Answers,
+    Asker,
+    TaskOfRun,
+    after_asking,
+    answers_about,
+    commits_behind,
+    told_by_dag,
+)
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
 from airflow_trident.triggers.shared_watch import SharedLedger
 from airflow_trident.triggers.trident_trigger import TridentTrigger
@@ -46,6 +54,7 @@ class TridentTurnTrigger(TridentTrigger):
     :param incarnation: the incarnation of the topology that `txid` belongs to; None: not known, use the present one.
     :param behind: ids of the tasks behind the waiting one; None: the triggerer reads them from the DAG, if it has it.
     :param max_active_runs: of the DAG of the waiting task; None: as `behind`.
+    :param commits: see :class:`Asker`; None: as `behind`.
     """
 
     def __init__(
@@ -61,6 +70,7 @@ class TridentTurnTrigger(TridentTrigger):
         incarnation: str | None = None,
         behind: list[str] | None = None,
         max_active_runs: int | None = None,
+        commits: bool | None = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.topology = topology
@@ -74,6 +84,7 @@ class TridentTurnTrigger(TridentTrigger):
         self.incarnation = incarnation
         self.behind = behind
         self.max_active_runs = max_active_runs
+        self.commits = commits
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
@@ -142,7 +153,8 @@ class TridentTurnTrigger(TridentTrigger):
         behind = behind if self.behind is None else frozenset(self.behind)
         most = most if self.max_active_runs is None else self.max_active_runs
         index = -1 if ti.map_index is None else ti.map_index
-        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, most)
+        commits = commits_behind(self.task) if self.commits is None else self.commits
+        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, most, commits)
 
     async def _ask(self, record: TxRecord, asker: Asker | None) -> Answers:
         """Ask Airflow in a thread, because its client blocks."""

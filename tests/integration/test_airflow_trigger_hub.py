@@ -20,7 +20,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from kazoo.client import KazooClient
 
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, trident_transaction
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentTurnSensor, trident_transaction
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
@@ -223,19 +223,20 @@ def test_a_look_that_fails_is_no_news_and_ends_no_wait(
     assert isinstance(asyncio.run(play()), TaskSuccessEvent)
 
 
-def turn_of_a_run() -> TridentTurnTrigger:
+def turn_of_a_run(task_id: str = "t.turn") -> TridentTurnTrigger:
     """As the triggerer makes it for a turn sensor that begins there: with the DAG as Airflow keeps it."""
     topology = Topology("words")
     words = topology.new_stream("lines", FixedBatchSpout("word string", ["a"], 1))
     words.group_by("word").persistent_aggregate(SqliteState("/nowhere/words.db"), Count(), "count")
     with DAG("words", schedule=None, max_active_runs=3) as dag:
         trident_transaction(topology, engine="local", group_id="t", deferrable=True)
-    task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task("t.turn")
+        TridentTurnSensor(task_id="gate", topology=topology, txid=2, deferrable=True)
+    task = DagSerialization.from_dict(DagSerialization.to_dict(dag)).get_task(task_id)
     arguments = smart_decode_trigger_kwargs(task.start_trigger_args.trigger_kwargs)
     rendered = {"txid": 2, "incarnation": None}
     made = TridentTurnTrigger(**{**arguments, **rendered, "poll_s": 0.05})
     made.task_instance = SimpleNamespace(  # type: ignore[assignment]
-        dag_id="words", run_id="cleared", task_id="t.turn", map_index=-1, task=task
+        dag_id="words", run_id="cleared", task_id=task_id, map_index=-1, task=task
     )
     return made
 
@@ -296,6 +297,31 @@ def test_a_wait_for_a_run_that_is_queued_behind_this_one_ends_the_task_well(
     assert ledger.view(1).tx.status is Status.PROCESSING  # type: ignore[union-attr]
 
 
+def test_a_wait_of_a_task_without_a_committer_behind_it_goes_on_until_what_is_left_is_committed(
+    ledger: ZNodeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 is staged, and no task of Airflow is to commit it: the sensor before a committer ends, another one does not."""
+    looks: list[None] = []
+
+    async def nothing(*_: object) -> liveness.Answers:
+        looks.append(None)
+        return {}
+
+    monkeypatch.setattr(TridentTurnTrigger, "_ask", nothing)
+
+    async def play() -> tuple[TriggerEvent, TriggerEvent]:
+        wait = asyncio.create_task(event_of(turn_of_a_run("gate")))
+        async with asyncio.timeout(LIMIT_S):
+            while len(looks) < 2:
+                await asyncio.sleep(0.02)
+            assert not wait.done()
+            before = await event_of(turn_of_a_run())
+            await asyncio.to_thread(commit, ledger, 1)
+            return before, await wait
+
+    assert [type(event) for event in asyncio.run(play())] == [TaskSuccessEvent] * 2
+
+
 @pytest.mark.parametrize(
     ("txid", "topology", "says"),
     [("none", "words", "txid"), (9, "words", "never begun"), (1, "nothing", "no ledger")],
@@ -308,7 +334,7 @@ def test_a_wait_for_what_cannot_be_ends_and_says_why(ledger: ZNodeLedger, txid: 
 
 
 def test_a_trigger_survives_its_way_through_the_database() -> None:
-    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5, "a-life", ["t.emit", "t.commit"], 3)
+    one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5, "a-life", ["t.emit"], 3, False)
     path, arguments = one.serialize()
     assert path == "airflow_trident.triggers.turn.TridentTurnTrigger"
     again = TridentTurnTrigger(**deserialize(serialize(arguments)))  # type: ignore[arg-type]

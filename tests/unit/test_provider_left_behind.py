@@ -6,13 +6,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_trident import Count, SqliteState, Topology
-from airflow_trident.protocol.records import Owner
+from airflow_trident import Count, SqliteState, Topology, TridentReadySensor, TridentTurnSensor
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit
+from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.tasks.liveness import ask_airflow
 from tests.fixtures.spout import OpaqueFolderSpout, append
 from tests.unit.test_provider_lives import Site
@@ -60,6 +63,10 @@ class Airflow:
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     return Airflow(monkeypatch)
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def statuses(site: Site) -> list[tuple[Status, int]]:
@@ -153,9 +160,6 @@ def without_batch(tmp_path: Path) -> Site:
 def test_a_run_begins_though_the_last_transaction_has_no_batch_if_nobody_is_left_to_go_on(
     without_batch: Site, airflow: Airflow, lowest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
     if lowest == 2:
         with monkeypatch.context() as dies:
             dies.setattr(commit, "start_attempt", killed)
@@ -176,3 +180,58 @@ def test_a_run_does_not_begin_while_tasks_of_others_are_to_go_on_with_what_has_n
     without_batch.run("words.commit", "first")
     airflow.runs["second"] = {**COMMITTER_FAILED, "words.commit": "deferred"}
     assert not without_batch.is_ready("third")
+
+
+def test_what_a_program_began_and_what_has_no_batch_now_is_taken_up_by_the_next_run(
+    tmp_path: Path, airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No task of Airflow is to go on with it, and the program was killed when it had committed 1."""
+    site = OpaqueSite(tmp_path)
+    staging, notebook = str(tmp_path / "staging"), Attempts(owner=Owner(program="a notebook", host="away", pid=7))
+
+    def at(txid: int) -> None:
+        process(site.ledger(), site.topology, txid, LocalEngine(), staging, notebook)
+
+    for txid in (1, 2):
+        coordinate(site.ledger(), site.topology, Claim(key=f"local/{txid}"), max_pending=2)
+        at(txid)
+    append(tmp_path / "rows", "other", [(7, "a row that 1 takes now, too")])
+    at(1)
+    committer = Committer(
+        ledger=site.ledger(), topology=site.topology, staging_root=staging, attempts=notebook, engine=LocalEngine
+    )
+    with monkeypatch.context() as dies:
+        dies.setattr(commit, "start_attempt", killed)
+        with pytest.raises(KeyboardInterrupt):
+            committer.commit(1)
+    assert [status for status, _ in statuses(site)] == [Status.COMMITTED, Status.PROCESSING]
+    assert site.is_ready("first")
+    for task_id in TASKS_OF_A_RUN:
+        assert site.run(task_id, "first", turn_wait_s=0.0) == 2
+    assert [status for status, _ in statuses(site)] == [Status.COMMITTED] * 2
+
+
+# ---- who waits and commits nothing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("states", [COMMITTER_FAILED, CLEARED], ids=["left", "queued"])
+def test_a_turn_sensor_in_front_of_a_reader_does_not_end_before_what_is_left_is_committed(
+    tmp_path: Path, airflow: Airflow, states: dict[str, str | None]
+) -> None:
+    """With a committer behind it, it would: that one commits what is left. A reader would read too early."""
+    site = Site(tmp_path)
+    site.dag.max_active_runs = 1
+    with site.dag:
+        gate = TridentTurnSensor(task_id="gate", topology="words", txid=2, turn_wait_s=0.0)
+        gate >> TridentReadySensor(task_id="reads", topology=site.topology)
+    for run_id in ("first", "second"):
+        site.run("words.coordinate", run_id)
+        site.run("words.emit", run_id)
+    airflow.runs["first"] = states
+    if states is CLEARED:
+        airflow.queued.add("first")
+    with pytest.raises(AirflowRescheduleException):
+        site.run("gate", "second")
+    assert site.run("words.turn", "second", turn_wait_s=0.0) == 2
+    assert site.run("words.commit", "second") == 2
+    assert site.run("gate", "second") == 2
