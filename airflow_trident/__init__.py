@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
     from airflow_trident.contracts.spout import Spout as Spout
-    from airflow_trident.contracts.state import MapState as MapState
-    from airflow_trident.contracts.state import StateUpdater as StateUpdater
     from airflow_trident.contracts.transactional_spout import (
         OpaquePartitionedTransactionalSpout as OpaquePartitionedTransactionalSpout,
     )
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
         PartitionedTransactionalSpout as PartitionedTransactionalSpout,
     )
     from airflow_trident.contracts.transactional_spout import TransactionalSpout as TransactionalSpout
+    from airflow_trident.contracts.updater import MapState as MapState
+    from airflow_trident.contracts.updater import StateUpdater as StateUpdater
     from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
     from airflow_trident.ledger.memory import MemoryLedger as MemoryLedger

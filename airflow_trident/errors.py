@@ -313,5 +313,11 @@ class StagingError(CorruptError):
     """A staged batch is missing, damaged, or contradicts its manifest."""
 
 
+class TableChangedError(StagingError):
+    """Others have changed a table since a processing phase read it: the batch is processed again."""
+
+    outcome = Outcome.RETRY
+
+
 class InseparableError(StagingError):
     """Several transactions were staged together, but not all are to be applied: they are emitted again."""

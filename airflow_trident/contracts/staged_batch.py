@@ -1,4 +1,4 @@
-"""A staged batch in pieces, for states that need not hold all of it in memory."""
+"""Staged batches in pieces, or as files, for states that need not hold all of a batch in memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.types import Schema
 
@@ -35,3 +36,14 @@ class StagedBatch:
         import pyarrow as pa
 
         return pa.Table.from_batches(self.pieces(), arrow_schema(self.schema))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, as absolute paths. A
+    moment ago they existed with the staged sizes. `replaces`: for copy-on-write, what the processing phase found in the
+    table; None: it did not look."""
+
+    paths: tuple[str, ...]
+    num_rows: int
+    replaces: ReplacedFiles | None = None

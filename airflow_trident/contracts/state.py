@@ -33,17 +33,19 @@ T12 (`Capabilities.groups`, unless `StateSpec.opaque`) `apply_group` applies sev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.closeable import Closing
-from airflow_trident.contracts.staged_batch import StagedBatch
+from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
+from airflow_trident.contracts.updater import Updater
 from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.datasets import Dataset
-from airflow_trident.operations.api import CombinerAggregator, MergeKind, Operation, ReducerAggregator
+from airflow_trident.operations.api import CombinerAggregator, MergeKind, ReducerAggregator
 from airflow_trident.operations.bolt_calls import CommitterBolt
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
@@ -96,6 +98,7 @@ class Capabilities:
     opaque spouts need. `appends`: a sink of rows, without updater, and with keys only for upserts. `own`: the work of a
     committer bolt in its own database; the bolt promises that this is atomic, or opaque. `groups`: several transactions
     can change it in one step (T12). `by_reference`: staged files become its own, unchanged (`State.apply_files`).
+    `rewrites`: rows can replace those of their keys by copy-on-write (`State.committed`).
     """
 
     durable: bool
@@ -106,6 +109,7 @@ class Capabilities:
     own: bool = False
     groups: bool = False
     by_reference: bool = False
+    rewrites: bool = False
 
     @property
     def kind(self) -> StateKind:
@@ -146,45 +150,6 @@ class Marker:
         return needed - (Txids.span(1, self.high) - Txids(self.holes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFiles:
-    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, as absolute paths. A
-    moment ago they existed with the staged sizes."""
-
-    paths: tuple[str, ...]
-    num_rows: int
-
-
-class MapState(Protocol):
-    """How an updater sees a state while a batch is applied (Trident: MapState). Keys are tuples of key fields."""
-
-    def multi_get(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
-        """The stored value fields of each key; None if there are none."""
-        ...
-
-    def multi_put(self, keys: Sequence[tuple[Any, ...]], values: Sequence[tuple[Any, ...]]) -> None: ...
-
-    def multi_remove(self, keys: Sequence[tuple[Any, ...]]) -> None: ...
-
-
-class StateUpdater(Operation, ABC):
-    """How a batch changes a state, for `partition_persist` (Trident: StateUpdater). A plain function is enough if it
-    needs neither the transaction nor anything that must be opened.
-
-    `prepare` is called before each batch, `cleanup` after it. The context has the transaction's txid and attempt, for
-    updaters that keep these elsewhere. All may be called again for the same transaction, because a commit may be
-    repeated.
-    """
-
-    @abstractmethod
-    def update_state(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
-        """Takes all tuples of a batch; all puts take effect with the transaction, or none."""
-
-
-Updater: TypeAlias = "StateUpdater | Callable[[MapState, Iterable[tuple[Any, ...]]], None]"
-"""What `partition_persist` takes."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StateSpec:
     """One state of one topology: its names, its fields and how a batch is merged into it.
@@ -200,7 +165,8 @@ class StateSpec:
     applied nobody knows which other keys it changed, and a try of the commit may end just then.
     `partition_by`: the values of these fields say in which partition of a table a row is; each staged file has rows of
     one partition. `overwrites`: a batch replaces the content of its partitions. With `keys` a table gets changes: of
-    the rows of a key the one with the highest `TXID` counts, unless its field `deleted` says that the key is gone.
+    the rows of a key the one with the highest `TXID` counts, unless its field `deleted` says that the key is gone. If
+    it `rewrites`, the rows of a batch replace those of their keys instead, and the table has one row of each key.
     `emits`: the fields of what a `committer` or a `stateful` function emits; streams continue with these tuples.
     `inputs`: what is read from the stream, as texts, part of the topology's definition: the fields of each aggregator,
     or of an updater or a stateful function; empty if keys and values say it.
@@ -224,13 +190,14 @@ class StateSpec:
     told: bool = False
     partition_by: tuple[str, ...] = ()
     overwrites: bool = False
+    rewrites: bool = False
     deleted: str | None = None
     inputs: tuple[str, ...] = ()
 
     @property
     def commutes(self) -> bool:
         """May a late batch be applied out of order?"""
-        if self.in_order or self.overwrites:
+        if self.in_order or self.overwrites or self.rewrites:
             return False
         if self.factory.capabilities.appends:
             return True
@@ -241,7 +208,7 @@ class StateSpec:
     @property
     def upserts(self) -> bool:
         """Are its rows changes of a table, by key?"""
-        return self.factory.capabilities.by_reference and bool(self.keys)
+        return self.factory.capabilities.by_reference and bool(self.keys) and not self.rewrites
 
     @property
     def takes_groups(self) -> bool:
@@ -263,7 +230,8 @@ class StateSpec:
         if callable(described):
             how = described()
         if self.factory.capabilities.appends:
-            how = "overwriting partitions" if self.overwrites else "upserting" if self.upserts else "appending"
+            how = "upserting" if self.upserts else "rewriting" if self.rewrites else "appending"
+            how = "overwriting partitions" if self.overwrites else how
             how += f", gone where {self.deleted}" if self.deleted else ""
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
         if self.committer is not None:
@@ -355,6 +323,13 @@ class State(Closing):
         :raises StagingError: a file is gone; nothing was applied.
         """
         raise ConfigurationError(f"{type(self).__name__} takes no files", "Implement State.apply_files in it.")
+
+    def committed(self) -> CommittedTable:
+        """The version of the table that is committed now, for the processing phase (`Capabilities.rewrites`).
+
+        :raises ConfigurationError: rows of it cannot be replaced.
+        """
+        raise ConfigurationError(f"{type(self).__name__} has no versions", "Implement State.committed in it.")
 
     def apply_group(self, tickets: Sequence[CommitTicket], batches: Sequence[pa.Table]) -> tuple[Applied, ...]:
         """Merges several staged batches in one atomic step, with the marker (T12). Returns what was done with each.

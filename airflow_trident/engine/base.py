@@ -3,6 +3,8 @@
 Promises (`tests/contracts/test_engine.py` compares every plan on every engine with a row-by-row run):
 
 E1  The result depends only on plan, metadata and the users' functions; `tests/oracle` defines the meaning.
+    If there are `Job.tables`, the manifest also says what the batch replaces in them: exactly the files of that
+    version with rows of the batch's keys, and their other rows (:mod:`airflow_trident.staging.table_rewrites`).
 E2  Nothing is visible until `run` returns: files outside the manifest do not count.
 E3  An exception of a user's function becomes a UserCodeError that names node, fields, row and txid.
 E4  `cancel`, from another thread or a signal handler, ends the work soon if possible; correctness never needs it.
@@ -27,11 +29,12 @@ E10 A plan that cannot be processed in groups is refused with ConfigurationError
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from airflow_trident.closeable import Closing
+from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -50,7 +53,8 @@ class Job:
     replay), not its own work; it must not end the attempt's Spark jobs or be mistaken for them. `shaken`: for a trial,
     use other settings that must not change the result: partitions, order of splits, Spark's strategies. `time_ms`: of
     the transaction, see `TxRecord.time_ms`. `chunk_bytes`: a staged file of at most this size may be returned as
-    content instead of being written, for the ledger to keep; 0: never.
+    content instead of being written, for the ledger to keep; 0: never. `tables`: state -> the committed version of its
+    table, in which the batch replaces rows by copy-on-write; files of its batch are always written.
     """
 
     plan: Plan
@@ -62,6 +66,11 @@ class Job:
     shaken: bool = False
     time_ms: int = 0
     chunk_bytes: int = 0
+    tables: Mapping[str, CommittedTable] = field(default_factory=dict)
+
+    def kept_bytes(self, state: str) -> int:
+        """A staged file of the state of at most this size may be returned as content."""
+        return 0 if state in self.tables else self.chunk_bytes
 
 
 class Engine(Closing):

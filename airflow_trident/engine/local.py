@@ -27,6 +27,7 @@ from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
+from airflow_trident.staging.table_rewrites import RewriteFiles, Rewritten, rewrites_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,14 +57,21 @@ class LocalEngine(Engine):
             area = StagingArea(job.staging_root)
             split = {sink.name: sink.split_by for sink in job.plan.staged}
             files = [
-                area.write(job.slot, name, part, kept_bytes=job.chunk_bytes)
+                area.write(job.slot, name, part, kept_bytes=job.kept_bytes(name))
                 for name, table in self.tables(job, rows_read)
                 for part in [part for _, part in split_by(table, split[name])] or [table]
             ]
+            rewrites = rewrites_of(job.slot, area.storage, job.tables, files, _all_files)
         finally:
             self._running.discard(job.slot)
             self._cancelled.discard(job.slot)
-        return Manifest(slot=job.slot, files=tuple(files), rows_read=rows_read.total(), sinks=job.plan.staged_fields)
+        return Manifest(
+            slot=job.slot,
+            files=tuple(files),
+            rows_read=rows_read.total(),
+            sinks=job.plan.staged_fields,
+            rewrites=rewrites,
+        )
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
         """Runs each job after the other. The gain comes later: one staged batch, one commit."""
@@ -146,6 +154,10 @@ class LocalEngine(Engine):
             if cancelled and slot in cancelled:
                 raise SparkJobError(f"attempt {slot.attempt} of transaction {slot.txid} was cancelled", "Run it again.")
             yield row
+
+
+def _all_files(work: RewriteFiles) -> Iterator[Rewritten]:
+    return work(range(len(work.table.paths)))
 
 
 def _read(source: SourceNode, job: Job, count: int) -> list[pa.Table]:

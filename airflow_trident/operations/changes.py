@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import UserCodeError
 from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.newest import null_key
 from airflow_trident.operations.vectors import VectorFunction
 
 if TYPE_CHECKING:
@@ -32,19 +32,9 @@ class TxidOfKeys(VectorFunction):
         """:raises UserCodeError: a key is null."""
         import pyarrow as pa
 
-        for name, column in zip(self.keys, columns, strict=True):
+        for column in columns:
             if column.null_count:
                 row = column.is_null().index(True).as_py()
-                shown = ", ".join(
-                    f"{key}={one[row].as_py()!r:.60}" for key, one in zip(self.keys, columns, strict=True)
-                )
-                raise UserCodeError(
-                    f"a tuple of transaction {self._txid} has no {name!r}, a key of the table of state {self.state!r} "
-                    f"({shown})",
-                    f'Leave such tuples out, as in filter(col("{name}").is_not_null()), or give them a key before.',
-                    node=self.state,
-                    fields=", ".join(self.keys),
-                    row=shown,
-                    txid=self._txid,
-                )
+                key = {one: found[row].as_py() for one, found in zip(self.keys, columns, strict=True)}
+                raise null_key(self.state, self._txid, key)
         return pa.repeat(pa.scalar(self._txid, pa.int64()), len(columns[0]))

@@ -30,6 +30,7 @@ class Newest(Aggregator[Candidates]):
     :param order: the positions of the order fields in `fields`, the most important first.
     :param state: the upserted state, for the error.
     :param last: no step follows, so equally new tuples that differ are an error.
+    :param not_null: a null in a key is an error.
     """
 
     fields: tuple[str, ...]
@@ -37,6 +38,7 @@ class Newest(Aggregator[Candidates]):
     order: tuple[int, ...]
     state: str
     last: bool = True
+    not_null: bool = False
 
     def before(self) -> Newest:
         """The step before the shuffle; this one follows it."""
@@ -50,11 +52,17 @@ class Newest(Aggregator[Candidates]):
         return Candidates(batch.txid)
 
     def aggregate(self, state: Candidates, collector: Collector, *values: Any) -> None:
+        if self.not_null and None in values[: self.keys]:
+            raise self._null_key(state.txid, values)
         order = tuple([_rank(values[place]) for place in self.order])
         if not state.rows or order > state.order:
             state.rows, state.order = [values], order
         elif order == state.order and not any(same(values, row) for row in state.rows):
             state.rows.append(values)
+
+    def _null_key(self, txid: int, values: tuple[Any, ...]) -> UserCodeError:
+        keys = self.fields[: self.keys]
+        return null_key(self.state, txid, dict(zip(keys, values, strict=False)))
 
     def complete(self, state: Candidates, collector: Collector) -> None:
         """:raises UserCodeError: several tuples are equally new and differ."""
@@ -88,6 +96,20 @@ def two_values(
         node=state,
         fields=", ".join((*key, *first)),
         row=named,
+    )
+
+
+def null_key(state: str, txid: int, key: dict[str, Any]) -> UserCodeError:
+    """The error of a tuple for a table by keys that lacks one."""
+    name = next(name for name, value in key.items() if value is None)
+    shown = _shown(key)
+    return UserCodeError(
+        f"a tuple of transaction {txid} has no {name!r}, a key of the table of state {state!r} ({shown})",
+        f'Leave such tuples out, as in filter(col("{name}").is_not_null()), or give them a key before.',
+        node=state,
+        fields=", ".join(key),
+        row=shown,
+        txid=txid,
     )
 
 

@@ -19,12 +19,14 @@ from airflow_trident.operators.base import (
     backfill_run_refused,
     deferrable_default,
     is_backfill_run,
+    is_known,
 )
 from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.runtime.drains.limits import pending_of
 from airflow_trident.runtime.waiting import Look, blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
@@ -73,6 +75,9 @@ class TridentCoordinatorOperator(TridentOperator):
         super().__init__(topology=topology, **kwargs)
         if max_transactions < 1:
             raise ConfigurationError(f"max_transactions = {max_transactions} is below 1", "Claim at least one.")
+        pending_of(topology.states, max_transactions)
+        if is_known(max_pending):
+            pending_of(topology.states, settings.parse_limit("max_pending", max_pending))
         self.max_transactions = max_transactions
         self.max_pending = max_pending
         self.deferrable = deferrable
@@ -220,7 +225,7 @@ class TridentCoordinatorOperator(TridentOperator):
         return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
 
     def _max_pending(self) -> int:
-        given = settings.parse_limit("max_pending", self.max_pending)
+        given = pending_of(self.topology.states, settings.parse_limit("max_pending", self.max_pending))
         return given or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
 
     def _runs_at_once(self) -> int:

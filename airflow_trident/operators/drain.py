@@ -22,7 +22,7 @@ from airflow_trident.operators.base import (
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, require_groups
+from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, pending_of, require_groups
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import recall, remember
 
@@ -101,6 +101,7 @@ class TridentDrainOperator(EngineOperator):
         self._submitted: SubmittedDrain | None = None
         if all(map(is_known, (max_transactions, max_time_s, max_pending, group))):
             require_groups(topology.compile(), self._limits().group)
+            pending_of(topology.states, self._limits().max_pending)
 
     def execute(self, context: Context) -> list[int]:
         if is_backfill_run(context) and not self.allow_backfill_runs:

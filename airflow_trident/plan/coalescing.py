@@ -71,6 +71,11 @@ def merged_by(stage: Stage) -> FinalAggregateNode | None:
 
 def _why_neither(plan: Plan) -> str:
     kinds = {source.name: source.spout.kind for source in plan.sources}
+    rewriting = next((sink.name for sink in plan.sinks if sink.state.rewrites), None)
+    if rewriting is not None:
+        return (
+            f"state {rewriting} is rewritten, so each transaction is processed against what the one before it committed"
+        )
     return next((f"stream {name} is {kind}" for name, kind in kinds.items() if kind is not SpoutKind.TRANSACTIONAL), "")
 
 

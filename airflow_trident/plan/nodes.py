@@ -374,7 +374,9 @@ class PersistNode(SinkNode):
 
     @property
     def split_by(self) -> tuple[str, ...]:
-        return self.state.partition_by
+        """With copy-on-write, rows that delete their key are in files of their own: the table gets none of them."""
+        deleted = self.state.deleted if self.state.rewrites else None
+        return (*self.state.partition_by, *([] if deleted is None else [deleted]))
 
     @property
     def aggregates(self) -> bool:

@@ -64,6 +64,7 @@ from airflow_trident.runtime.staged_batches import (
     gone_again,
     manifest_of,
     needed_whole,
+    reason_to_emit,
     remove_old,
     staged_batch,
     tell_other_code,
@@ -322,6 +323,7 @@ class Committer:
         now: a state that has it says so. Returns the valid ticket and :attr:`TxRecord.late_rows`.
 
         :raises ConfigurationError: the staged batch is gone again after the last try.
+        :raises TableChangedError: others have written to the batch's table again, each time after it was processed.
         """
         tries = 0
         while True:
@@ -330,9 +332,7 @@ class Committer:
             except StagingError as error:
                 if tries == EMIT_TRIES:
                     raise gone_again(ticket, EMIT_TRIES, error) from error
-                self.progress(
-                    f"transaction {ticket.txid}: its staged batch cannot be read ({error}); emitting it again"
-                )
+                self.progress(f"transaction {ticket.txid}: {reason_to_emit(error)}; emitting it again")
             tries += 1
             ticket = self._emit_again(ticket)
 

@@ -276,8 +276,13 @@ def run_attempt(
 
 
 def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
-    """The job of an engine for the current attempt of a transaction."""
+    """The job of an engine for the current attempt of a transaction, with the tables as they are committed now."""
     incarnation = ledger.view(0, remembered=True).topology.incarnation
+    tables = {}
+    for name, spec in topology.states.items():
+        if spec.rewrites:
+            with spec.factory.make_state(spec) as state:
+                tables[name] = state.committed()
     return Job(
         plan=topology.compile(),
         slot=Slot(topology=topology.name, incarnation=incarnation, txid=record.txid, attempt=record.attempt),
@@ -286,6 +291,7 @@ def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: s
         progress=progress,
         time_ms=record.time_ms,
         chunk_bytes=ledger.chunk_bytes,
+        tables=tables,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Applied, StagedFiles, State
-from airflow_trident.errors import ConfigurationError, StagingError
+from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
+from airflow_trident.contracts.state import Applied, State
+from airflow_trident.errors import ConfigurationError, StagingError, TableChangedError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
@@ -53,7 +53,11 @@ def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, si
         return area.read_each(manifest, {ticket.txid: ticket.attempt}, sink.name, sink.schema)[0]
     if sink.state.factory.capabilities.by_reference and area.has_paths(manifest):
         files = area.files(manifest, sink.name, sink.schema)
-        return StagedFiles(paths=tuple(file.path for file in files), num_rows=sum(file.rows for file in files))
+        return StagedFiles(
+            paths=tuple(file.path for file in files),
+            num_rows=sum(file.rows for file in files),
+            replaces=area.replaced(manifest, sink.name),
+        )
     batch = area.batch(manifest, sink.name, sink.schema)
     return batch.table() if whole else batch
 
@@ -82,13 +86,24 @@ def apply_batch(state: State, ticket: CommitTicket, batch: Batch) -> Applied:
     return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
 
 
-def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> ConfigurationError:
+def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> TridentError:
+    if isinstance(error, TableChangedError):
+        return TableChangedError(
+            f"transaction {ticket.txid} of topology {ticket.topology!r} was processed again {times} times, and each "
+            f"time {error.message}",
+            "Run the task again, at a time when others write less. Nothing was applied.",
+        )
     return ConfigurationError(
         f"transaction {ticket.txid} of topology {ticket.topology!r} was emitted again {times} times, and its staged "
         f"batch still cannot be read: {error.message}",
         "Look who empties the staging folder ([trident] staging_dir), and whether all workers, drivers and executors "
         "have the same one.",
     )
+
+
+def reason_to_emit(error: StagingError) -> str:
+    changed = isinstance(error, TableChangedError)
+    return error.message if changed else f"its staged batch cannot be read ({error})"
 
 
 def remove_old(area: StagingArea, tickets: Sequence[CommitTicket], retention: int) -> None:

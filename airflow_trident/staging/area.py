@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import socket
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError
+from airflow_trident.errors import InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.parquet import write_parquet
 from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.files import make_folder, stays_inside
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
 from airflow_trident.staging.packed import pack, unpack
+from airflow_trident.staging.parts import require_names, write_part
 from airflow_trident.staging.storage import Storage, absolute_root, storage_at
 from airflow_trident.types import Schema, ddl, names_of
 
@@ -36,38 +35,8 @@ MANIFEST = "manifest.json"
 _AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
 _BEHIND_NUMBERS = ":"
 """Sorts after all digits."""
-_NAME = re.compile(r"[^/\\\0]+\Z")
 _PIECE_ROWS = 16_384
 """The rows of one piece, if a batch is read in pieces."""
-_PACKS_AT_MOST = 8
-"""Tables of more than this many times `kept_bytes` are not packed to see whether they fit."""
-
-
-def write_part(
-    storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch], *, kept_bytes: int = 0
-) -> StagedFile:
-    """Writes one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
-
-    A plain function of picklable arguments, so a worker elsewhere can call it. The file counts only if its `StagedFile`
-    is in the published manifest. Give at least one record batch, for the schema.
-
-    :param kept_bytes: a file of at most this many bytes is not written; the result has its content.
-    :raises StoreUnavailableError: the folder is full or its file system does not work.
-    :raises ConfigurationError: the folder is not writable.
-    """
-    import pyarrow as pa
-
-    _require_names(slot.topology, slot.incarnation, state)
-    whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
-    relative = f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
-    if whole.nbytes <= _PACKS_AT_MOST * kept_bytes:
-        buffer = io.BytesIO()
-        write_parquet(whole, buffer)
-        if (size := buffer.tell()) <= kept_bytes:
-            content = buffer.getvalue()
-            return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
-    size = storage.put(relative, lambda file: write_parquet(whole, file))
-    return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
 
 
 def make_slot_folder(root: str, slot: Slot) -> str:
@@ -114,7 +83,7 @@ class StagingArea:
         :raises StagingError: the attempt has published other files already: it has two owners. Or the manifest
             contradicts itself.
         """
-        _require_names(manifest.slot.topology, manifest.slot.incarnation)
+        require_names(manifest.slot.topology, manifest.slot.incarnation)
         if why := manifest.damage():
             raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", _AGAIN)
         if (small := as_chunk(manifest, chunk_bytes)) is not None:
@@ -151,9 +120,9 @@ class StagingArea:
         return {**found, last: replace(found[last], rows=rows, bytes=whole.bytes)}
 
     def _require_seen(self, manifest: Manifest) -> None:
-        names = [self._inside(file.path) for file in manifest.files]
+        names = [self._inside(file.path) for file in manifest.every_file]
         sizes = self.storage.sizes(manifest.slot.path, names) if names else {}
-        for file in manifest.files:
+        for file in manifest.every_file:
             bytes_ = sizes.get(file.path)
             if bytes_ == file.bytes:
                 continue
@@ -269,8 +238,18 @@ class StagingArea:
         :raises StagingError: one is missing or has another size, or the batch was staged with other fields.
         """
         _require_staged(manifest, state, schema)
+        return self._at_paths(manifest, [file for file in manifest.files if file.state == state and file.rows])
+
+    def replaced(self, manifest: Manifest, state: str) -> ReplacedFiles | None:
+        """What the batch of a state replaces; None: the processing phase did not look. As :meth:`files`."""
+        for one in manifest.rewrites:
+            if one.state == state:
+                left = tuple(file.path for file in self._at_paths(manifest, one.files))
+                return ReplacedFiles(version=one.version, gone=one.gone, left=left)
+        return None
+
+    def _at_paths(self, manifest: Manifest, found: Sequence[StagedFile]) -> tuple[StagedFile, ...]:
         storage = self.storage
-        found = [file for file in manifest.files if file.state == state and file.rows]
         sizes = storage.sizes(manifest.slot.path, [self._inside(file.path) for file in found])
         for file in found:
             if file.path not in sizes:
@@ -377,20 +356,14 @@ def reference(manifest: Manifest) -> StagedRef:
         manifest=f"{manifest.slot.path}/{MANIFEST}",
         rows_read=manifest.rows_read,
         rows=dict(rows),
-        bytes=sum(file.bytes for file in manifest.files),
+        bytes=sum(file.bytes for file in manifest.every_file),
     )
-
-
-def _require_names(*names: str) -> None:
-    for name in names:
-        if not _NAME.match(name) or name in (".", ".."):
-            raise ConfigurationError(f"{name!r} cannot be part of a staging path", "Use letters, digits, '-' and '_'.")
 
 
 def as_chunk(manifest: Manifest, chunk_bytes: int) -> StagedRef | None:
     """The reference to a batch of at most this many bytes, with the batch itself; None if it is larger, or some of it
     was written elsewhere."""
-    if not chunk_bytes or not all(file.content for file in manifest.files):
+    if not chunk_bytes or not all(file.content for file in manifest.every_file):
         return None
     content, slot = pack(manifest), manifest.slot
     if len(content) > chunk_bytes:

@@ -77,6 +77,19 @@ class StagedMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rewrite:
+    """What the batch of `state` replaces in its table, see :mod:`airflow_trident.contracts.committed_table`.
+
+    `version`: that was read. `gone`: its files with rows of the batch's keys. `files`: the other rows of these files.
+    """
+
+    state: str
+    version: str
+    gone: tuple[str, ...] = ()
+    files: tuple[StagedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """What one attempt staged. `rows_read`: rows that came from the spouts, -1 if the engine did not count them.
 
@@ -87,6 +100,9 @@ class Manifest:
     by key, so they count for all of them together, under exactly these attempts, or not at all.
 
     `code`: transform -> a digest of the code that made it, for people.
+
+    `rewrites`: for copy-on-write. `files` has the batch alone, so without a rewrite the manifest is whole, too: then
+    the commit looks for the rows to replace.
     """
 
     slot: Slot
@@ -96,6 +112,12 @@ class Manifest:
     group: tuple[StagedMember, ...] = ()
     inseparable: bool = False
     code: dict[str, str] = field(default_factory=dict)
+    rewrites: tuple[Rewrite, ...] = ()
+
+    @property
+    def every_file(self) -> tuple[StagedFile, ...]:
+        """The files of the batch and of its rewrites."""
+        return (*self.files, *(file for one in self.rewrites for file in one.files))
 
     @property
     def members(self) -> tuple[StagedMember, ...]:
@@ -148,15 +170,17 @@ def encode(manifest: Manifest) -> bytes:
         "txid": slot.txid,
         "attempt": slot.attempt,
         "rows_read": manifest.rows_read,
-        "files": [
-            {"state": file.state, "path": file.path, "rows": file.rows, "bytes": file.bytes}
-            for file in sorted(manifest.files, key=lambda file: (file.state, file.path))
-        ],
+        "files": _plain(manifest.files),
     }
     if manifest.sinks is not None:
         record["sinks"] = dict(sorted(manifest.sinks.items()))
     if manifest.code:
         record["code"] = dict(sorted(manifest.code.items()))
+    if manifest.rewrites:
+        record["rewrites"] = [
+            {"state": one.state, "version": one.version, "gone": sorted(one.gone), "files": _plain(one.files)}
+            for one in sorted(manifest.rewrites, key=lambda one: one.state)
+        ]
     if manifest.group:
         record["inseparable"] = manifest.inseparable
         record["group"] = [
@@ -169,6 +193,13 @@ def encode(manifest: Manifest) -> bytes:
             for one in manifest.group
         ]
     return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def _plain(files: tuple[StagedFile, ...]) -> list[dict[str, Any]]:
+    return [
+        {"state": file.state, "path": file.path, "rows": file.rows, "bytes": file.bytes}
+        for file in sorted(files, key=lambda file: (file.state, file.path))
+    ]
 
 
 def _version(manifest: Manifest) -> int:

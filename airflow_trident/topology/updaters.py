@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from airflow_trident.contracts.state import MapState
+from airflow_trident.contracts.updater import MapState
 from airflow_trident.operations.equality import canonical_key, same
 from airflow_trident.operations.newest import two_values
 

@@ -16,7 +16,8 @@ import pytest
 
 from airflow_trident import ParquetTable, TableSpout
 from airflow_trident.contracts.spout import Spout
-from airflow_trident.contracts.state import StagedFiles, StateSpec
+from airflow_trident.contracts.staged_batch import StagedFiles
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,

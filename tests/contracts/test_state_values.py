@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.contracts.state import MapState, StateFactory, StateSpec
+from airflow_trident.contracts.state import StateFactory, StateSpec
+from airflow_trident.contracts.updater import MapState
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
 from airflow_trident.topology.updaters import MapPut

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType, StringType
 
-from airflow_trident.contracts.state import Applied, StagedFiles
+from airflow_trident.contracts.staged_batch import StagedFiles
+from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import parse_declared
 from tests.fixtures.state import ticket

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
-from airflow_trident.contracts.state import Applied, StagedFiles
+from airflow_trident.contracts.staged_batch import StagedFiles
+from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, PlanError, UserCodeError
 from airflow_trident.runtime.local import LocalRunner

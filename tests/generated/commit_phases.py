@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MemoryState, Sum, Topology
-from airflow_trident.contracts.state import MapState
+from airflow_trident.contracts.updater import MapState
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import PlanError
 from airflow_trident.ledger.memory import MemoryLedger

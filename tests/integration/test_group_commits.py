@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_trident import FixedBatchSpout, SqliteState, Topology
-from airflow_trident.contracts.state import Applied, MapState, State, StateFactory, StateSpec
+from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
+from airflow_trident.contracts.updater import MapState
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
 from airflow_trident.protocol.records import CommitTicket, TxRecord

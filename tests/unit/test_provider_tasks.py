@@ -18,6 +18,7 @@ from airflow_trident import (
     Count,
     FixedBatchSpout,
     MemoryState,
+    ParquetTable,
     SqliteState,
     Topology,
     TridentBackfillOperator,
@@ -49,6 +50,13 @@ class Alone(SqliteState):
     """It takes no groups."""
 
     capabilities = replace(SqliteState.capabilities, groups=False)
+
+
+def accounts() -> Topology:
+    topology = Topology("accounts")
+    stream = topology.new_stream("changes", FixedBatchSpout("id long, owner string", [(1, "a")]))
+    stream.persist_table(ParquetTable("/lake/accounts"), mode="rewrite", keys="id", name="accounts")
+    return topology
 
 
 def words(factory: StateFactory | None = None, name: str = "words") -> Topology:
@@ -115,6 +123,10 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
             lambda: trident_transaction(words(Alone("words.db")), group=4, max_transactions=8),
             "state 'count' .Alone. takes one transaction at a time",
         ),
+        (lambda: TridentCoordinatorOperator(task_id="t", topology=accounts(), max_pending="2"), "mode='rewrite'"),
+        (lambda: trident_transaction(accounts(), max_transactions=3), "3 transactions at once, and state 'accounts'"),
+        (lambda: TridentDrainOperator(task_id="t", topology=accounts(), max_pending=2), "2 transactions at once"),
+        (lambda: TridentDrainOperator(task_id="t", topology=accounts(), group=2), "one transaction at a time"),
         (lambda: TridentBackfillOperator(task_id="t", topology=words(), group="many"), "group='many'"),
         (
             lambda: TridentBackfillOperator(task_id="t", topology=words(Alone("words.db")), group=4),
@@ -138,6 +150,8 @@ def test_the_limits_of_a_drain_may_be_templates_and_groups_are_no_demand_by_them
     TridentBackfillOperator(task_id="w", topology=words(Alone("words.db")))
     TridentBackfillOperator(task_id="x", topology=words(Alone("words.db")), group="{{ params.group }}")
     trident_transaction(words(Alone("words.db")), max_transactions=4, group="auto")
+    trident_transaction(accounts())
+    TridentDrainOperator(task_id="y", topology=accounts(), max_pending=1)
 
 
 def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:

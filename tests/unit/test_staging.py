@@ -19,8 +19,9 @@ from airflow_trident.errors import (
     StagingError,
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
-from airflow_trident.staging.area import StagingArea, reference, write_part
+from airflow_trident.staging.area import StagingArea, reference
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
+from airflow_trident.staging.parts import write_part
 from airflow_trident.types import Schema, ddl, parse_declared
 
 WORDS = parse_declared("word string, n long")

@@ -21,6 +21,7 @@ from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_t
 from airflow_trident.engine.spark.jvm_sources import JvmSources
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.table_rewrites import rewritten
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     MARKER,
@@ -106,6 +107,7 @@ class PlanRun:
                 self._sources.require_same()
                 self._notes.require_made_once()
                 rows_read = self._rows_read()
+                rewrites = rewritten(self._attached, self._columns, self._job, files)
         except Exception:
             self._sources.require_same()  # else Spark would raise a less clear error
             raise
@@ -113,8 +115,8 @@ class PlanRun:
             for kept in self._kept:
                 with suppress(Exception):
                     kept.unpersist()
-        sinks = self._job.plan.staged_fields
-        return Manifest(slot=self._job.slot, files=tuple(files), rows_read=rows_read, sinks=sinks)
+        slot, sinks = self._job.slot, self._job.plan.staged_fields
+        return Manifest(slot=slot, files=tuple(files), rows_read=rows_read, sinks=sinks, rewrites=rewrites)
 
     def _staged(self) -> list[StagedFile]:
         """The files of all sinks."""
@@ -341,7 +343,7 @@ class PlanRun:
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Workers write raw rows; who writes aggregates says :mod:`airflow_trident.engine.spark.results`."""
         if not sink.aggregates:
-            most = self._job.chunk_bytes
+            most = self._job.kept_bytes(sink.name)
             return self._write_parts(sink, flow, together=_MOST_KEPT * most, each=most)
         if self._read_bytes <= results.SMALL_INPUT_BYTES:
             try:

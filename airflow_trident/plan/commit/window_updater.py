@@ -25,7 +25,7 @@ from airflow_trident.types import Field, Schema, names_of, parse_declared
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_trident.contracts.state import MapState
+    from airflow_trident.contracts.updater import MapState
 
 KEYS = parse_declared("part string, pane long, chunk long")
 VALUES = parse_declared("body binary")

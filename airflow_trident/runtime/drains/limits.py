@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Plan
 
@@ -61,6 +63,25 @@ def parse_group(value: Any) -> int | str:
             f'It is "{AUTO}", or a number of transactions from 1 to {MOST_IN_GROUP}.',
         )
     return int(text)
+
+
+def pending_of(states: Mapping[str, StateSpec], given: int | None) -> int | None:
+    """How many transactions of a topology with these states may be uncommitted at once: what is given, but only one if
+    a batch is processed against what the transaction before it committed.
+
+    :param given: None: nobody says.
+    :raises ConfigurationError: more than one is given there.
+    """
+    rewritten = next((name for name, spec in states.items() if spec.rewrites), None)
+    if rewritten is None:
+        return given
+    if given is not None and given > 1:
+        raise ConfigurationError(
+            f"{given} transactions at once, and state {rewritten!r} has mode='rewrite': each transaction is processed "
+            "against the table that the one before it has committed",
+            "Leave out max_pending and max_transactions, which are 1 then; or use mode='upsert'.",
+        )
+    return 1
 
 
 def require_groups(plan: Plan, group: int | str) -> None:

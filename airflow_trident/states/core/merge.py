@@ -12,7 +12,8 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from airflow_trident.contracts.state import StateSpec, StateUpdater
+from airflow_trident.contracts.state import StateSpec
+from airflow_trident.contracts.updater import StateUpdater
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext, TransactionAttempt

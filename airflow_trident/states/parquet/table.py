@@ -44,6 +44,7 @@ from airflow_trident.staging.parquet_versions import (
 )
 from airflow_trident.staging.storage import Storage, storage_at
 from airflow_trident.states.core.checks import require_columns, require_short_name
+from airflow_trident.states.parquet.committed import CommittedParquet, paths_at
 from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
@@ -75,7 +76,7 @@ class ParquetTable(StateFactory):
     partition_by: str | Sequence[str] = field(default=(), hash=False)
     keep_versions: int = _KEPT
 
-    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
+    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True, rewrites=True)
 
     def __post_init__(self) -> None:
         if self.keep_versions < 1:
@@ -217,7 +218,7 @@ class OpenParquetTable(AppendingState):
         """:raises ConfigurationError: files with the fields of this sink cannot be added."""
         spec = self._spec
         why = not_partitioned_so(version.partition_by, spec) or why_not_changes(version.changes, spec)
-        why = why or self._why_not_columns(version)
+        why = why or self._why_not_columns(version) or self._why_not_alone(version)
         if why:
             raise ConfigurationError(f"sink {self._spec.name!r} cannot append to {self._what}: {why[0]}", why[1])
 
@@ -233,6 +234,12 @@ class OpenParquetTable(AppendingState):
             if found[one.name] != one.type:
                 return f"its column {one.name} is {found[one.name]}, and the field {one.type}", "Convert the field."
         return None
+
+    def _why_not_alone(self, version: ParquetVersion) -> tuple[str, str] | None:
+        others = sorted(version.states.keys() - {self._app})
+        if not (self._spec.rewrites and others):
+            return None
+        return f"{others[0]} writes to it, too, and rows of keys have one writer", "Write to another table."
 
     def _require_not_restored(self, version: ParquetVersion, at: int) -> None:
         """Does no version since `at` say that more of this state was applied? Each version is read once."""
@@ -285,6 +292,14 @@ class OpenParquetTable(AppendingState):
             for one in self._versions.files(version)
         ]
 
+    def _committed(self, known: Known) -> CommittedParquet:
+        assert isinstance(known, _KnownVersion)
+        return CommittedParquet.of(self._versions, known.version, self._spec.key_names)
+
+    def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
+        assert isinstance(known, _KnownVersion)
+        return paths_at(self._versions, known.version, version)
+
     def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
         assert isinstance(known, _KnownVersion)
         names = None if columns is None else list(columns)
@@ -307,7 +322,8 @@ class OpenParquetTable(AppendingState):
         if new and self._storage.is_local:
             sync_folder(self._storage.at(DATA))
         table_id = last.table_id or new_table_id()
-        made_now = replace(following, version=number, files=files, states=states, table_id=table_id)
+        changes = said_of(self._spec) or last.changes
+        made_now = replace(following, version=number, files=files, states=states, changes=changes, table_id=table_id)
         kept = self._publish(made_now)
         del tried[commit]
         with suppress(TridentError):  # the commit has succeeded

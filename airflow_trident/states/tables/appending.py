@@ -11,19 +11,24 @@ import contextlib
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow_trident.contracts.state import Applied, Marker, StagedFiles, StateSpec, Verdict
+from airflow_trident.contracts.committed_table import CommittedTable, ReplacedFiles
+from airflow_trident.contracts.staged_batch import StagedFiles
+from airflow_trident.contracts.state import Applied, Marker, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.staging.table_rewrites import rest_of
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.tables.compaction import Compaction
-from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of
-from airflow_trident.states.tables.upserts import latest_changes
+from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of, missing
+from airflow_trident.states.tables.rewriting import require_as_read
+from airflow_trident.states.tables.upserts import latest_changes, without_deleted
 from airflow_trident.states.tables.version_race import decided_anew
 
 if TYPE_CHECKING:
@@ -103,6 +108,14 @@ class AppendingState(AdmittingState):
         """Does the table have one of these commits, or did it before another writer's commit? Their outcome was
         unknown."""
 
+    def _committed(self, known: Known) -> CommittedTable:
+        """The version of `known`, with its files in the order of `_files_of`, if `Capabilities.rewrites`."""
+        raise ConfigurationError(f"{self._what} cannot be rewritten", 'Use another mode than mode="rewrite".')
+
+    def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
+        """The files of an older version of the table, see `CommittedTable.version`; None: they are not known."""
+        return None
+
     @abstractmethod
     def _delete(self, path: str) -> None:
         """Delete a file of `_bring` or `_write`, if possible."""
@@ -112,35 +125,83 @@ class AppendingState(AdmittingState):
     def marker(self) -> Marker | None:
         return self._known().marker
 
+    def committed(self) -> CommittedTable:
+        return self._committed(self._known())
+
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        return self._again(ticket, lambda: self._written(ticket, batch))
+        if self._spec.rewrites and batch.num_rows:
+            return self._again(ticket, lambda known, gone: self._rewritten(ticket, batch, known, gone), anew=True)
+        return self._again(ticket, lambda _known, _gone: self._written(ticket, batch))
 
     def apply_files(self, ticket: CommitTicket, files: StagedFiles) -> Applied:
-        return self._again(ticket, lambda: self._brought(ticket, files))
+        import pyarrow as pa
+
+        if self._spec.rewrites and files.paths and files.replaces is None:
+            return self.apply(ticket, pa.concat_tables(map(_content, files.paths)))
+        return self._again(ticket, lambda _known, _gone: self._brought(ticket, files), files.replaces)
 
     def _written(self, ticket: CommitTicket, rows: pa.Table) -> Iterator[NewFile]:
         table = rows.select([one.name for one in self._spec.staged]).cast(arrow_schema(self._spec.staged))
+        if self._spec.rewrites and self._spec.deleted is not None:
+            table = without_deleted(table, self._spec.deleted)
+        yield from self._parts(ticket, table)
+
+    def _parts(self, ticket: CommitTicket, table: pa.Table) -> Iterator[NewFile]:
         for values, part in split_by(table, self._spec.partition_by):
             yield self._write(file_name(ticket), part, values)
 
     def _brought(self, ticket: CommitTicket, files: StagedFiles) -> Iterator[NewFile]:
         """A staged file with rows of several partitions is rewritten: a script staged it, or an older definition."""
-        import pyarrow.parquet as pq
-
+        deleted = self._spec.deleted if self._spec.rewrites else None
         for path in files.paths:
             footer = footer_of(path)
             values = values_in(footer, self._spec.partition_by)
-            if values is not None:
+            gone = (False,) if deleted is None else values_in(footer, (deleted,))
+            if values is None or gone is None:
+                yield from self._written(ticket, _content(path))
+            elif gone != (True,):
                 yield self._bring(ticket, path, footer, values)
-                continue
-            with open(path, "rb") as source:
-                table = pq.read_table(source)
-            yield from self._written(ticket, table)
+        for path in files.replaces.left if files.replaces is not None else ():
+            footer = footer_of(path)
+            values = values_in(footer, self._spec.partition_by)
+            if values is None:
+                yield from self._parts(ticket, _content(path))
+            else:
+                yield self._bring(ticket, path, footer, values)
 
-    def _again(self, ticket: CommitTicket, make: Callable[[], Iterator[NewFile]]) -> Applied:
+    def _rewritten(self, ticket: CommitTicket, batch: pa.Table, known: Known, gone: list[OldFile]) -> Iterator[NewFile]:
+        """Copy-on-write by this process, for a batch for which nobody looked before: it was staged in an object store,
+        or a state is rebuilt.
+
+        :param gone: receives the files to remove.
+        """
+        import pyarrow as pa
+
+        table, keys = self._committed(known), batch.select(self._spec.key_names)
+        for place, file in enumerate(self._require_partitions(self._files_of(known))):
+            rest = rest_of(table, place, keys)
+            if rest is None:
+                continue
+            gone.append(file)
+            if rest.num_rows and file.values is not None:
+                rows = pa.Table.from_batches(rest.pieces(), table.schema())
+                yield self._write(file_name(ticket), rows, file.values)
+        yield from self._written(ticket, batch)
+
+    def _again(
+        self,
+        ticket: CommitTicket,
+        make: Callable[[Known, list[OldFile]], Iterator[NewFile]],
+        read: ReplacedFiles | None = None,
+        *,
+        anew: bool = False,
+    ) -> Applied:
         """Repeats until no other writer is faster. Each try decides anew; the files are made once.
 
-        :param make: makes the batch's files in the table's place.
+        :param make: makes the batch's files in the table's place; may name more files to remove.
+        :param read: what the processing phase found in the table.
+        :param anew: make the files again for each try, as they depend on the version of the table.
+        :raises TableChangedError: that is not so any more; nothing was applied.
         """
         new: list[NewFile] = []
         tried: Tried = {}
@@ -160,11 +221,14 @@ class AppendingState(AdmittingState):
                 if marker != known.marker:
                     self._commit(known, marker, [], [], tried)
                 return Applied.ALREADY
-            if not is_made:
-                new.extend(make())  # keeps the files made before an error
+            gone = [] if read is None else self._as_read(known, read)
+            if anew:
+                self._discard(new)
+            if not is_made or anew:
+                new.extend(make(known, gone))  # keeps the files made before an error
                 is_made = True
             self._require_no_nulls(new)
-            self._commit(known, marker, new, self._replaced(known, new), tried)
+            self._commit(known, marker, new, gone or self._replaced(known, new), tried)
             new.clear()  # they belong to the table now
             return Applied.APPLIED
 
@@ -207,9 +271,7 @@ class AppendingState(AdmittingState):
                 new.clear()
                 return True
             else:
-                for one in new:
-                    self._delete(one.path)
-                new.clear()
+                self._discard(new)
                 made = Compaction(self._spec, self._require_partitions(files), partial(self._read, known))
                 progress(f"reading the keys of all files ({len(files):,})")
                 gone[:] = made.chosen(known.marker)
@@ -224,6 +286,19 @@ class AppendingState(AdmittingState):
             return True
 
         return self._decided(once, new, tried)
+
+    def _discard(self, new: list[NewFile]) -> None:
+        for one in new:
+            self._delete(one.path)
+        new.clear()
+
+    def _as_read(self, known: Known, read: ReplacedFiles) -> list[OldFile]:
+        version = self._committed(known).version
+        if version == read.version and not read.gone:
+            return []
+        return require_as_read(
+            self._what, self._files_of(known), version, read, lambda then: self._paths_at(known, then)
+        )
 
     def _replaced(self, known: Known, new: Sequence[NewFile]) -> list[OldFile]:
         """The files that a batch replaces if it overwrites its partitions: all of them, whoever wrote them."""
@@ -281,19 +356,30 @@ class AppendingState(AdmittingState):
         )
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """((), row) for each row of the table, also of other writers; for an upsert (key, value) of the rows that
-        count."""
+        """((), row) for each row of the table, also of other writers; with keys (key, value) of the rows that count."""
         known, target = self._known(), arrow_schema(self._spec.staged)
         parts = (
             self._read(known, one, target.names).select(target.names).cast(target) for one in self._files_of(known)
         )
-        if not self._spec.upserts:
+        keys = self._spec.key_names
+        if not keys:
             yield from (((), row) for part in parts for row in table_to_rows(part))
             return
         import pyarrow as pa
 
-        keys = self._spec.key_names
-        whole = pa.concat_tables([target.empty_table(), *parts])
-        latest = latest_changes(whole, keys, self._spec.deleted)
+        latest = pa.concat_tables([target.empty_table(), *parts])
+        if self._spec.upserts:
+            latest = latest_changes(latest, keys, self._spec.deleted)
         for row in table_to_rows(latest.select([*keys, *self._spec.value_names])):
             yield row[: len(keys)], row[len(keys) :]
+
+
+def _content(path: str) -> pa.Table:
+    """:raises StagingError: the staged file is gone."""
+    import pyarrow.parquet as pq
+
+    try:
+        with open(path, "rb") as source:
+            return pq.read_table(source)
+    except FileNotFoundError as error:
+        raise missing(path) from error

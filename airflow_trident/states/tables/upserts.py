@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEPT = "changes"
+_REWRITTEN = "rows"
+"""What a table has whose rows are replaced by copy-on-write: one row of each key."""
 _PLACE = "_place"
 _OLDEST = -(2**63)
 
 
 def said_of(spec: StateSpec) -> str | None:
-    """The note in a table that gets changes, for its readers, and to refuse other writers' changes."""
-    if not spec.upserts:
+    """The note in a table that gets rows by key, for its readers, and to refuse other topologies."""
+    if not (spec.upserts or spec.rewrites):
         return None
-    said = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "keys": list(spec.key_names)}
+    kept = _REWRITTEN if spec.rewrites else _KEPT
+    said = {"topology": spec.topology, "state": spec.name, "kept": kept, "keys": list(spec.key_names)}
     return json.dumps({**said, **({"deleted": spec.deleted} if spec.deleted else {})})
 
 
@@ -31,7 +34,7 @@ def why_not_changes(found: str | None, spec: StateSpec) -> tuple[str, str] | Non
     :param found: the note.
     """
     known, wanted = _changes(found), _changes(said_of(spec))
-    if known == wanted:
+    if known == wanted or (known is None and spec.rewrites):
         return None
     if known is None:
         return (
@@ -40,10 +43,10 @@ def why_not_changes(found: str | None, spec: StateSpec) -> tuple[str, str] | Non
         )
     whose = f"state {known.get('state')!r} of topology {known.get('topology')!r}"
     if wanted is None or (known.get("topology"), known.get("state")) != (spec.topology, spec.name):
-        return f"it has the changes of {whose}, by the keys {known.get('keys')}", "Write to another table."
+        return f"it has the {known['kept']} of {whose}, by the keys {known.get('keys')}", "Write to another table."
     return (
-        f"it has changes by the keys {known.get('keys')}, deleted where {known.get('deleted')}, and not by "
-        f"{list(spec.key_names)}, deleted where {spec.deleted}",
+        f"it has {known['kept']} by the keys {known.get('keys')}, deleted where {known.get('deleted')}, and not "
+        f"{wanted['kept']} by {list(spec.key_names)}, deleted where {spec.deleted}",
         "Give the state another table.",
     )
 
@@ -55,7 +58,7 @@ def changes_of(found: str | None, what: str) -> tuple[tuple[str, ...], str | Non
     :raises ConfigurationError: the table has no note about changes.
     """
     known = _changes(found)
-    if known is None:
+    if known is None or known["kept"] != _KEPT:
         raise ConfigurationError(
             f"{what} has no changes by key, so no row of it is the latest one",
             'Read it as it is; persist_table(..., mode="upsert", keys=...) writes changes.',
@@ -68,7 +71,8 @@ def _changes(found: str | None) -> dict[str, Any] | None:
         known = json.loads(found or "null")
     except ValueError:
         return None  # a description written by a person
-    return known if isinstance(known, dict) and known.get("kept") == _KEPT and known.get("keys") else None
+    is_ours = isinstance(known, dict) and known.get("kept") in (_KEPT, _REWRITTEN) and known.get("keys")
+    return known if is_ours else None
 
 
 def no_table(what: str) -> ConfigurationError:
@@ -98,10 +102,14 @@ def latest_rows(rows: Any, keys: FieldSpec, deleted: str | None = None) -> Any:
 
 def latest_changes(rows: pa.Table, keys: tuple[str, ...], deleted: str | None) -> pa.Table:
     """The rows that count, unchanged."""
+    latest = rows.take(latest_places(rows, keys))
+    return latest if deleted is None else without_deleted(latest, deleted)
+
+
+def without_deleted(rows: pa.Table, deleted: str) -> pa.Table:
     import pyarrow.compute as pc
 
-    latest = rows.take(latest_places(rows, keys))
-    return latest if deleted is None else latest.filter(pc.invert(latest.column(deleted).fill_null(False)))
+    return rows.filter(pc.invert(rows.column(deleted).fill_null(False)))
 
 
 def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:

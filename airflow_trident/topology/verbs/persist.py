@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.contracts.state import TXID, StateFactory, StateSpec, Updater
+from airflow_trident.contracts.state import TXID, StateFactory, StateSpec
+from airflow_trident.contracts.updater import Updater
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.changes import TxidOfKeys
 from airflow_trident.operations.comparing import comparable, groupable
@@ -28,9 +29,11 @@ from airflow_trident.topology.updaters import MapPut
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
 from airflow_trident.topology.verbs.each import keeping
 from airflow_trident.types import (
+    REAL_TYPES,
     Field,
     FieldSpec,
     Schema,
+    is_nested,
     names_of,
     parse_declared,
     parse_names,
@@ -114,6 +117,7 @@ def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...], verb: str) ->
         keys=len(spec.keys),
         order=tuple(reads.index(name) for name in order_by),
         state=spec.name,
+        not_null=spec.rewrites,
     )
     outputs = select(stream.schema, rest, "order_by")
     return then(
@@ -137,9 +141,15 @@ class TableMode:
 
     def require(self, table: StateFactory) -> None:
         """:raises PlanError: the arguments contradict each other or the table."""
-        if self.mode not in ("append", "overwrite", "upsert"):
+        if self.mode not in ("append", "overwrite", "upsert", "rewrite"):
             raise PlanError(
-                f"persist_table got mode={self.mode!r}", 'There are mode="append", mode="overwrite" and mode="upsert".'
+                f"persist_table got mode={self.mode!r}",
+                'There are mode="append", mode="overwrite", mode="upsert" and mode="rewrite".',
+            )
+        if self.mode == "rewrite" and not table.capabilities.rewrites:
+            raise PlanError(
+                f"persist_table got mode='rewrite' and {table.describe()}, whose rows cannot be replaced so",
+                'ParquetTable takes mode="rewrite"; here use mode="upsert", and read latest().',
             )
         if self.mode == "overwrite" and not getattr(table, "partition_by", ()):
             raise PlanError(
@@ -148,15 +158,20 @@ class TableMode:
             )
         of_upserts = {"keys": self.keys, "order_by": self.order_by, "deleted": self.deleted}
         given = [name for name, value in of_upserts.items() if value is not None]
-        if self.mode != "upsert" and given:
+        if not self.by_key and given:
             raise PlanError(
                 f"persist_table got mode={self.mode!r} and {', '.join(given)}",
                 f'Say mode="upsert", or leave {"them" if len(given) > 1 else "it"} out.',
             )
-        if self.mode == "upsert" and self.keys is None:
+        if self.by_key and self.keys is None:
             raise PlanError(
-                "persist_table got mode='upsert' and no keys", 'Name the fields whose row is replaced, as in keys="id".'
+                f"persist_table got mode={self.mode!r} and no keys",
+                'Name the fields whose row is replaced, as in keys="id".',
             )
+
+    @property
+    def by_key(self) -> bool:
+        return self.mode in ("upsert", "rewrite")
 
 
 def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> PersistNode:
@@ -166,26 +181,56 @@ def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> Pe
             'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
         )
     how.require(table)
-    if how.mode == "upsert":
-        return _persist_changes(stream, table, how, name)
+    if how.by_key:
+        persist_keyed = _persist_changes if how.mode == "upsert" else _persist_rewritten
+        return persist_keyed(stream, table, how, name)
     return _persist_rows(stream, table, stream.schema, name, overwrites=how.mode == "overwrite")
+
+
+def _table_keys(stream: S, how: TableMode) -> Schema:
+    keys = select(stream.schema, some(stream, "persist_table keys", how.keys or (), "Name one."), "persist_table keys")
+    if how.deleted is not None and Field(how.deleted, "boolean") not in stream.schema:
+        raise PlanError(
+            f"persist_table got deleted={how.deleted!r}, and the stream has no such boolean field",
+            f"Its fields are {', '.join(map(str, stream.schema))}.",
+        )
+    if how.deleted in names_of(keys):
+        raise PlanError(f"persist_table got deleted={how.deleted!r}, which is a key, too", "Name another field.")
+    return keys
+
+
+def _persist_rewritten(stream: S, table: StateFactory, how: TableMode, name: str | None) -> PersistNode:
+    """Copy-on-write: one tuple of each key, which replaces the rows of its key. The processing phase finds wrong
+    keys."""
+    keys = _table_keys(stream, how)
+    for field in keys:
+        if field.type in REAL_TYPES or is_nested(field.type):
+            raise PlanError(
+                f"persist_table got mode='rewrite' and the key {field.name} of type {field.type}",
+                "Rows are found by keys that are equal to the last bit: make it a text, a decimal or a whole number.",
+            )
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or "rows",
+        keys=keys,
+        values=tuple(field for field in stream.schema if field not in keys),
+        staged=stream.schema,
+        factory=table,
+        partition_by=parse_names(getattr(table, "partition_by", ())),
+        rewrites=True,
+        deleted=how.deleted,
+    )
+    order_by = () if how.order_by is None else some(stream, "order_by", how.order_by, "Leave it out.")
+    return persist(keeping(_newest(stream, spec, order_by, "persist_table"), stream.fields), spec)
 
 
 def _persist_changes(stream: S, table: StateFactory, how: TableMode, name: str | None) -> PersistNode:
     """Upsert: one tuple of each key, with its txid. The processing phase finds wrong keys."""
-    keys = select(stream.schema, some(stream, "persist_table keys", how.keys or (), "Name one."), "persist_table keys")
-    deleted = how.deleted
-    if deleted is not None and Field(deleted, "boolean") not in stream.schema:
+    keys, deleted = _table_keys(stream, how), how.deleted
+    if TXID in stream.fields:
         raise PlanError(
-            f"persist_table got deleted={deleted!r}, and the stream has no such boolean field",
-            f"Its fields are {', '.join(map(str, stream.schema))}.",
-        )
-    if TXID in stream.fields or deleted in names_of(keys):
-        raise PlanError(
-            f"persist_table got mode='upsert' and a stream with the field {TXID}, which the table's own column has"
-            if TXID in stream.fields
-            else f"persist_table got deleted={deleted!r}, which is a key, too",
-            "Rename or leave out the field." if TXID in stream.fields else "Name another field.",
+            f"persist_table got mode='upsert' and a stream with the field {TXID}, which the table's own column has",
+            "Rename or leave out the field.",
         )
     rest = tuple(field for field in stream.schema if field not in keys)
     numbered = append(

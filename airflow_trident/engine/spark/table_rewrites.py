@@ -1,0 +1,72 @@
+"""Copy-on-write by Spark: its workers read the files of a table, and write those anew that have keys of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.base import Job
+from airflow_trident.engine.spark.jvm_nodes import Columns
+from airflow_trident.engine.spark.sessions.session import Attached
+from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.versions import to_arrow
+from airflow_trident.engine.spark.worker import WorkerPass
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.staging.manifest import Rewrite, StagedFile
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.table_rewrites import RewriteFiles, Rewritten, rewrites_of
+from airflow_trident.types import Field, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FOUND: Schema = (Field("place", "long"), Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
+"""One row for each file of the table with keys of the batch. `path`: null if it has no other rows."""
+
+
+@dataclass(frozen=True)
+class _RewriteInWorker:
+    """Input batches hold numbers of files."""
+
+    work: RewriteFiles
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        places = (place for batch in batches for place in batch.column(0).to_pylist())
+        for one in self.work(places):
+            file = one.file
+            row = {
+                "place": one.place,
+                "path": None if file is None else file.path,
+                "rows": 0 if file is None else file.rows,
+                "bytes": 0 if file is None else file.bytes,
+            }
+            yield pa.RecordBatch.from_pylist([row], schema=arrow_schema(_FOUND))
+
+
+def rewritten(attached: Attached, columns: Columns, job: Job, files: Sequence[StagedFile]) -> tuple[Rewrite, ...]:
+    """What the staged batches replace in the tables of the job, in one more job of Spark for each table."""
+
+    def run(work: RewriteFiles) -> list[Rewritten]:
+        many = len(work.table.paths)
+        what = f"transaction {job.slot.txid}, state {work.state}: rows to replace in {many} files of its table"
+        attached.describe(what)
+        job.progress(what)
+        # Each partition reads the keys of the batch once, so there are no more than can run at the same time.
+        numbers = attached.session.range(0, many, 1, min(many, attached.partitions))
+        payload = ship(_RewriteInWorker(work), f"the table of state {work.state!r}")
+        call: Any = WorkerPass(payload)
+        found = to_arrow(numbers.mapInArrow(call, columns.ddl(_FOUND))).to_pylist()
+        job.progress(f"state {work.state}: {len(found)} files have keys of the batch and were written anew")
+        return [_of(row, work.state) for row in found]
+
+    return rewrites_of(job.slot, storage_at(job.staging_root), job.tables, files, run)
+
+
+def _of(row: dict[str, Any], state: str) -> Rewritten:
+    place, path = row["place"], row["path"]
+    if path is None:
+        return Rewritten(place=place, file=None)
+    return Rewritten(place=place, file=StagedFile(state=state, path=path, rows=row["rows"], bytes=row["bytes"]))

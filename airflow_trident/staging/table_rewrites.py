@@ -1,0 +1,126 @@
+"""Copy-on-write in the processing phase: files of a table are written anew, in the staging folder, without the rows
+whose keys are in the batch. Files without such rows are only read, and of those only the key columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.staging.manifest import Rewrite, Slot, StagedFile
+from airflow_trident.staging.parts import write_pieces
+from airflow_trident.staging.storage import Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_PLACE = "_place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """File number `place` of the table has rows of the batch's keys. `file`: its other rows; None: it has no others."""
+
+    place: int
+    file: StagedFile | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewriteFiles:
+    """Writes files of `table` anew. Picklable, for workers. `batch`: the staged files of the batch."""
+
+    storage: Storage
+    slot: Slot
+    state: str
+    table: CommittedTable
+    batch: tuple[str, ...]
+
+    def __call__(self, places: Iterable[int]) -> Iterator[Rewritten]:
+        """:param places: numbers of files. The keys of the whole batch are in memory meanwhile."""
+        keys = None
+        for place in places:
+            keys = self._keys() if keys is None else keys
+            rest = rest_of(self.table, place, keys)
+            if rest is None:
+                continue
+            file = None
+            if rest.num_rows:
+                file = write_pieces(self.storage, self.slot, self.state, self.table.schema(), rest.pieces())
+            yield Rewritten(place=place, file=file)
+
+    def _keys(self) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        parts = []
+        for path in self.batch:
+            with self.storage.open(path) as source:
+                parts.append(pq.read_table(source, columns=list(self.table.keys)))
+        return pa.concat_tables(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rest:
+    """The rows of a file that stay. `stays`: for each of its rows."""
+
+    table: CommittedTable
+    place: int
+    stays: pa.BooleanArray
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.stays.true_count)
+
+    def pieces(self) -> Iterator[pa.RecordBatch]:
+        first = 0
+        for piece in self.table.pieces(self.place):
+            yield piece.filter(self.stays.slice(first, piece.num_rows))
+            first += piece.num_rows
+
+
+def rest_of(table: CommittedTable, place: int, keys: pa.Table) -> Rest | None:
+    """The rows of file number `place` that have none of the keys; None: that are all. A null is no key.
+
+    :param keys: the key columns of the batch.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = list(table.keys)
+    schema = pa.schema([table.schema().field(name) for name in names])
+    found = pa.Table.from_batches(table.pieces(place, names), schema)
+    places = pc.indices_nonzero(pa.repeat(True, found.num_rows))
+    numbered = found.append_column(_PLACE, places)
+    same = numbered.join(keys.cast(schema), names, join_type="left semi", use_threads=False).column(_PLACE)
+    if not len(same):
+        return None
+    return Rest(table=table, place=place, stays=pc.invert(pc.is_in(places, value_set=same)))
+
+
+def rewrites_of(
+    slot: Slot,
+    storage: Storage,
+    tables: Mapping[str, CommittedTable],
+    files: Sequence[StagedFile],
+    run: Callable[[RewriteFiles], Iterable[Rewritten]],
+) -> tuple[Rewrite, ...]:
+    """What the staged batches replace in these tables. A batch without rows replaces nothing.
+
+    :param tables: state -> the version that its batch is to change.
+    :param files: of all staged batches.
+    :param run: does the work for all files of a table.
+    """
+    if not storage.is_local:
+        return ()  # the committer reads and writes then, as it does with the batch itself
+    found = []
+    for state, table in tables.items():
+        batch = tuple(file.path for file in files if file.state == state and file.rows)
+        if not batch:
+            continue
+        work = RewriteFiles(storage=storage.resolved(), slot=slot, state=state, table=table, batch=batch)
+        done = sorted(run(work), key=lambda one: one.place) if table.paths else []
+        gone = tuple(table.paths[one.place] for one in done)
+        left = tuple(one.file for one in done if one.file is not None)
+        found.append(Rewrite(state=state, version=table.version, gone=gone, files=left))
+    return tuple(found)
