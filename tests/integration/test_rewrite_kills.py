@@ -8,8 +8,8 @@ import pytest
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.runtime.milestones import Milestone
-from tests.contracts.test_table_rewrites import appended, found, keyed
 from tests.fixtures.program import run_program
+from tests.fixtures.rewrites import appended, found, keyed, rows_of
 from tests.programs.rewritten_table import ROWS
 from tools.kills import VARIABLE
 
@@ -28,7 +28,7 @@ def test_p9_killed_at_every_point_with_others_writing_in_between_each_key_has_it
     while run_program("rewritten_table", zookeeper.hosts, ledger_root, tmp_path, how, **{VARIABLE: points}) != 0:
         kills += 1
         assert kills <= len(Milestone)
-        appended(table, (0, "theirs"), (1000 + kills, "theirs"))
+        appended(table, rows_of((0, "theirs"), (1000 + kills, "theirs")))
         expected[1000 + kills] = "theirs"
     assert kills == len(Milestone) - 2, "there is no commit phase behind a state"
     assert found(table) == sorted(expected.items())

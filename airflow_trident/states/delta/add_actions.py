@@ -6,7 +6,7 @@ import datetime
 import json
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
@@ -58,21 +58,41 @@ def rows_of(source: Any, file: OldFile, table: Any, columns: Sequence[str] | Non
     :param columns: None: all of the table's.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = pa.schema(table.schema().to_arrow())
+    wanted = pa.schema([schema.field(name) for name in (schema.names if columns is None else columns)])
+    return pa.Table.from_batches(pieces_of(source, file, schema, table.metadata().partition_columns, columns), wanted)
+
+
+def pieces_of(
+    source: Any, file: OldFile, schema: pa.Schema, partition_by: Sequence[str], columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """As :func:`rows_of`, piece by piece.
+
+    :param schema: all columns of the table.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     wanted = [schema.field(name) for name in (schema.names if columns is None else columns)]
-    values = dict(zip(table.metadata().partition_columns, file.values or (), strict=True))
+    values = dict(zip(partition_by, file.values or (), strict=True))
     read = pq.ParquetFile(source)
-    names = set(read.schema_arrow.names) - values.keys()
-    rows = read.read(columns=[one.name for one in wanted if one.name in names])
-    whole = [
-        rows.column(one.name).cast(one.type)
-        if one.name in names
-        else pa.repeat(pa.scalar(values.get(one.name), one.type), read.metadata.num_rows)
-        for one in wanted
-    ]
-    return pa.table(whole, schema=pa.schema(wanted))
+    names = [one.name for one in wanted if one.name in read.schema_arrow.names and one.name not in values]
+
+    def whole(rows: pa.RecordBatch | None, many: int) -> pa.RecordBatch:
+        found = [
+            rows.column(one.name).cast(one.type)
+            if rows is not None and one.name in names
+            else pa.repeat(pa.scalar(values.get(one.name), one.type), many)
+            for one in wanted
+        ]
+        return pa.record_batch(found, schema=pa.schema(wanted))
+
+    if not names:
+        yield whole(None, read.metadata.num_rows)
+        return
+    for rows in read.iter_batches(columns=names):
+        yield whole(rows, rows.num_rows)
 
 
 def removed(file: OldFile) -> Any:

@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.delta.add_actions import described, old_files, removed, rows_of
+from airflow_trident.states.delta.committed import CommittedDelta, paths_at
 from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
@@ -71,7 +73,7 @@ class DeltaTable(StateFactory):
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     partition_by: str | Sequence[str] = field(default=(), hash=False)
 
-    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
+    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True, rewrites=True)
 
     def __post_init__(self) -> None:
         self.place()  # refuses an invalid place
@@ -262,6 +264,14 @@ class OpenDeltaTable(AppendingState):
 
     def _files_of(self, known: Known) -> list[OldFile]:
         return old_files(self._table)
+
+    def _committed(self, known: Known) -> CommittedDelta:
+        with self.place.errors():
+            return CommittedDelta.of(self.place, self._table, self._spec.key_names)
+
+    def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
+        with self.place.errors():
+            return paths_at(self.place, self._table, version)
 
     def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
         with self.place.errors(), self._files.open_input_file(unquote(file.path)) as source:

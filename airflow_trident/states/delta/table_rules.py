@@ -50,7 +50,7 @@ def _why_not(table: Any, spec: StateSpec) -> tuple[str, str] | None:
         return why
     if why := why_not_changes(metadata.description, spec):
         return why
-    if (spec.overwrites or spec.upserts) and settings.get("delta.appendOnly", "").lower() == _ON:
+    if (spec.overwrites or spec.keys) and settings.get("delta.appendOnly", "").lower() == _ON:
         return "it is append-only, and rows of it would be replaced", another
     for name, value in sorted(settings.items()):
         if name.startswith("delta.constraints."):

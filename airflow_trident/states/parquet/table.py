@@ -217,7 +217,7 @@ class OpenParquetTable(AppendingState):
     def _require(self, version: ParquetVersion) -> None:
         """:raises ConfigurationError: files with the fields of this sink cannot be added."""
         spec = self._spec
-        why = not_partitioned_so(version.partition_by, spec) or why_not_changes(version.changes, spec)
+        why = not_partitioned_so(version.partition_by, spec) or why_not_changes(version.changes, spec, adopts=True)
         why = why or self._why_not_columns(version) or self._why_not_alone(version)
         if why:
             raise ConfigurationError(f"sink {self._spec.name!r} cannot append to {self._what}: {why[0]}", why[1])

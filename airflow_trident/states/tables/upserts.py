@@ -28,18 +28,19 @@ def said_of(spec: StateSpec) -> str | None:
     return json.dumps({**said, **({"deleted": spec.deleted} if spec.deleted else {})})
 
 
-def why_not_changes(found: str | None, spec: StateSpec) -> tuple[str, str] | None:
+def why_not_changes(found: str | None, spec: StateSpec, *, adopts: bool = False) -> tuple[str, str] | None:
     """The error and its cure, if the rows of `spec` do not fit the note in a table.
 
     :param found: the note.
+    :param adopts: may rows that are rewritten go into a table without one, because the first commit writes it?
     """
     known, wanted = _changes(found), _changes(said_of(spec))
-    if known == wanted or (known is None and spec.rewrites):
+    if known == wanted or (known is None and spec.rewrites and adopts):
         return None
     if known is None:
         return (
-            "it was not made for changes by key",
-            f"Let the topology make a table; or have this one say {said_of(spec)}, if its rows are such changes.",
+            f"it was not made for {'rows' if spec.rewrites else 'changes'} by key",
+            f"Let the topology make a table; or have this one say {said_of(spec)}, if its rows are such.",
         )
     whose = f"state {known.get('state')!r} of topology {known.get('topology')!r}"
     if wanted is None or (known.get("topology"), known.get("state")) != (spec.topology, spec.name):

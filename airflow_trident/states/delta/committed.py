@@ -1,0 +1,91 @@
+"""A committed version of a Delta table, for copy-on-write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.errors import TableChangedError
+from airflow_trident.io.delta import EXTRA, DeltaPlace
+from airflow_trident.io.extras import require_extra
+from airflow_trident.states.delta.add_actions import old_files, pieces_of
+from airflow_trident.states.tables.new_files import OldFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class CommittedDelta(CommittedTable):
+    """`identity`: of the table and the version. `columns`: all of the table's."""
+
+    place: DeltaPlace
+    identity: str
+    columns: pa.Schema
+    partition_by: tuple[str, ...]
+    files: tuple[OldFile, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, place: DeltaPlace, table: Any, keys: tuple[str, ...]) -> CommittedDelta:
+        """:param table: the `deltalake.DeltaTable`."""
+        import pyarrow as pa
+
+        metadata = table.metadata()
+        return cls(
+            place=place.resolved(),
+            identity=f"{metadata.id}/{table.version()}",
+            columns=pa.schema(table.schema().to_arrow()),
+            partition_by=tuple(metadata.partition_columns),
+            files=tuple(replace(one, entry=None) for one in old_files(table)),
+            keys=keys,
+        )
+
+    @property
+    def version(self) -> str:
+        return self.identity
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(one.path for one in self.files)
+
+    def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        file = self.files[place]
+        try:
+            with self.place.errors(), self._opened(file) as source:
+                yield from pieces_of(source, file, self.columns, self.partition_by, columns)
+        except FileNotFoundError as error:
+            raise TableChangedError(
+                f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r} is gone",
+                "The next attempt reads a newer version.",
+            ) from error
+
+    def schema(self) -> pa.Schema:
+        return self.columns
+
+    def _opened(self, file: OldFile) -> Any:
+        """On a file system without the library of Delta, which workers may lack."""
+        name = unquote(file.path)
+        if "://" in self.place.where:
+            return self.place.files().open_input_file(name)
+        return open(os.path.join(self.place.where, name), "rb")
+
+
+def paths_at(place: DeltaPlace, now: Any, version: str) -> AbstractSet[str] | None:
+    """The files of an older version of the same table; None: it cannot be read any more, or is of another table.
+
+    :param now: the `deltalake.DeltaTable`.
+    """
+    errors: Any = require_extra("deltalake.exceptions", EXTRA)
+    table_id, _, number = version.rpartition("/")
+    if table_id != str(now.metadata().id):
+        return None
+    try:
+        return {one.path for one in old_files(place.table(int(number)))}
+    except errors.DeltaError:
+        return None
