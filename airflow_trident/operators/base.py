@@ -152,14 +152,25 @@ class LedgerTask:
     def asker(self, context: Context) -> Asker:
         """This task instance, as the waiting task of a look."""
         me = owner(context)
-        return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), *told_by_dag(self))
+        return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), *self._told(context))
 
-    def turn_trigger(self, txid: Any, until: Until, **kwargs: Any) -> TridentTurnTrigger:
-        """The trigger with which this task waits in the triggerer."""
+    def _told(self, context: Context | None) -> tuple[frozenset[str], int]:
+        """:func:`told_by_dag`; but how many runs of an Airflow backfill may be active, nobody says, and this one is: so
+        each that is queued is taken to be so behind this one."""
+        behind, max_active_runs = told_by_dag(self)
+        return behind, 1 if context is not None and is_backfill_run(context) else max_active_runs
+
+    def turn_trigger(
+        self, txid: Any, until: Until, context: Context | None = None, **kwargs: Any
+    ) -> TridentTurnTrigger:
+        """The trigger with which this task waits in the triggerer.
+
+        :param context: of the run; None while the DAG is built.
+        """
         from airflow_trident.triggers.turn import TridentTurnTrigger
 
         kwargs.setdefault("incarnation", self.current_incarnation or None)
-        behind, max_active_runs = told_by_dag(self)
+        behind, max_active_runs = self._told(context)
         kwargs = {"behind": sorted(behind), "max_active_runs": max_active_runs, **kwargs}
         return TridentTurnTrigger(
             topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
@@ -237,9 +248,8 @@ class TridentOperator(LedgerTask, BaseOperator):
     ) -> NoReturn:
         """Continue the wait without a worker slot: in the triggerer, or by a reschedule."""
         if deferrable:
-            trigger = self.turn_trigger(
-                txid, until, skip_gone=skip_gone, deferred_ms=int(timezone.utcnow().timestamp() * 1000)
-            )
+            now_ms = int(timezone.utcnow().timestamp() * 1000)
+            trigger = self.turn_trigger(txid, until, context, skip_gone=skip_gone, deferred_ms=now_ms)
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=WAIT_TIMEOUT)
         self.look_again_later(context, txid, WAIT_TIMEOUT)
 

@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.operators.base import LedgerTask, airflow_outcome, require_topology
+from airflow_trident.operators.base import LedgerTask, airflow_outcome, owner, require_topology
 from airflow_trident.tasks.liveness import ask, left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_trident.ledger.base import Ledger
     from airflow_trident.topology.topology import Topology
 
 
 class TridentReadySensor(LedgerTask, BaseSensorOperator):
-    """Succeeds when a stream has data that no transaction covers yet, or when a transaction is staged, or lost its
-    batch, and nobody is left to commit it: the tasks below do that work. It also succeeds when Airflow keeps the run
-    that is to go on with a transaction in the queue until this run has ended (``max_active_runs``). The tasks below do
-    that work, too; but a FAILED one that a person has cleared is left to the queued run, and this one ends without new
-    data. Begins no transaction and writes nothing.
+    """Succeeds when a stream has data that no transaction covers yet; when a transaction is staged, or lost its batch,
+    and nobody is left to commit it: the tasks below do that work; or when the run was cleared and has transactions
+    already: the tasks below replay these.
+
+    It also succeeds when Airflow keeps the run that is to go on with a transaction in the queue until this run has
+    ended (``max_active_runs``). The tasks below do that work, too; but a FAILED one that a person has cleared is left
+    to the queued run, and this one ends without new data. Begins no transaction and writes nothing.
 
     Sources have no watches as ZooKeeper has, so the sensor asks them every `poke_interval`. With ``mode="reschedule"``
     it holds no worker slot in between.
@@ -47,6 +50,10 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         with airflow_outcome():
             with self.open_ledger() as ledger:
                 last, position = last_position(ledger)
+                known = self._has_transactions(context, ledger) if last else False
+            if known:
+                self.log.info("this run was cleared and has transactions of topology %s already", self.topology_name)
+                return True
             if position is None:
                 self.log.info("transaction %d of topology %s has to be emitted again first", last, self.topology_name)
             else:
@@ -56,6 +63,13 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
                     return True
                 self.log.info("no stream of topology %s has data after transaction %d", self.topology_name, last)
             return last > 0 and self._is_one_left(context)
+
+    def _has_transactions(self, context: Context, ledger: Ledger) -> bool:
+        """A cleared run replays the transactions that it has, and takes no new ones: it waits for no data."""
+        if not context["dag_run"].clear_number:
+            return False
+        me = owner(context)
+        return any((one.claim.dag_id, one.claim.run_id) == (me.dag_id, me.run_id) for one in ledger.transactions())
 
     def _is_one_left(self, context: Context) -> bool:
         asker = self.asker(context)

@@ -179,7 +179,9 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         # stand-in would wait here for tasks that come after this one.
         if self.deferrable and not self.start_from_trigger:
             commits = commits_behind(self)
-            trigger = self.turn_trigger(txid, Until.TURN, skip_gone=self._skips, ends_task=True, commits=commits)
+            trigger = self.turn_trigger(
+                txid, Until.TURN, context, skip_gone=self._skips, ends_task=True, commits=commits
+            )
             raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
         self.look_again_later(context, txid, timeout)
 

@@ -65,7 +65,7 @@ class Asker:
     """A task instance that waits.
 
     :param behind: ids of the tasks behind it, which only start when it has ended.
-    :param max_active_runs: of its DAG; 0: not known.
+    :param max_active_runs: of its DAG; 1 in the run of an Airflow backfill, whose limit is not known; 0: not known.
     :param commits: does it commit, or a task behind it? Else the end of its wait commits nothing.
     """
 
@@ -339,7 +339,8 @@ def _in_queued_runs(answers: Answers, asker: Asker) -> Answers:
     """Replace the state of tasks by :data:`_NO_ROOM` if they wait in a queued run of the asker's DAG, and that DAG has
     as many active runs as it may have; the asker's run is one of them. Airflow only says that they have no state.
 
-    The runs of an Airflow backfill count like others here, although Airflow counts them apart.
+    The runs of an Airflow backfill count like others here, although Airflow counts them apart. So the work of a run for
+    which there is room may be done twice; the newer attempt then fences the older one.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 

@@ -38,6 +38,9 @@ the worker for the end of the task that it has queued again."""
 RARELY = 4
 """If other waiters are nearer to the transaction that all wait for, only one look in this many asks Airflow."""
 
+_BACKFILL_RUN = "backfill__"
+"""So begin the ids of runs that an Airflow backfill has made."""
+
 
 class TridentTurnTrigger(TridentTrigger):
     """Waits on a ZooKeeper watch. As a safety net it also looks now and then, and asks Airflow whether anybody still
@@ -151,7 +154,10 @@ class TridentTurnTrigger(TridentTrigger):
             return None
         behind, most = told_by_dag(self.task)
         behind = behind if self.behind is None else frozenset(self.behind)
-        most = most if self.max_active_runs is None else self.max_active_runs
+        if self.max_active_runs is not None:
+            most = self.max_active_runs
+        elif ti.run_id.startswith(_BACKFILL_RUN):
+            most = 1  # as a worker would say, which knows the type of its run
         index = -1 if ti.map_index is None else ti.map_index
         commits = commits_behind(self.task) if self.commits is None else self.commits
         return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, most, commits)

@@ -130,6 +130,25 @@ def test_a_whole_run_that_is_cleared_does_not_wait_for_other_data_before_it_repl
     assert statuses(failed) == [(Status.COMMITTED, 1)]
 
 
+@pytest.mark.parametrize("status", [Status.SKIPPED, Status.COMMITTED])
+def test_a_cleared_run_whose_transaction_holds_up_nobody_waits_for_no_data_either(
+    failed: Site, airflow: Airflow, status: Status
+) -> None:
+    if status is Status.SKIPPED:
+        failed.ledger().skip(1, "a person said so")
+    else:
+        for task_id in TASKS_OF_A_RUN:
+            failed.run(task_id, "first")
+    airflow.runs["first"] = CLEARED
+    assert not failed.is_ready("second")
+    failed.cleared.update(("first", "third"))
+    assert not failed.is_ready("third")  # it had nothing
+    assert failed.is_ready("first")
+    for task_id in TASKS_OF_A_RUN:
+        assert failed.run(task_id, "first") == 1
+    assert [one for one, _ in statuses(failed)] == [Status.COMMITTED]
+
+
 def test_who_finds_that_a_transaction_has_failed_meanwhile_does_not_call_it_left_to_be_committed(
     failed: Site, airflow: Airflow
 ) -> None:

@@ -33,8 +33,11 @@ from airflow_trident.protocol.statuses import Status
 class Site:
     """A DAG with a transaction's tasks and a backfill of the same transaction, and what its runs keep as XComs."""
 
+    run_type = "manual"
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.cleared: set[str] = set()
         (folder / "in").mkdir()
         for number in range(3):
             (folder / "in" / f"{number}.txt").write_text("a\n")
@@ -95,8 +98,8 @@ class Site:
             xcom_push=lambda key, value: self.xcoms.__setitem__((run_id, task_id, key), value),
             xcom_pull=lambda task_ids, key, map_indexes: self.xcoms.get((run_id, task_ids, key)),
         )
-        run = SimpleNamespace(run_id=run_id, run_type="manual", run_after=datetime(2026, 1, 1, tzinfo=UTC))
-        run.clear_number = 0
+        run = SimpleNamespace(run_id=run_id, run_type=self.run_type, run_after=datetime(2026, 1, 1, tzinfo=UTC))
+        run.clear_number = int(run_id in self.cleared)
         return {"ti": ti, "dag_run": run}
 
     def is_created_again(self) -> None:

@@ -253,3 +253,19 @@ def test_a_queued_run_for_which_there_is_room_is_waited_for(queued: Site) -> Non
     with pytest.raises(AirflowRescheduleException):
         queued.run("words.turn", "second", turn_wait_s=0.1)
     assert statuses(queued) == before
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_run_of_a_backfill_does_the_work_of_a_queued_one_though_the_dag_may_have_more(
+    queued: Site, deferrable: bool
+) -> None:
+    """A backfill has a limit of its own, which no task is told."""
+    queued.dag.max_active_runs = 16
+    queued.run_type = "backfill"
+    if not deferrable:
+        assert queued.run("words.turn", "second", turn_wait_s=0.0) == 2
+        assert queued.run("words.commit", "second", turn_wait_s=0.0) == 2
+        return
+    task = queued.dag.get_task("words.commit")
+    trigger = task.turn_trigger(2, Until.READY, queued.context("words.commit", "second"))  # type: ignore[attr-defined]
+    assert trigger.max_active_runs == 1
