@@ -271,6 +271,24 @@ def test_a_file_that_is_gone_or_has_other_rows_is_an_error(made: Table) -> None:
         numbers(spout, first)
 
 
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("*-m0.avro", "a manifest of"), ("snap-*.avro", "a manifest of"), ("*.metadata.json", "the metadata file of")],
+)
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_damaged_manifest_or_metadata_file_is_an_error(made: Table, file: str, text: str, cut: bool) -> None:
+    made.append(1)
+    spout = made.spout()
+    metadata = begin(spout)
+    path = max(made.folder.rglob(file))
+    content = path.read_bytes()
+    half = len(content) // 2
+    path.write_bytes(content[:half] if cut else content[:half] + b"\xff" * half)
+    for read in (lambda: begin(spout), lambda: numbers(spout, metadata)):
+        with pytest.raises(DamagedInputError, match=f"{text} the Iceberg table 'sales.rows' cannot be read"):
+            read()
+
+
 # ---- what is in the files --------------------------------------------------------------------------------------
 
 

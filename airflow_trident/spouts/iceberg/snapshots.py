@@ -3,16 +3,19 @@ snapshot's sequence number, which grows with each commit; after a rollback there
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
 
 _VERSION = 2
+_DAMAGE = (ValueError, TypeError, LookupError, EOFError, AssertionError, OverflowError, zlib.error)
+"""What pyiceberg raises for a damaged manifest."""
 _ANEW = "Give the stream a new name and begin anew."
 
 
@@ -181,21 +184,37 @@ class IcebergLog(TableLog):
 
 @contextmanager
 def _kept(what: str) -> Iterator[None]:
-    """:raises SourceChangedError: a manifest is gone."""
+    """
+    :raises SourceChangedError: a manifest is gone.
+    :raises DamagedInputError: a manifest cannot be read.
+    """
+    with _sound(f"a manifest of {what}", _DAMAGE):
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise SourceChangedError(
+                f"a manifest of {what} is gone ({error})",
+                "Files of snapshots that are to be read were removed: restore them from a copy. " + _ANEW,
+            ) from error
+
+
+@contextmanager
+def _sound(what: str, damage: tuple[type[Exception], ...]) -> Iterator[None]:
+    """:raises DamagedInputError: pyiceberg cannot make sense of a file of the table, and raises one of `damage`."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise SourceChangedError(
-            f"a manifest of {what} is gone ({error})",
-            "Files of snapshots that are to be read were removed: restore them from a copy. " + _ANEW,
+    except damage as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DamagedInputError(
+            f"{what} cannot be read ({type(error).__name__}: {reason})", "Restore it from a copy."
         ) from error
 
 
 def _load(place: IcebergPlace, what: str) -> Any:
     known: Any = require_extra("pyiceberg.exceptions", EXTRA)
-    catalog = place.open_catalog()
+    catalog, damage = place.open_catalog(), (UnicodeError, known.ValidationError)
     try:
-        with place.errors(SourceUnavailableError):
+        with place.errors(SourceUnavailableError), _sound(f"the metadata file of {what}", damage):
             return catalog.load_table(place.name)
     except SourceUnavailableError as error:
         if isinstance(error.__context__, known.NoSuchTableError):
