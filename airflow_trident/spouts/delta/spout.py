@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Emitter, Split, Spout
+from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.spouts.delta.log import DeltaLog
+from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -89,13 +91,31 @@ class DeltaEmitter(Emitter):
 
     place: DeltaPlace
     row_schema: Schema
+    last: LastSplits = field(default_factory=LastSplits, compare=False, repr=False)
 
     def splits(self, metadata: Json) -> list[Split]:
+        return self.last.keep(metadata, self._found(metadata))
+
+    def _found(self, metadata: Json) -> list[Split]:
         span = _span(metadata)
         if span.begin == span.end:
             return []
         files = files_of(_open(self.place), span)
         return [Split(index, _body(file), file.bytes) for index, file in enumerate(files)]
+
+    def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
+        """Only for a folder."""
+        where = self.place.where
+        if "://" in where:
+            return None
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
+        if any(os.path.isabs(one["path"]) for one in bodies):
+            return None
+        files = [
+            LocalFile(path=os.path.join(where, one["path"]), rows=one["rows"], partition=one["partition"])
+            for one in bodies
+        ]
+        return frame_of(session, self.row_schema, files)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

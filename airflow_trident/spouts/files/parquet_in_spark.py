@@ -14,11 +14,12 @@ from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.io.parquet import WRITTEN_BY_SPARK
 from airflow_trident.spouts.files.formats import ReadOptions, opened_parquet
+from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=-]*")
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=% -]*")
 """With other characters Spark takes a path for a pattern or a URI."""
 _OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _SAME_CALENDAR_SINCE = 3
@@ -40,7 +41,7 @@ def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
     """
     rows = 0
     for path in paths:
-        found = _rows(reading, path) if _PLAIN_PATH.fullmatch(path) else None
+        found = _rows(reading, path) if is_plain_path(path) else None
         if found is None:
             return None
         rows += found
@@ -49,19 +50,42 @@ def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
 
 def read_in_spark(session: Any, reading: ReadOptions, paths: Sequence[str]) -> Any:
     """A lazy DataFrame with the rows of files for which :func:`rows_for_spark` gives a number."""
-    schema = ", ".join(f"`{field.name}` {field.type}" for field in reading.read_schema)
-    return session.read.schema(schema).options(**_OPTIONS).parquet(*(f"file://{path}" for path in paths))
+    return spark_reads(session, reading.read_schema, paths)
+
+
+def is_plain_path(path: str) -> bool:
+    """Does Spark take the path as it is?"""
+    return _PLAIN_PATH.fullmatch(path) is not None
+
+
+def spark_reads(session: Any, schema: Schema, paths: Sequence[str]) -> Any:
+    """A lazy DataFrame of these columns; one that a file lacks is null."""
+    columns = ", ".join(f"`{field.name}` {field.type}" for field in schema)
+    return session.read.schema(columns).options(**_OPTIONS).parquet(*(f"file://{path}" for path in paths))
+
+
+def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bool:
+    """Does Spark read the same values as Arrow from the columns of this file?
+
+    :param parquet: an open `pyarrow.parquet.ParquetFile`.
+    :param may_lack: may the file lack columns? Then these are null.
+    """
+    if not _is_of_our_calendar(parquet.metadata.metadata or {}):
+        return False
+    names = parquet.schema_arrow.names
+    given = {field.name: field.type for field in parquet.schema_arrow}
+    return all(
+        names.count(field.name) == 1 and _as_spark_has_it(given[field.name]) == arrow_type(field.type)
+        if field.name in given
+        else may_lack
+        for field in schema
+    )
 
 
 def _rows(reading: ReadOptions, path: str) -> int | None:
     try:
         with open(path, "rb") as file, opened_parquet(reading, path, file) as parquet:
-            footer = parquet.metadata
-            if not _is_of_our_calendar(footer.metadata or {}):
-                return None
-            given = {field.name: field.type for field in parquet.schema_arrow}
-            fits = all(_as_spark_has_it(given[field.name]) == arrow_type(field.type) for field in reading.read_schema)
-            return int(footer.num_rows) if fits else None
+            return int(parquet.metadata.num_rows) if is_read_alike(parquet, reading.read_schema) else None
     except DamagedInputError:
         return None  # the reader will raise the error
 

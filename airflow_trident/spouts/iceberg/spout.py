@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Emitter, Split, Spout
+from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
-from airflow_trident.io.iceberg import EXTRA, IcebergPlace
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
 from airflow_trident.io.parquet import damage_as_arrow_error
 from airflow_trident.spouts.files.columns import fitted
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
+from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -95,8 +97,12 @@ class IcebergEmitter(Emitter):
 
     place: IcebergPlace
     row_schema: Schema
+    last: LastSplits = field(default_factory=LastSplits, compare=False, repr=False)
 
     def splits(self, metadata: Json) -> list[Split]:
+        return self.last.keep(metadata, self._found(metadata))
+
+    def _found(self, metadata: Json) -> list[Split]:
         span = _span(metadata)
         if span.begin == span.end:
             return []
@@ -115,6 +121,20 @@ class IcebergEmitter(Emitter):
             )
             for index, file in enumerate(files_of(log, span))
         ]
+
+    def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
+        """Only for files on this machine whose columns are those of the table with the same names."""
+        if any("struct<" in one.type for one in self.row_schema):
+            return None
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
+        paths = [one["path"].removeprefix("file://") for one in bodies]
+        if not bodies or not all(map(os.path.isabs, paths)):
+            return None
+        known = _Columns.of(bodies[0]["table"], self.row_schema)
+        files = [LocalFile(path=path, rows=one["rows"], partition={}) for path, one in zip(paths, bodies, strict=True)]
+        return frame_of(
+            session, self.row_schema, files, lambda place, given: known.are_in(given, bodies[place]["spec"])
+        )
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -162,6 +182,38 @@ class IcebergEmitter(Emitter):
         schema = arrow_schema(self.row_schema)
         columns = [fitted(pa.chunked_array([batch.column(field.name)]), field.type) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()[0]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The wanted columns of a table by their ids."""
+
+    metadata: Any
+    ids: Mapping[str, int]
+
+    @classmethod
+    def of(cls, table: str, schema: Schema) -> _Columns:
+        metadata: Any = require_extra("pyiceberg.table.metadata", EXTRA).TableMetadataUtil.parse_raw(table)
+        return cls(metadata, {name: metadata.schema().find_field(name).field_id for name in names_of(schema)})
+
+    def are_in(self, given: pa.Schema, spec: int) -> bool:
+        """Does each name mean the same column in this file? A column that the file lacks must be null, and not the
+        value of a partition.
+
+        :param spec: of the file's partition.
+        """
+        reading: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+        unknown: tuple[type[Exception], ...] = (ValueError, TypeError, *faults())
+        try:
+            found = reading.pyarrow_to_schema(given, self.metadata.name_mapping(), downcast_ns_timestamp_to_us=True)
+        except unknown:
+            return False  # a type, or a column without id, about which its reader decides
+        names = {one.field_id: one.name for one in found.fields}
+        partitioned = {one.source_id for one in self.metadata.specs()[spec].fields}
+        return all(
+            names[number] == name if number in names else name not in given.names and number not in partitioned
+            for name, number in self.ids.items()
+        )
 
 
 def _open(place: IcebergPlace) -> IcebergLog:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Emitter, Split, Spout
+from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
 from airflow_trident.errors import TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.spouts.parquet.added_files import ParquetLog, answers
+from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -88,13 +89,25 @@ class ParquetTableEmitter(Emitter):
 
     storage: Storage
     row_schema: Schema
+    last: LastSplits = field(default_factory=LastSplits, compare=False, repr=False)
 
     def splits(self, metadata: Json) -> list[Split]:
+        return self.last.keep(metadata, self._found(metadata))
+
+    def _found(self, metadata: Json) -> list[Split]:
         span = _span(metadata)
         if span.begin == span.end:
             return []
         files = files_of(ParquetLog(self.storage), span)
         return [Split(index, {"path": file.path, "rows": file.rows}, file.bytes) for index, file in enumerate(files)]
+
+    def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
+        """Only for a folder."""
+        if not self.storage.is_local:
+            return None
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
+        files = [LocalFile(path=self.storage.at(one["path"]), rows=one["rows"], partition={}) for one in bodies]
+        return frame_of(session, self.row_schema, files)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

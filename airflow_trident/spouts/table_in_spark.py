@@ -1,0 +1,189 @@
+"""Files of tables that Spark reads itself, if it gives the same rows as the reader of the table's spout.
+
+The footers of the files tell that, as for the files of a FileSpout. A column that a file lacks is null for both. In
+doubt there is no frame: then the spout's reader is used, which also raises the errors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.contracts.spout import BatchFrame, Split
+from airflow_trident.errors import SourceChangedError
+from airflow_trident.io.arrow import arrow_type
+from airflow_trident.io.parquet import parquet_file
+from airflow_trident.spouts.files.columns import from_text
+from airflow_trident.spouts.files.parquet_in_spark import is_plain_path, is_read_alike, spark_reads
+from airflow_trident.types import Json, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_PARTITIONS = 32
+"""Files of more partitions, whose values are not in the files, are left to Python: each is a part of Spark's plan."""
+_GONE = ("PATH_NOT_FOUND", "Path does not exist")
+"""What Spark says of a file that was removed since its footer was read."""
+_BY_TEXT = ("string", "boolean", "byte", "short", "int", "long", "float", "double")
+_BY_NUMBER = {"date": "date_from_unix_date", "timestamp": "timestamp_micros"}
+_BY_NUMBER_OF = {"date": "int", "timestamp": "long"}
+
+Values = tuple[tuple[str, str | None], ...]
+
+
+class LastSplits:
+    """The splits of the batch of which an emitter was asked last: a frame of it needs no other look at the table. They
+    are not pickled."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Json, list[Split]] | None = None
+
+    def keep(self, metadata: Json, splits: list[Split]) -> list[Split]:
+        self._known = metadata, splits
+        return splits
+
+    def of(self, metadata: Json) -> list[Split] | None:
+        return self._known[1] if self._known is not None and self._known[0] == metadata else None
+
+    def __reduce__(self) -> tuple[type[LastSplits], tuple[()]]:
+        return LastSplits, ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFile:
+    """A file of a table on this machine. `rows`: as the table has it; None: it does not say. `partition`: the values,
+    as text, of columns that count instead of the file's own; an empty one is null."""
+
+    path: str
+    rows: int | None
+    partition: Mapping[str, str | None]
+
+
+def frame_of(
+    session: Any,
+    schema: Schema,
+    files: Sequence[LocalFile],
+    is_like: Callable[[int, pa.Schema], bool] | None = None,
+) -> BatchFrame | None:
+    """The rows of the files; None: Spark might give others, or a file is gone or damaged.
+
+    :param is_like: are the columns of a file, which is told by its place, the table's columns of the same names? None:
+        names alone count.
+    """
+    parts: dict[Values, list[str]] = {}
+    rows, seen = 0, list[tuple[str, tuple[int, int]]]()
+    for place, file in enumerate(files):
+        values = tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
+        own = tuple(one for one in schema if one.name not in file.partition)
+        try:
+            seen.append((file.path, _identity(file.path)))
+            found = _rows(file, own, None if is_like is None else partial(is_like, place))
+        except OSError:
+            return None
+        if found is None or not own:
+            return None
+        rows += found
+        parts.setdefault(values, []).append(file.path)
+    if not parts or len(parts) > MOST_PARTITIONS:
+        return None
+    try:
+        frame = _united(session, schema, parts)
+    except Exception as error:
+        if not any(one in str(error) for one in _GONE):
+            raise
+        return None
+    return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=SameFiles(tuple(seen)))
+
+
+@dataclass(frozen=True)
+class SameFiles:
+    """Raises SourceChangedError if a file has another content than when its footer was read. One that is gone was read
+    before, or Spark has failed and the spout's reader says what is gone."""
+
+    files: tuple[tuple[str, tuple[int, int]], ...]
+
+    def __call__(self) -> None:
+        for path, identity in self.files:
+            try:
+                found = _identity(path)
+            except OSError:
+                continue
+            if found != identity:
+                raise SourceChangedError(
+                    f"the file {path!r} of a table was replaced while it was read",
+                    "Files of tables are never written again: see who did that, and run the task again.",
+                )
+
+
+def _identity(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+def _rows(file: LocalFile, own: Schema, is_like: Callable[[pa.Schema], bool] | None) -> int | None:
+    import pyarrow as pa
+
+    if not is_plain_path(file.path):
+        return None
+    try:
+        with open(file.path, "rb") as opened, parquet_file(opened) as parquet:
+            count = int(parquet.metadata.num_rows)
+            alike = is_read_alike(parquet, own, may_lack=True) and (is_like is None or is_like(parquet.schema_arrow))
+    except pa.ArrowException:
+        return None
+    return count if alike and file.rows in (None, count) else None
+
+
+def _united(session: Any, schema: Schema, parts: Mapping[Values, Sequence[str]]) -> Any:
+    """One frame of all parts, with the columns in the order of the schema; None: a value has no literal."""
+    import pyarrow as pa
+
+    frames = []
+    for values, paths in parts.items():
+        own = tuple(one for one in schema if one.name not in dict(values))
+        frame = spark_reads(session, own, paths)
+        try:
+            frame = frame.selectExpr("*", *_literals(schema, dict(values)))
+        except (pa.ArrowException, _NoLiteral):
+            return None
+        frames.append(frame.select(*(f"`{field.name}`" for field in schema)))
+    first, *others = frames
+    for other in others:
+        first = first.union(other)
+    return first
+
+
+class _NoLiteral(Exception):
+    """A value of this type is made by Python only."""
+
+
+def _literals(schema: Schema, values: Mapping[str, str | None]) -> Iterator[str]:
+    """The columns of a partition, in Spark's SQL.
+
+    :raises pyarrow.ArrowException: a text is no value of its type.
+    """
+    import pyarrow as pa
+
+    for field in schema:
+        if field.name in values:
+            text = values[field.name]
+            given = pa.array([text], pa.string())
+            value = None if text is None else from_text(given, arrow_type(field.type))[0]
+            yield f"{_literal(field.type, value)} AS `{field.name}`"
+
+
+def _literal(kind: str, value: Any) -> str:
+    """
+    :param value: an Arrow scalar; None: a null.
+    """
+    if value is None:
+        return f"CAST(NULL AS {kind})"
+    if kind in _BY_NUMBER:
+        return f"{_BY_NUMBER[kind]}(CAST('{value.value}' AS {_BY_NUMBER_OF[kind]}))"
+    if kind not in _BY_TEXT and not kind.startswith("decimal"):
+        raise _NoLiteral
+    text = f"CAST(X'{str(value.as_py()).encode().hex()}' AS string)"  # nothing of it is syntax
+    return f"CAST({text} AS {kind})"
