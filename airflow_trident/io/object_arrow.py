@@ -6,7 +6,6 @@ mixes them with the environment's, and shows SAS tokens in its errors. So there 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -16,6 +15,7 @@ import pyarrow.fs as pafs  # noqa: TID253
 
 from airflow_trident.io.object_service import is_behind_the_end
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.seekable import Seekable
 
 _FIRST_BYTES = 4 << 20
 _FIRST_BYTES_OF_PARQUET = 64 << 10
@@ -39,32 +39,20 @@ def open_object(place: ObjectPlace, name: str) -> pa.PythonFile:
     return pa.PythonFile(_Reader(place, name, _FIRST_BYTES), mode="r")
 
 
-class _Reader(io.RawIOBase):
+class _Reader(Seekable):
     """Each `read` is one request, but of the beginning, which opening has fetched."""
 
     def __init__(self, place: ObjectPlace, name: str, first_bytes: int) -> None:
-        self._place, self._name, self._at = place, name, 0
-        self._begun, self._size = self._beginning(first_bytes)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset)
-        return self._at
+        self._place, self._name = place, name
+        self._begun, size = self._beginning(first_bytes)
+        super().__init__(size)
 
     def read(self, size: int = -1) -> bytes:
-        begin, end = self._at, self._size if size < 0 else min(self._size, self._at + size)
+        begin, end = self.at, self.until(size)
         if end <= begin:
             return b""
         content = self._begun[begin:end] if end <= len(self._begun) else self._fetched(begin, end)
-        self._at += len(content)
+        self.at += len(content)
         return content
 
     def _beginning(self, size: int) -> tuple[bytes, int]:

@@ -7,7 +7,6 @@ other request is needed before or after.
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.seekable import Seekable
 from airflow_trident.spouts.files.contents import RecordedFile, changed, gone, still_written
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place, is_meant, plain_parts, plain_text_of
@@ -198,26 +198,13 @@ class ObjectFiles(FileSource):
             raise SourceUnavailableError(error.message, error.cure) from None
 
 
-class ObjectReader(io.RawIOBase):
+class ObjectReader(Seekable):
     """The content of a recorded object, read by ranges; it keeps the last range."""
 
     def __init__(self, files: ObjectFiles, where: str, file: RecordedFile) -> None:
+        super().__init__(file.size)
         self._files, self._where, self._file = files, where, file
-        self._at, self._held_from, self._held = 0, 0, b""
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
-        self._at = max(0, begin + offset)
-        return self._at
+        self._held_from, self._held = 0, b""
 
     def readinto(self, buffer: Any) -> int:
         content = self.read(len(buffer))
@@ -229,19 +216,18 @@ class ObjectReader(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         """Returns `size` bytes, or fewer only at the end of the object; below 0: all the rest."""
-        end = self._file.size if size < 0 else min(self._file.size, self._at + size)
-        if end <= self._at:
+        end = self.until(size)
+        if end <= self.at:
             return b""
-        if not self._held_from <= self._at < end <= self._held_from + len(self._held):
+        if not self._held_from <= self.at < end <= self._held_from + len(self._held):
             self._fetch(end)
-        begin = self._at - self._held_from
-        self._at = end
+        begin = self.at - self._held_from
+        self.at = end
         return self._held[begin : end - self._held_from]
 
     def _fetch(self, end: int) -> None:
-        size = self._file.size
-        begin = 0 if size <= AHEAD_BYTES else self._at
-        upto = min(size, max(end, begin + AHEAD_BYTES))
+        begin = 0 if self.size <= AHEAD_BYTES else self.at
+        upto = min(self.size, max(end, begin + AHEAD_BYTES))
         self._held = self._files.range_of(self._where, self._file, begin, upto)
         self._held_from = begin
 
