@@ -18,6 +18,9 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_service import Address, ObjectService, certificates, mapping
 
+OTHERS_OF_AZURE = ("az", "azure", "adl")
+"""Other schemes of it, and of its predecessor."""
+KEYS_OF_THE_ENVIRONMENT = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ACCESS_KEY", "AZURE_STORAGE_MASTER_KEY")
 _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(-[a-z0-9]+)*\Z")
 _ACCOUNT_HOST = re.compile(r"([a-z0-9]{3,24})\.(?:dfs|blob)\.([a-z0-9-]+(?:\.[a-z0-9-]+)+)\Z")
 _EMULATOR = {
@@ -89,6 +92,7 @@ class _Azure(ObjectService):
     schemes = ("abfs", "abfss", "wasb", "wasbs")
     written = "abfs://[connection@]container[/prefix] or abfss://container@account.dfs.core.windows.net[/prefix]"
     conn_type = "wasb"
+    verify = "connection_verify"
     login = "account as login, key as password"
     extra = "airflow-trident[azure]"
     environment = "AZURE_*"

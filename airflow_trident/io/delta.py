@@ -12,16 +12,18 @@ from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.azure import AZURE, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.io.object_service import said
+from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_stores import RIGHTS
 from airflow_trident.io.s3 import S3
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
+_SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE)}
 EXTRA = "airflow-trident[delta]"
 _MARKS = re.compile(r"\x1b\[\d+m|↳")
 _SECRETS = 5
@@ -39,13 +41,25 @@ class DeltaPlace:
     def __post_init__(self) -> None:
         if not self.uri:
             raise ConfigurationError("a Delta table without a place", "Give it a folder or a URI.")
-        if urlsplit(self.uri).username is not None:
+        if urlsplit(self.uri).username is not None and not self._names_an_account():
             raise ConfigurationError(
                 f"a Delta table with a user in its URI (…@{self.uri.partition('@')[2]})",
                 "Name the connection by conn_id=..., and leave keys to it.",
             )
         if "://" not in self.uri:  # a folder, not a URI that pathlib has shortened to one slash
             require_local_path("a Delta table", self.uri)
+
+    def _names_an_account(self) -> bool:
+        """``abfss://container@account.dfs.core.windows.net/...``"""
+        parts = urlsplit(self.uri)
+        host = parts.netloc.rpartition("@")[2]
+        address = AZURE.address(parts.username or "", host) if parts.scheme in AZURE.schemes else None
+        return address is not None and address.account_host != "" and parts.password is None
+
+    @property
+    def service(self) -> ObjectService:
+        """The one that its errors are of."""
+        return AZURE if urlsplit(self.uri).scheme in (*AZURE.schemes, *OTHERS_OF_AZURE) else S3
 
     @property
     def where(self) -> str:
@@ -63,7 +77,8 @@ class DeltaPlace:
         found = connections.resolve_if(self.conn_id, required=required)
         if found is None:
             return self
-        options = _of_aws(found) if found.conn_type == "aws" else found.options
+        service = _SERVICES.get(found.conn_type)
+        options = found.options if service is None else _of_service(found, service)
         return replace(self, conn_id=None, options={**options, **self.options})
 
     # Only these two methods use the driver.
@@ -98,7 +113,8 @@ class DeltaPlace:
         except (TridentError, exceptions.CommitFailedError, FileNotFoundError):
             raise
         except (OSError, exceptions.DeltaError) as error:
-            text, cure = self.conceal(_plain(str(error))), S3.cure_of(said(str(error))[0], RIGHTS)
+            text = self.conceal(_plain(str(error)))
+            cure = self.service.cure_of(said(str(error))[0], RIGHTS, str(error))
             if cure:
                 raise ConfigurationError(
                     f"the Delta table {self.where!r} cannot be read or written ({text})", cure
@@ -119,23 +135,37 @@ class DeltaPlace:
         return text
 
 
-def _of_aws(found: Connection) -> dict[str, str]:
+def _of_service(found: Connection, service: ObjectService) -> dict[str, str]:
     """The connection as storage options.
 
     :raises ConfigurationError: it has settings that delta-rs does not support.
     """
-    options = {f"AWS_{name.upper()}": value for name, value in S3.settings_of(found).items()}
-    if options.get("AWS_ENDPOINT", "").startswith("http://"):
-        options["AWS_ALLOW_HTTP"] = "true"
-    client = S3.client_of(found)
+    settings, prefix = service.settings_of(found), "AWS_" if service is S3 else ""
+    if service is AZURE and settings.pop("credential_type", "") != "access_key":
+        _require_no_key_beside(found)
+    if settings.get("endpoint", "").lower().startswith("http://"):
+        settings["allow_http"] = "true"
+    options = {f"{prefix}{name.upper()}" if prefix else name: value for name, value in settings.items()}
+    client = service.client_of(found)
     seconds = {"connect_timeout": "connect_timeout", "read_timeout": "timeout"}
     options |= {own: f"{client[name]}s" for name, own in seconds.items() if name in client}
     if "root_certificate" in client:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has a certificate of its own (verify), which Delta tables do not follow",
+            f"the connection {found.conn_id!r} has a certificate of its own ({service.verify}), which Delta tables do "
+            "not follow",
             "Let the machine trust it, and leave it out.",
         )
     return options | {name: client[name] for name in ("max_retries", "allow_invalid_certificates") if name in client}
+
+
+def _require_no_key_beside(found: Connection) -> None:
+    for name in KEYS_OF_THE_ENVIRONMENT:
+        if os.environ.get(name):
+            raise ConfigurationError(
+                f"the connection {found.conn_id!r} has no account key, and {name} is set, which delta-rs would take "
+                "instead of what it has",
+                f"Take {name} out of the environment, or give the connection a key.",
+            )
 
 
 def _plain(text: str) -> str:

@@ -39,6 +39,8 @@ class ObjectService(ABC):
     written: str
     """Form of an address, for errors."""
     conn_type: str
+    verify: str
+    """Extra of a connection that names certificates."""
     login: str
     """What login and password of a connection are, for errors."""
     extra: str

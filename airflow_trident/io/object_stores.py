@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
-from airflow_trident.io.azure import AZURE
+from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import is_template, require_local_path
 from airflow_trident.io.object_service import ObjectService, said
@@ -27,8 +27,6 @@ from airflow_trident.io.s3 import S3
 _SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE) for scheme in one.schemes}
 _URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")
 _HTTP = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
-_OF_AZURE = ("az", "azure", "adl")
-"""Other names of it, and its predecessor."""
 _CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
 _RETRIES = 8
 """For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
@@ -269,7 +267,7 @@ def _unknown_scheme(what: str, uri: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} cannot use {_shown(uri)!r}: it takes folders on mounted file systems, s3:// and abfs:// only",
         f"Write {AZURE.written}."
-        if scheme in _OF_AZURE
+        if scheme in OTHERS_OF_AZURE
         else "Give it a folder that every worker and executor sees under the same path, or s3://bucket/prefix, or "
         "abfs://container/prefix.",
     )

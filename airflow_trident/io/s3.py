@@ -55,6 +55,7 @@ class _S3(ObjectService):
     schemes = ("s3",)
     written = "s3://[connection@]bucket[/prefix]"
     conn_type = "aws"
+    verify = "verify"
     login = "access key as login, secret key as password"
     extra = "airflow-trident[s3]"
     environment = "AWS_*"

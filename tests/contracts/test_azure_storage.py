@@ -16,9 +16,20 @@ from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.staging.storage import PROBE, Storage, storage_at
+from airflow_trident.states.files.sink_folder import ObjectSinkFolder
 from tests.faults.http_proxy import Answer, Rule, Verdict
-from tests.fixtures.azurite import ACCOUNT, CONN_ID, KEY, VARIABLE, Container, account_url, connection, sas
+from tests.fixtures.azurite import (
+    ACCOUNT,
+    CONN_ID,
+    KEY,
+    VARIABLE,
+    Container,
+    account_url,
+    connection,
+    container_sas,
+    sas,
+)
 
 OTHER_KEY = "b3RoZXI="
 URL = "https://shop.blob.core.windows.net"
@@ -193,6 +204,20 @@ def test_pyarrow_reads_with_the_credentials_of_the_connection_and_shows_none(
     with pytest.raises(ConfigurationError, match=r"cannot read 'a/b'.*SAS token") as caught:
         arrow_files(place).open_input_file(place.key("b"))
     assert "sig=" not in str(caught.value)
+
+
+def test_the_sas_token_of_a_container_is_enough_to_publish_and_to_delete(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = container_sas(container.name)
+    monkeypatch.setenv(VARIABLE, connection(container.direct, key="", sas_token=token, retry_total=0))
+    folder = ObjectSinkFolder(ObjectPlace.parse("it", f"{container.uri}/out"))
+    folder.make()
+    folder.hide("h", lambda file: file.write(b"123"))  # type: ignore[arg-type, return-value]
+    folder.show("h", "a.csv")
+    assert (folder.shown(), folder.noted(), folder.open("a.csv").read()) == (["a.csv"], [PROBE], b"123")
+    folder.remove("a.csv")
+    assert folder.shown() == []
 
 
 # ---- what does not work ----------------------------------------------------------------------------------------

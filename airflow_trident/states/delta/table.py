@@ -63,7 +63,7 @@ class DeltaTable(StateFactory):
     """A Delta table, made if missing; rows are appended unchanged.
 
     :param path: its folder, or a URI such as ``s3://bucket/sales``.
-    :param conn_id: an Airflow connection (``aws``, or one whose extras are storage options of delta-rs).
+    :param conn_id: an Airflow connection (``aws``, ``wasb``, or one whose extras are storage options of delta-rs).
     :param storage_options: override those of the connection.
     :param partition_by: its partition columns.
     """
