@@ -185,9 +185,13 @@ class TridentCoordinatorOperator(TridentOperator):
                 f"`airflow trident resume {self.topology_name}` lets it go on."
             )
         assert isinstance(result, NothingNew)
-        last = ledger.view(0).next_txid - 1
+        view = ledger.view(0)
+        last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)
         after = f"after transaction {last}" if last else "yet"
-        return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
+        also = f" But {blocked(self.topology_name, Blocked(failed))}" if failed is not None else ""
+        return AirflowSkipException(
+            f"nothing new for topology {self.topology_name} {after}: no transaction is begun.{also}"
+        )
 
     def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> Abandoned | None:
         """Return when the oldest uncommitted transaction has passed; if nobody is left to commit it, return it.

@@ -7,7 +7,7 @@ commit, which may be another one during a replay. Airflow's Execution API tells 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -152,7 +152,7 @@ def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     return {(question["dag_id"], run_id): answer.get(run_id) or {}}
 
 
-def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None) -> Gone | None:
+def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = None) -> Gone | None:
     """Is the transaction abandoned, by the states of its tasks and the live workers? In doubt it is not, unless its
     batch is staged: taking over a commit is always safe.
 
@@ -166,7 +166,8 @@ def judge(record: TxRecord, answers: Answers, live: Container[str] | None = None
         return None
     workers = _workers(record, answers)
     if not workers:
-        in_doubt = record.status is Status.PROCESSING and not record.invalidated
+        # Who began what has no batch now is not in the record; it may be one of those who are at work.
+        in_doubt = record.status is Status.PROCESSING and (not record.invalidated or bool(live))
         return None if in_doubt else Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(state not in _OVER for _, state in states):

@@ -100,7 +100,9 @@ def test_a_run_without_new_data_does_not_replay_what_is_failed(
     if states is CLEARED:
         airflow.queued.add("first")
     before = failed.ledger().export()
-    with pytest.raises(AirflowSkipException, match="nothing new"):
+    with pytest.raises(
+        AirflowSkipException, match=r"nothing new.*But transaction 1 .* is FAILED.*backfill words --txid 1"
+    ):
         failed.run("words.coordinate", "second")
     assert failed.ledger().export()["transactions"] == before["transactions"]
 

@@ -155,6 +155,13 @@ def test_a_program_is_gone_when_its_session_is() -> None:
     assert judge(record(Status.PROCESSING, owner=PERSON), over, set()) is None  # an older version's, who is on no list
 
 
+def test_what_a_program_began_and_lost_its_batch_is_left_when_nobody_is_at_work_any_more() -> None:
+    lost = replace(record(Status.PROCESSING, owner=NOBODY, claimed=False), invalidated=True)
+    assert judge(lost, {}, {"host-12-1"}) is None
+    for live in (set[str](), None):  # a task that waits does not ask who is at work, and may take it up in any case
+        assert judge(lost, {}, live) == Gone("no task of Airflow is to commit it")
+
+
 def test_a_program_is_no_task() -> None:
     assert owned_by(record(Status.PROCESSING, owner=PERSON)) is None
     assert owned_by(record(Status.PROCESSING, owner=task("t", index=0))) == TaskOfRun("dag", "run", "t", 0)
