@@ -27,7 +27,7 @@ from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest, Slot
 from benchmarks.data import FILES_PER_BATCH
 from benchmarks.measure import environment
-from benchmarks.peers import CORES, HEAP, common_conf, counted
+from benchmarks.peers import CORES, HEAP, common_conf, counted, worded
 
 POSTGRES = "benchmark_postgres"
 """Name of a connection in the environment of the contenders that use it."""
@@ -54,11 +54,12 @@ def topology_of(task: dict[str, Any]) -> Topology:
         mine = lines.transform(counted, "word string, count long")
         mine.group_by("word").persistent_aggregate(state, "count", Sum(), "count", name="counts")
         return topology
-    words = (
-        lines.each("value", words_of, "word string")
-        if task.get("functions")
-        else lines.each(explode(split(col("value"), " ")), "word")
-    )
+    if task.get("rowwise"):
+        words = lines.transform(worded, "word string", rowwise=True)
+    elif task.get("functions"):
+        words = lines.each("value", words_of, "word string")
+    else:
+        words = lines.each(explode(split(col("value"), " ")), "word")
     words.group_by("word").persistent_aggregate(state, Count(), "count", name="counts")
     return topology
 

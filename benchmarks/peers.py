@@ -49,7 +49,13 @@ def common_conf() -> dict[str, str]:
 def counted(lines: Any) -> Any:
     from pyspark.sql import functions as f
 
-    return lines.select(f.explode(f.split("value", " ")).alias("word")).groupBy("word").agg(f.count("*").alias("count"))
+    return worded(lines).groupBy("word").agg(f.count("*").alias("count"))
+
+
+def worded(lines: Any) -> Any:
+    from pyspark.sql import functions as f
+
+    return lines.select(f.explode(f.split("value", " ")).alias("word"))
 
 
 def files_of(task: dict[str, Any], batch: int) -> list[str]:

@@ -4,12 +4,13 @@ states.
 A group never changes what a batch is, nor its result. So everything whose result would depend on its neighbours in a
 pass goes one by one: what is chosen anew for each attempt, what reads a state while it changes, and everything after a
 repartition, where a function would see partitions that are not those of its transaction. Aggregation by built-ins is
-the exception there: the transaction is one more field to group by.
+the exception there: the transaction is one more field to group by. A transform is planned for each transaction apart,
+and so is everything before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.graph import Node
@@ -56,6 +57,18 @@ def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
     return in_place(stages[stage.upstreams[0]], stages)
 
 
+def before_transforms(stages: Sequence[Stage], besides: Collection[int] = ()) -> frozenset[int]:
+    """The stages that a transform's rows come from, directly or by other stages.
+
+    :param besides: stages of transforms that do not count.
+    """
+    found: set[int] = set()
+    for stage in reversed(stages):
+        if (stage.transform is not None and stage.index not in besides) or stage.index in found:
+            found |= set(stage.upstreams)
+    return frozenset(found)
+
+
 def merged_by(stage: Stage) -> FinalAggregateNode | None:
     """The aggregation at the beginning of the stage, after a repartition by its groups, if SQL can do all of it. On raw
     tuples only with groups: without tuples nothing would stand for the transaction."""
@@ -94,21 +107,41 @@ def _why_alone(stage: Stage, stages: Sequence[Stage]) -> str:
     for node in stage.nodes:
         if isinstance(node, StateQueryNode):
             return f"{node.name} asks a state"
+    before = before_transforms(stages)
+    if stage.index in before and stage.source is None and (stage.forks or stage.sinks):
+        return f"several take what comes out of {_end_of(stage)}, one of them a transform"
     if stage.source is not None:
         return ""
-    if stage.of_batches is not None:
+    if stage.of_batches is not None and stage.transform is None:
         return f"{stage.of_batches.name} gets a batch as {stage.of_batches.batch_as}"
     nodes = stage.nodes[1:] if merged_by(stage) is not None else stage.nodes
     for node in nodes:
         if by_expression(node):
             continue
         if not in_place(stage, stages):
-            return f"{node.name} runs behind a {'repartition' if stage.exchange is not None else 'merge'}"
+            return f"{node.name} runs behind {_moved_by(stage, stages)}"
+        if stage.source is None and before & set(stage.upstreams):
+            return f"{node.name} runs on what a transform takes, too"
         if node.runs_without_tuples:
             return f"{node.name} wants partitions without tuples"
     if stage.exchange is not None and stage.exchange.grouping.repeats:
         return f"{stage.exchange.name} says where tuples go"
     return ""
+
+
+def _end_of(stage: Stage) -> str:
+    """The name of the last node of a stage."""
+    last = stage.nodes[-1] if stage.nodes else stage.exchange or stage.begin
+    return last.name if last is not None else stage.name
+
+
+def _moved_by(stage: Stage, stages: Sequence[Stage]) -> str:
+    """What brought the tuples of a stage into other partitions than those in which they were read."""
+    if stage.exchange is not None:
+        return "a repartition"
+    if stage.begin is not None:
+        return "a transform" if stage.transform is not None else "a merge"
+    return _moved_by(stages[stage.upstreams[0]], stages)
 
 
 def _why_not_by_key(plan: Plan) -> str:

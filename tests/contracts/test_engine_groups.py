@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_trident import Topology
+from airflow_trident import Count, Topology, col
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, UserCodeError
@@ -196,3 +196,22 @@ def test_connect_and_spark_submit_process_groups_too(
     assert {path.name for path in slot.iterdir()} == {Path(file.path).name for file in manifest.files}
     assert staged_of_each(jobs, manifest) == {job.slot.txid: run(spark_engine, job) for job in jobs}
     assert [one.rows_read for one in manifest.members] == [40, 0, 40]
+
+
+def test_on_connect_what_is_merged_or_aggregated_is_kept_for_several_states(
+    connect_engine: Engine, spark_engine: Engine, job_of: JobOf
+) -> None:
+    """E7, where rows that are noted know their transaction, but not their partition."""
+
+    def build(topology: Topology) -> None:
+        more = [lines(topology, name=name) for name in ("some", "more")]
+        merged = topology.merge(more)
+        keep(merged, "one")
+        keep(merged.filter(col("line") != ""), "other")
+        counts = merged.group_by("line").aggregate(Count(), "n")
+        keep(counts.project("n, line"), "counts")
+        keep(counts.filter(col("n") > 1), "twice")
+
+    jobs = group_of(job_of, build)
+    given = staged_of_each(jobs, connect_engine.run_group(jobs))
+    assert given == {job.slot.txid: run(spark_engine, job) for job in jobs}

@@ -91,6 +91,28 @@ def test_what_depends_on_partitions_or_order_differs_only_when_it_is_shaken(
     assert replays.again(shake=False).equal  # the session has its settings again
 
 
+def doubled(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("n * 2 AS n", "explode(array(k, k)) AS k").where("n > 10")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("function", "fields", "true"),
+    [
+        (doubled, "n long, k long", True),
+        (counted, "k long, count long", False),
+        (lambda frame: frame.select("k").distinct(), "k long", False),
+    ],
+)
+def test_whether_a_transform_works_row_by_row_shows_when_it_is_shaken(
+    spark_engine: Engine, tmp_path: Path, function: Any, fields: str, true: bool
+) -> None:
+    made = topology(tmp_path, lambda stream: stream.transform(function, fields, rowwise=True))
+    replays = Replays(made, spark_engine, tmp_path)
+    assert replays.again(shake=False).equal
+    assert replays.again(shake=True).equal == true
+
+
 @pytest.mark.spark
 def test_of_sums_of_doubles_it_says_by_how_much(spark_engine: Engine, tmp_path: Path) -> None:
     replays = Replays(topology(tmp_path, by_transform(summed, "k long, total double")), spark_engine, tmp_path)

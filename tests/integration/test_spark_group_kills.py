@@ -14,17 +14,18 @@ from tools.kills import IN_PASS
 pytestmark = [pytest.mark.zookeeper, pytest.mark.spark]
 
 KINDS = {"by key": (), "by transaction": ("apart",)}
+DRAINS = {**KINDS, "by key, transforms": ("made",), "by transaction, transforms": ("apart", "made")}
 LAST_STATE = f"{Milestone.APPLIED}@3*2"
 EVERYWHERE = (*(f"{point}@3" for point in (*OF_GROUPS, IN_PASS)), LAST_STATE)
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DRAINS)
 def test_p9_a_drain_on_spark_killed_at_every_point_ends_like_one_that_was_not_killed(
     kind: str, grouped_words: GroupedWords
 ) -> None:
     """Each run goes on where the one before died; in groups of another size each time."""
-    how, kills = KINDS[kind], 0
+    how, kills = DRAINS[kind], 0
     while grouped_words.run(("5", "4", "3")[kills % 3], "spark", *how, crash=EVERYWHERE) != 0:
         kills += 1
         assert kills <= len(EVERYWHERE)

@@ -4,7 +4,8 @@ GROUP: a number or ``auto``: a drain that takes so many transactions at a time; 
 notebook; ``tasks``: like the tasks of one run that takes all; ``backfill``: like a person's backfill.
 HOW: ``spark``: with its own Spark; ``halves``: passes with transaction 3 and others fail, so they are run again in
 halves; ``lossy``: of every four steps of the ledger one is lost, and of another one the answer; ``apart``: the plan
-must know the transaction of each row (otherwise groups are merged by key, if the engine does that).
+must know the transaction of each row (otherwise groups are merged by key, if the engine does that); ``made``: words go
+through a function of DataFrames, and only Spark can run it.
 
 It has two states in two databases and no commit phase. Crash tests of groups kill it and run it again.
 """
@@ -16,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Sum, Topology
 from airflow_trident.engine.base import Engine, Job
@@ -58,10 +60,20 @@ class Weigh(Function):
         yield 1.0
 
 
+def weighty(frame: Any) -> Any:
+    """All words of a batch, by an aggregation: so it matters which rows the function gets."""
+    return (
+        frame.groupBy("word")
+        .agg({"weight": "count"})
+        .selectExpr("word", "explode(array_repeat(1.0D, int(`count(weight)`))) AS weight")
+    )
+
+
 def topology(folder: Path, *how: str) -> Topology:
     made = Topology("grouped_words")
     spout = FixedBatchSpout("word string", WORDS, 4)
-    words = made.new_stream("words", spout).each("word", Weigh(), "weight").group_by("word")
+    weighed = made.new_stream("words", spout).each("word", Weigh(), "weight")
+    words = (weighed.transform(weighty, "word string, weight double") if "made" in how else weighed).group_by("word")
     stores = {name: SqliteState(str(folder / f"{name}.db")) for name in ("one", "two")}
     words.persistent_aggregate(stores["one"], Count(), "n", name="one")
     if "apart" in how:  # a sum of floats depends on the order, so no two batches are merged

@@ -58,7 +58,13 @@ def _two_states(topology: Topology, stream: Any) -> None:
     stream.persistent_aggregate(_store(), "n", Max(), "most")
 
 
-@pytest.mark.parametrize("build", [_counted, _by_function, _two_states])
+def _queried(topology: Topology, stream: Any) -> None:
+    words = stream.sql("SELECT line FROM {lines}", "line string")
+    words.group_by("line").persistent_aggregate(_store(), Count(), "n")
+    stream.transform(_same, "line string").group_by("line").persistent_aggregate(_store("t"), Count(), "m")
+
+
+@pytest.mark.parametrize("build", [_counted, _by_function, _two_states, _queried])
 def test_exact_built_ins_without_a_commit_phase_are_merged_by_key(build: Build) -> None:
     assert _of(build) == Coalesces(how=Coalescing.BY_KEY, why="", commits=True, why_one="")
 
@@ -128,9 +134,26 @@ def _asked(topology: Topology, stream: Any) -> None:
     asked.group_by("m").persistent_aggregate(_store(), Count(), "lines")
 
 
-def _queried(topology: Topology, stream: Any) -> None:
-    words = stream.sql("SELECT line FROM {lines}", "line string")
-    words.group_by("line").persistent_aggregate(_store(), Count(), "n")
+def _asked_behind(topology: Topology, stream: Any) -> None:
+    words = stream.sql("SELECT line FROM {lines}", "line string").each("line", _split, "word string")
+    words.group_by("word").persistent_aggregate(_store(), Count(), "n")
+
+
+def _parted(topology: Topology, stream: Any) -> None:
+    """A function of a tuple, and a transform, of the same stream."""
+    stream.transform(_same, "line string").group_by("line").persistent_aggregate(_store("t"), Count(), "m")
+    _by_function(topology, stream)
+
+
+def _made_twice(topology: Topology, stream: Any) -> None:
+    """A transform takes what a transform made, and so does a state."""
+    made = stream.transform(_same, "line string")
+    made.group_by("line").persistent_aggregate(_store(), Count(), "n")
+    made.transform(_same, "line string").group_by("line").persistent_aggregate(_store("t"), Count(), "m")
+
+
+def _same(frame: Any) -> Any:
+    return frame.select("line")
 
 
 def _newest(topology: Topology, stream: Any) -> None:
@@ -144,7 +167,9 @@ def _newest(topology: Topology, stream: Any) -> None:
         (_shuffled, "each-2 runs behind a repartition"),
         (_asked, "state_query-1 asks a state"),
         (_newest, "runs behind a repartition"),
-        (_queried, "sql-1 gets a batch as one DataFrame"),
+        (_asked_behind, "each-2 runs behind a transform"),
+        (_parted, "each-3 runs on what a transform takes, too"),
+        (_made_twice, "several take what comes out of transform-1, one of them a transform"),
     ],
 )
 def test_what_would_notice_its_neighbours_has_a_pass_of_its_own(build: Build, why: str) -> None:

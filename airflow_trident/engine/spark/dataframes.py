@@ -133,6 +133,25 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
     return result
 
 
+def of_halves(attached: Attached, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> DataFrame:
+    """What a transform makes from every other row, and from the rest: the same as from all, if each row really comes
+    from one row.
+
+    :param frames: one, kept by Spark; else the halves of rows in another order might share some, and lose others.
+    """
+    functions: Any = attached.functions
+    place = functions.monotonically_increasing_id() % 2
+    even, odd = (transformed(attached, node, [frames[0].where(place == number)], job) for number in (0, 1))
+    return even.union(odd)
+
+
+def may_see_all(node: TransformNode) -> bool:
+    """Does the transform make the same from the rows of many transactions as from those of each? So its user says, and
+    it is told nothing of the transaction."""
+    told = takes_context(node.function) if not isinstance(node.function, SqlQuery) else _has_time(node.function)
+    return node.rowwise and not told
+
+
 @contextmanager
 def _functions_of(session: Any) -> Iterator[None]:
     """`pyspark.sql.functions`, which users' functions import, makes columns of the process's kind of session. The
@@ -164,13 +183,17 @@ def _called(session: Any, node: TransformNode, frames: Sequence[DataFrame], job:
     )
     if isinstance(node.function, SqlQuery):
         args: dict[str, Any] = {}
-        if f":{TRANSACTION_TIME}" in node.function.text:
+        if _has_time(node.function):
             args = {"args": {TRANSACTION_TIME: context.time}}
         return session.sql(node.function.text, **args, **dict(zip(node.function.names, frames, strict=True)))
     given: dict[str, Any] = dict(zip(node.names, frames[1:], strict=True))
     if takes_context(node.function) and "context" not in given:
         given["context"] = context
     return node.function(frames[0], **given)
+
+
+def _has_time(query: SqlQuery) -> bool:
+    return f":{TRANSACTION_TIME}" in query.text
 
 
 # ---- what came out ---------------------------------------------------------------------------------------------

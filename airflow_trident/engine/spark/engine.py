@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
-from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session
+from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session, transforms_of
 from airflow_trident.engine.spark.errors import is_expression_error, is_read_error, translate
 from airflow_trident.engine.spark.group_run import GroupRun
 from airflow_trident.engine.spark.package_zip import package_zip
@@ -25,6 +26,7 @@ from airflow_trident.engine.spark.versions import error_loggers, require_version
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
 from airflow_trident.io.extras import require_extra
+from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
 
 
@@ -43,6 +45,13 @@ class SparkEngine(Engine):
         self._lock = Lock()
         self._told = self._opening = ""
         self._sends = False
+
+    def coalesces(self, plan: Plan) -> Coalesces:
+        found = super().coalesces(plan)
+        if not found.passes or not transforms_of(plan) or self._sessions.have_siblings:
+            return found
+        why = "on Spark Connect, the function of a transform has a session for each transaction"
+        return replace(found, how=Coalescing.NO, why=why)
 
     def run(self, job: Job) -> Manifest:
         return self._run(job, lambda attached, native: PlanRun(attached, job, native=native).manifest(), _what(job))

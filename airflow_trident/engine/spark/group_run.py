@@ -21,11 +21,13 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming, manifest_of_all, manifest_of_each, stage_each
 from airflow_trident.engine.spark import progress
+from airflow_trident.engine.spark.dataframes import transformed
 from airflow_trident.engine.spark.exchange import Exchanges
+from airflow_trident.engine.spark.flow import told
 from airflow_trident.engine.spark.group_worker import MEMBER, TAGS, GroupWork, ReadUnits, Unit, packed, shares
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
-from airflow_trident.engine.spark.results import is_refused, plain
-from airflow_trident.engine.spark.run import told
+from airflow_trident.engine.spark.member_runs import MemberRuns
+from airflow_trident.engine.spark.results import apart, is_refused, plain
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.text_files import linked, read_linked
@@ -101,7 +103,8 @@ class GroupRun:
         self._member: Schema = () if self._plan.coalesces.how is Coalescing.BY_KEY else (MEMBER,)
         self._columns = Columns(attached.functions, attached.known)
         self._exchanges = Exchanges(attached.session, self._columns)
-        self._results: list[GroupFlow] = []
+        self._each = MemberRuns(attached, jobs, native=native, tagged=bool(self._member))
+        self._results: dict[int, GroupFlow] = {}
         self._kept: list[DataFrame] = []
         self._texts: list[list[TextFiles | None]] = []
         self._reads: list[ReadUnits] = []
@@ -114,6 +117,7 @@ class GroupRun:
             self._attached.session.conf.set(_SMALL_MAP, "false")
         try:
             with notes_of(self._last, local=self._attached.local) as self._notes:
+                self._each.begin(self._notes)
                 with self._folders:
                     files, counts = self._staged()
                 self._require_same()
@@ -123,6 +127,7 @@ class GroupRun:
             self._require_same()  # else Spark would raise a less clear error
             raise
         finally:
+            self._each.release()
             for kept in self._kept:
                 with suppress(Exception):
                     kept.unpersist()
@@ -137,7 +142,9 @@ class GroupRun:
         about = f"transactions {self._jobs[0].slot.txid} to {self._last.slot.txid}"
         for stage in self._plan.stages:
             flow = self._stage(stage)
-            self._results.append(flow)
+            if flow is None:
+                continue
+            self._results[stage.index] = flow
             for sink in stage.sinks:
                 self._attached.describe(f"{about}: {told(sink)}")
                 with progress.watched(f"{about}, state {sink.name}", self._attached.tasks, self._last.progress):
@@ -149,33 +156,48 @@ class GroupRun:
 
     # ---- stages ------------------------------------------------------------------------------------------------
 
-    def _stage(self, stage: Stage) -> GroupFlow:
+    def _stage(self, stage: Stage) -> GroupFlow | None:
+        """None: only a transform takes its rows, of each transaction apart."""
+        made = self._each.make(stage)
+        if self._each.makes_whole(stage):
+            return None if made is None else GroupFlow((made,), stage.schema, self._member)
         if stage.source is not None:
             flow, nodes = self._read(stage, stage.source)
         else:
-            flow, nodes = self._brought(stage)
+            flow, nodes = self._brought(stage, made)
         flow = self._processed(flow, nodes, stage)
         if not stage.forks:
             return flow
         if not self._attached.local:
-            made = MadeNotes(notes=self._notes, stage=len(self._results))
-            flow = self._passed(flow, flow.schema, flow.tags, f"stage {made.stage}", made=made)
+            notes = MadeNotes(notes=self._notes, stage=stage.index)
+            rows = self._only(flow, flow.columns)
+            flow = self._passed(rows, flow.schema, flow.tags, f"stage {stage.index}", made=notes)
         kept = flow.data.persist()
         self._kept.append(kept)
         return replace(flow, frames=(kept,))
 
-    def _brought(self, stage: Stage) -> tuple[GroupFlow, tuple[Node, ...]]:
+    def _brought(self, stage: Stage, made: DataFrame | None) -> tuple[GroupFlow, tuple[Node, ...]]:
         """Input from other stages, and the remaining nodes. A repartition matters only before an aggregation: no other
-        node sees its partition."""
-        upstreams = [self._results[upstream] for upstream in stage.upstreams]
-        if stage.union is None:
-            (flow,) = upstreams
+        node sees its partition.
+
+        :param made: the result of the stage's transform.
+        """
+        if made is None and stage.transform is not None:
+            flow = self._results[stage.upstreams[0]]
+            made = transformed(self._attached, stage.transform, [self._only(flow, flow.schema).data], self._last)
+        if stage.begin is not None and made is not None:
+            flow = GroupFlow((made,), stage.begin.schema, self._member)
+        elif stage.union is None:
+            flow = self._results[stage.upstreams[0]]
         else:
-            frames = [one.data for one in upstreams]
+            frames = [self._results[upstream].data for upstream in stage.upstreams]
             data = self._exchanges.united(stage.union, frames, placed=False, also=names_of(self._member))
             flow = GroupFlow((data,), stage.union.schema, self._member)
         whole = merged_by(stage)
         return (flow, stage.nodes) if whole is None else (self._merged(flow, whole), stage.nodes[1:])
+
+    def _only(self, flow: GroupFlow, schema: Schema) -> GroupFlow:
+        return replace(flow, frames=(flow.data.select(*map(self._columns.named, names_of(schema))),))
 
     def _merged(self, flow: GroupFlow, whole: FinalAggregateNode) -> GroupFlow:
         if self._member and not whole.groups:  # a transaction has a result even without tuples
@@ -200,9 +222,8 @@ class GroupRun:
         passed = FusedPass.of(fused, flow.schema)
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
         data = flow.data.select(*map(self._columns.named, [*needed, *names_of(TAGS)]))
-        flow = self._passed(
-            replace(flow, frames=(data,)), passed.schema, self._tags(stage), fused[0].name, nodes=passed
-        )
+        chosen = replace(flow, frames=(data,))
+        flow = self._passed(chosen, passed.schema, self._tags(stage), fused[0].name, nodes=passed)
         return self._processed(flow, rest, stage)
 
     def _applied(self, node: Node, flow: GroupFlow, data: DataFrame) -> DataFrame:
@@ -344,9 +365,10 @@ class GroupRun:
             ) from error
         if not self._member:
             return [plain(table, sink.schema)]
-        return _apart(table, sink.schema, len(self._jobs))
+        return apart(table, sink.schema, MEMBER.name, len(self._jobs))
 
     def _require_same(self) -> None:
+        self._each.require_same()
         for texts in self._texts:
             for job, files in zip(self._jobs, texts, strict=True):
                 if files is not None:
@@ -363,7 +385,7 @@ class GroupRun:
                     rows[member] += many
         except (KeyError, ValueError):
             return [-1] * len(self._jobs)
-        return rows
+        return [-1 if own < 0 else many + own for many, own in zip(rows, self._each.rows_read(), strict=True)]
 
 
 def _with_tags(node: Node, tags: Schema) -> Node:
@@ -374,16 +396,3 @@ def _with_tags(node: Node, tags: Schema) -> Node:
         case PartialAggregateNode():
             return replace(node, groups=(*node.groups, *names_of(tags)))
     return node
-
-
-def _apart(table: pa.Table, schema: Schema, count: int) -> list[pa.Table]:
-    """The rows of each member."""
-    import numpy as np
-
-    members = table.column(MEMBER.name).to_numpy()
-    rows = plain(table, schema)
-    if np.any(np.diff(members) < 0):
-        order = np.argsort(members, kind="stable")
-        members, rows = members[order], rows.combine_chunks().take(order)
-    ends = np.searchsorted(members, np.arange(count + 1)).tolist()
-    return [rows.slice(begin, end - begin) for begin, end in pairwise(ends)]

@@ -18,7 +18,7 @@ from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming
 from airflow_trident.engine.spark.worker import ReadSplits, as_spark_has_it
-from airflow_trident.engine.spark.worker_notes import COUNTED, MadeNotes
+from airflow_trident.engine.spark.worker_notes import COUNTED, MadeNotes, partition_here
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.manifest import Slot
@@ -117,7 +117,7 @@ class ReadUnits:
 @dataclass(frozen=True)
 class GroupWork:
     """Reads packs of units, or takes rows with their TAGS; runs nodes on the rows of each unit; notes that a partition
-    was made.
+    was made. Without anything to read or run, rows pass with the tags that they have.
 
     :param slots: of each transaction.
     :param partitions: of each transaction's own pass.
@@ -133,8 +133,13 @@ class GroupWork:
     made: MadeNotes | None = field(default=None, kw_only=True)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        stream = self._passed(units_of(batches) if self.read is None else self.read(batches))
-        return as_spark_has_it(stream if self.made is None else self.made(stream), (*self.schema, *self.tags))
+        if self.read is None and self.nodes is None:
+            stream = iter(batches)
+        else:
+            stream = self._passed(units_of(batches) if self.read is None else self.read(batches))
+        return as_spark_has_it(
+            stream if self.made is None else self.made(stream, partition_here()), (*self.schema, *self.tags)
+        )
 
     def _passed(self, parts: Iterable[UnitRows]) -> Iterator[pa.RecordBatch]:
         for member, place, rows in parts:

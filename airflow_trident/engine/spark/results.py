@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Split
@@ -82,3 +83,19 @@ def came_home(parts: Sequence[StagedFile]) -> tuple[pa.Table | None, list[Staged
 def plain(table: pa.Table, schema: Schema) -> pa.Table:
     """With exactly the sink's fields and types: Spark marks nullability in its own way."""
     return table.select(list(names_of(schema))).cast(arrow_schema(schema))
+
+
+def apart(table: pa.Table, schema: Schema, member: str, count: int) -> list[pa.Table]:
+    """The rows of each transaction of a group.
+
+    :param member: the column with the position of a row's transaction.
+    """
+    import numpy as np
+
+    members = table.column(member).to_numpy()
+    rows = plain(table, schema)
+    if np.any(np.diff(members) < 0):
+        order = np.argsort(members, kind="stable")
+        members, rows = members[order], rows.combine_chunks().take(order)
+    ends = np.searchsorted(members, np.arange(count + 1)).tolist()
+    return [rows.slice(begin, end - begin) for begin, end in pairwise(ends)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Split
@@ -13,8 +14,9 @@ from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.shaken_run import turned
 from airflow_trident.engine.spark import progress, results
-from airflow_trident.engine.spark.dataframes import is_told_partitions, transformed
+from airflow_trident.engine.spark.dataframes import is_told_partitions, of_halves, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
+from airflow_trident.engine.spark.flow import Flow, sized_of, told
 from airflow_trident.engine.spark.jvm_choices import JvmChoice
 from airflow_trident.engine.spark.jvm_joins import JvmJoin
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
@@ -25,6 +27,7 @@ from airflow_trident.engine.spark.table_rewrites import rewritten
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     MARKER,
+    PARTITION_BYTES,
     PARTS,
     ReadSplits,
     Work,
@@ -35,14 +38,9 @@ from airflow_trident.engine.spark.worker import (
 )
 from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
 from airflow_trident.engine.spout_reader import emitter_of
-from airflow_trident.plan.graph import Node, SinkNode, ordered
+from airflow_trident.plan.graph import Node, SinkNode
 from airflow_trident.plan.groupings import Grouping
-from airflow_trident.plan.nodes import (
-    EachNode,
-    FinalAggregateNode,
-    PartitionNode,
-    SourceNode,
-)
+from airflow_trident.plan.nodes import EachNode, FinalAggregateNode, PartitionNode, SourceNode
 from airflow_trident.plan.stages import Stage
 from airflow_trident.plan.transform_node import TransformNode
 from airflow_trident.staging.area import StagingArea
@@ -55,66 +53,49 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_TOLD = 300
-"""Longest description of a job, in characters."""
 _MOST_KEPT = 16
 """All partitions of a state together may send this multiple of a small staged batch's bytes to the driver."""
 
 
-@dataclass(frozen=True)
-class Flow:
-    """Rows on their way: a DataFrame, and a Python pass after it that may still take in more nodes. `schema`: of the
-    result. `partitions`: their number. `sized`: does Spark know the size? For rows read by Python it knows only the
-    split numbers."""
-
-    data: DataFrame
-    schema: Schema
-    partitions: int
-    work: Work | None = None
-    what: str = ""
-    marked: bool = False
-    sized: bool = False
-
-
-def told(sink: SinkNode) -> str:
-    """The names of the nodes that lead to the sink, for Spark's UI."""
-    text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
-    return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
-
-
 class PlanRun:
-    """:param native: expressions and built-in aggregations in the JVM; else everything in the Python passes."""
+    """
+    :param native: expressions and built-in aggregations in the JVM; else everything in the Python passes.
+    :param notes: for a run that only makes frames: where its workers leave notes.
+    :param beside: how many other runs work in the same job. Each core then has work, though small batches stay in one
+        partition, in which nothing that a transform plans needs a shuffle.
+    """
 
-    def __init__(self, attached: Attached, job: Job, *, native: bool) -> None:
+    def __init__(
+        self, attached: Attached, job: Job, *, native: bool, notes: Notes | None = None, beside: int = 0
+    ) -> None:
         self._attached = attached
         self._job = job
         self._native = native
+        self._beside = beside
         self._columns = Columns(attached.functions, attached.known)
         self._exchanges = Exchanges(attached.session, self._columns)
-        self._results: list[Flow] = []
+        self._results: dict[int, Flow] = {}
         self._kept: list[DataFrame] = []
         self._read_bytes = 0
         self._reads: dict[str, ReadSplits] = {}
-        self._sources = JvmSources(attached, job, self._columns)
+        self.sources = JvmSources(attached, job, self._columns)
         self._storage = storage_at(job.staging_root)
-        self._notes: Notes = FolderNotes("")
+        self._notes: Notes = notes or FolderNotes("")
 
     def manifest(self) -> Manifest:
         """Run it, and stage the sinks' rows."""
         try:
             with notes_of(self._job, local=self._attached.local) as self._notes:
                 files = self._staged()
-                self._sources.require_same()
+                self.sources.require_same()
                 self._notes.require_made_once()
-                rows_read = self._rows_read()
+                rows_read = self.rows_read(self._notes.all())
                 rewrites = rewritten(self._attached, self._columns, self._job, files)
         except Exception:
-            self._sources.require_same()  # else Spark would raise a less clear error
+            self.sources.require_same()  # else Spark would raise a less clear error
             raise
         finally:
-            for kept in self._kept:
-                with suppress(Exception):
-                    kept.unpersist()
+            self.release()
         slot, sinks = self._job.slot, self._job.plan.staged_fields
         return Manifest(slot=slot, files=tuple(files), rows_read=rows_read, sinks=sinks, rewrites=rewrites)
 
@@ -124,7 +105,6 @@ class PlanRun:
         count, done = sum(len(stage.sinks) for stage in self._job.plan.stages), 0
         for stage in self._job.plan.stages:
             flow = self._stage(stage)
-            self._results.append(flow)
             for sink in stage.sinks:
                 done += 1
                 self._attached.describe(told(sink))
@@ -141,7 +121,6 @@ class PlanRun:
         plans = {}
         for stage in self._job.plan.stages:
             flow = self._stage(stage)
-            self._results.append(flow)
             for sink in stage.sinks:
                 text = io.StringIO()
                 with redirect_stdout(text):
@@ -151,7 +130,20 @@ class PlanRun:
 
     # ---- stages ------------------------------------------------------------------------------------------------
 
+    def frame(self, stage: Stage) -> DataFrame:
+        """The rows of a stage; of those before it, this was asked before. Nothing runs."""
+        return self._frame(self._stage(stage))
+
+    def release(self) -> None:
+        for kept in self._kept:
+            with suppress(Exception):
+                kept.unpersist()
+
     def _stage(self, stage: Stage) -> Flow:
+        flow = self._results[stage.index] = self._made(stage)
+        return flow
+
+    def _made(self, stage: Stage) -> Flow:
         nodes = stage.nodes
         if stage.source is not None:
             flow, nodes = self._read(stage, stage.source)
@@ -160,15 +152,19 @@ class PlanRun:
         flow = self._process(flow, nodes)
         if not stage.forks:
             return flow
-        kept = self._frame(flow if self._attached.local else self._noted(flow)).persist()
+        noted = self._attached.local or stage.source is not None
+        kept = self._frame(flow if noted else self._noted(flow, self._made_notes(stage))).persist()
         self._kept.append(kept)
         return Flow(kept, flow.schema, flow.partitions, sized=flow.sized)
 
-    def _noted(self, flow: Flow) -> Flow:
-        """With notes of the partitions made. Not needed if executors live and die with this process."""
-        made = MadeNotes(notes=self._notes, stage=len(self._results))
+    def _made_notes(self, stage: Stage) -> MadeNotes | None:
+        """Not needed if executors live and die with this process."""
+        return MadeNotes(notes=self._notes, stage=stage.index) if stage.forks and not self._attached.local else None
+
+    def _noted(self, flow: Flow, made: MadeNotes | None) -> Flow:
+        """With notes of the partitions made."""
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
-        return replace(flow, work=replace(work, made=made), what=flow.what or f"stage {made.stage}")
+        return replace(flow, work=replace(work, made=made), what=flow.what or "a kept stage")
 
     def _moved(self, stage: Stage) -> tuple[Flow, tuple[Node, ...]]:
         """Rows from other stages, repartitioned if the stage says so, and the remaining nodes."""
@@ -185,7 +181,7 @@ class PlanRun:
             frames = [self._frame(one) for one in upstreams]
             data = self._exchanges.united(stage.union, frames, placed=colocates)
             count = sum(one.partitions for one in upstreams)
-            flow = Flow(data, stage.union.schema, count, sized=_sized(upstreams))
+            flow = Flow(data, stage.union.schema, count, sized=sized_of(upstreams))
         wanted = stage.count(self._attached.partitions)
         if how is not None and (not colocates or stage.union is not None):
             return self._exchange(flow, how, stage.nodes, wanted)
@@ -198,12 +194,17 @@ class PlanRun:
     def _transformed(self, stage: Stage, node: TransformNode, upstreams: list[Flow]) -> Flow:
         """The result of the user's function, lazily. Spark chooses the partitions, unless a number is given or a later
         operation sees them."""
-        data = transformed(self._attached, node, [self._frame(one) for one in upstreams], self._job)
+        packs = self._beside >= self._attached.partitions and self._read_bytes <= PARTITION_BYTES
+        frames = [self._frame(one).coalesce(1) if packs else self._frame(one) for one in upstreams]
+        if node.rowwise and self._job.shaken:
+            self._kept.append(frames[0].persist())
+        made = of_halves if node.rowwise and self._job.shaken else transformed
+        data = made(self._attached, node, frames, self._job)
         count = stage.count(self._attached.partitions)
         told = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes)
         if stage.exchange is None and (told or stage.at_most is not None):
             data = data.repartition(count) if told else data.coalesce(count)
-        return Flow(data, node.schema, count, sized=_sized(upstreams))
+        return Flow(data, node.schema, count, sized=sized_of(upstreams))
 
     def _joined(self, stage: Stage, upstreams: list[Flow]) -> Flow | None:
         """The join at the start of the stage, made by Spark; None: a Python pass must do it. Spark chooses the
@@ -212,7 +213,7 @@ class PlanRun:
         join = JvmJoin.of(stage, numbered=numbered) if self._native else None
         if join is None:
             return None
-        count, sized = stage.count(self._attached.partitions), _sized(upstreams)
+        count, sized = stage.count(self._attached.partitions), sized_of(upstreams)
         frames = [self._frame(one) for one in upstreams]
         data = join.data(self._columns, frames, count=count if numbered else None, sized=sized)
         limited = stage.at_most is not None and not numbered
@@ -235,7 +236,7 @@ class PlanRun:
             return self._nothing(source, nodes)
         self._read_bytes += results.known_bytes(splits)
         if self._native and not self._job.shaken:
-            data = self._sources.read(stage, source, emitter, self._job.metadata[source.name])
+            data = self.sources.read(stage, source, emitter, self._job.metadata[source.name])
             if data is not None:
                 return Flow(data, source.schema, len(splits), sized=True), nodes
         last = max((place for place, node in enumerate(nodes) if not self._in_jvm(node)), default=-1)
@@ -256,6 +257,7 @@ class PlanRun:
             partitions=partitions,
             read=reading,
             nodes=FusedPass.of(fused, source.schema) if fused else None,
+            made=self._made_notes(stage),
         )
         numbers = session.range(0, len(splits), 1, partitions)
         after = fused[-1].schema if fused else source.schema
@@ -382,19 +384,17 @@ class PlanRun:
         rows = self._notes.rows_so_far()
         return ", ".join(filter(None, (f"{rows:,} rows read so far" if rows else "", self._attached.tasks())))
 
-    def _rows_read(self) -> int:
-        """The sum of the workers' counts; -1 if one is missing: workers may not see where notes are left."""
-        total = self._sources.rows()
+    def rows_read(self, found: Mapping[str, str]) -> int:
+        """The sum of the workers' counts; -1 if one is missing: workers may not see where notes are left.
+
+        :param found: all notes.
+        """
+        total = self.sources.rows()
         if total is None:
             return -1
-        found = self._notes.all()
         try:
             for reading in self._reads.values():
                 total += sum(int(found[reading.counted(split.index)]) for split in reading.splits)
         except (KeyError, ValueError):
             return -1
         return total
-
-
-def _sized(flows: list[Flow]) -> bool:
-    return all(one.sized for one in flows)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import pickle
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.engine.group_passes import blaming
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.engine.spark.worker_notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
 from airflow_trident.engine.spout_reader import conform
@@ -94,12 +97,18 @@ class Work:
     write: WriteParts | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with blaming(self.slot.txid):
+            yield from self._rows(batches)
+
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         stream: Iterable[pa.RecordBatch] = map(_without_marked, batches) if self.marked else batches
+        place = None
         if self.read is not None:
-            stream = self.read(stream)
+            place, stream = self.read.of_partition(stream, self.partitions)
+        place = partition_here() if place is None else place
         if self.nodes is not None:
             context = OperationContext(
-                partition_index=partition_here(),
+                partition_index=place,
                 num_partitions=self.partitions,
                 txid=self.slot.txid,
                 attempt=self.slot.attempt,
@@ -107,7 +116,7 @@ class Work:
             )
             stream = self.nodes(stream, context)
         if self.made is not None:
-            stream = self.made(stream)
+            stream = self.made(stream, place)
         if self.write is not None:
             return self.write(stream)
         last = self.nodes or self.read
@@ -149,6 +158,18 @@ class ReadSplits:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self._split(self.splits[number])
+
+    def of_partition(
+        self, batches: Iterable[pa.RecordBatch], partitions: int
+    ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
+        """The number of the partition among those that read these splits (None: it reads nothing), and its rows. In a
+        job over several transactions, Spark's own number counts the partitions of all."""
+        batches = iter(batches)
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return None, iter(())
+        begins = [place * len(self.splits) // partitions for place in range(partitions)]
+        return bisect_right(begins, first.column(0)[0].as_py()) - 1, self(chain([first], batches))
 
     def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
         rows, said_s = 0, time.monotonic()

@@ -142,9 +142,10 @@ class MadeNotes:
     notes: Notes
     stage: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch], place: int) -> Iterator[pa.RecordBatch]:
+        """:param place: the number of the partition."""
         yield from batches
-        self.notes.leave(f"{self.stage}-{partition_here()}-{uuid.uuid4().hex}{_MADE}")
+        self.notes.leave(f"{self.stage}-{place}-{uuid.uuid4().hex}{_MADE}")
 
 
 def partition_here() -> int:

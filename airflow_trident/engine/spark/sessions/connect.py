@@ -41,6 +41,10 @@ class ConnectSessions(Sessions):
         self._conf = dict(conf or {})
         self._timeout_s = timeout_s
 
+    @property
+    def have_siblings(self) -> bool:
+        return False
+
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         require_server(self._url, self._timeout_s)
         try:

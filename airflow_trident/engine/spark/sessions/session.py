@@ -130,6 +130,11 @@ class Sessions(ABC):
         :raises ConfigurationError: no retry helps with these settings.
         """
 
+    @property
+    def have_siblings(self) -> bool:
+        """Can one job use DataFrames of several sessions? Those of Spark Connect cannot be united."""
+        return True
+
     def opening(self) -> str:
         """The first slow step of :meth:`open`, for people; empty if there is none."""
         return ""
@@ -143,6 +148,10 @@ class GivenSession(Sessions):
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+
+    @property
+    def have_siblings(self) -> bool:
+        return not is_connect(self._session)
 
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
         attach = attach_connect if is_connect(self._session) else attach_classic
