@@ -1,4 +1,5 @@
-"""A batch that is larger than a committer's memory is committed: it is read while it is applied."""
+"""A batch that is larger than a committer's memory is committed: it is read while it is applied, or its files
+are added to a table."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.types import ddl
 from tests.fixtures.postgres import PostgresServer
+from tests.programs import gigabyte
 from tests.programs.large_commit import SLOT, sink_of, topology_of
 
 FILES = 8
@@ -66,3 +68,18 @@ def test_the_same_as_a_table_is_more_than_it_may_take(tmp_path: Path) -> None:
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
     assert "malloc of size" in said or "MemoryError" in said
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize("kind", gigabyte.KINDS)
+def test_ten_million_rows_are_staged_and_committed_in_a_gigabyte(
+    kind: str, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    rows = 10_000_000
+    program = [sys.executable, "-m", "tests.programs.gigabyte", kind, str(tmp_path), str(rows), "1024"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    status, peak_mb = done.stdout.split()
+    assert status == "COMMITTED"
+    assert int(peak_mb) < 1024
+    assert gigabyte.found(kind, tmp_path) == (rows, rows * (rows - 1) // 2)
