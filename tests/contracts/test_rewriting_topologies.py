@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident import FixedBatchSpout, MemoryLedger, ParquetTable, Topology
+from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     LateBatchError,
@@ -20,7 +21,8 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from tests.fixtures.object_store import Bucket
+from tests.contracts.test_tables_on_s3 import FACTORIES
+from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake
 from tests.fixtures.rewrites import (
     KINDS,
     Row,
@@ -44,9 +46,7 @@ BATCHES = [(1, "a", 1, False), (2, "b", 1, False), (2, "old", 1, False), (2, "c"
            (3, "d", 1, None)]  # fmt: skip
 
 
-def topology(
-    table: ForeignTable, rows: list[Row], most: int = 2, into: ParquetTable | None = None, **options: Any
-) -> Topology:
+def topology(table: ForeignTable, rows: list[Row], most: int = 2, into: Any = None, **options: Any) -> Topology:
     made = Topology("words")
     spout = FixedBatchSpout("id long, word string, at long, gone boolean", rows, most)
     stream = made.new_stream("changes", spout)
@@ -79,15 +79,21 @@ def test_spark_writes_the_files_anew(spark_engine: Any, table: ForeignTable) -> 
 
 
 @pytest.mark.parametrize("staging", ["a folder", "the bucket"])
-def test_a_table_in_a_bucket_is_rewritten_by_whoever_sees_the_staged_files(
-    bucket: Bucket, table: ForeignTable, staging: str
+@pytest.mark.parametrize("kind", FACTORIES)
+def test_a_table_in_a_bucket_is_rewritten_and_workers_without_its_connection_read_it(
+    kind: str, staging: str, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    factory = ParquetTable(f"{bucket.uri}/sales")
-    made = topology(table, BATCHES, into=factory, order_by="at", deleted="gone")
-    root = f"{bucket.uri}/staging" if staging == "the bucket" else str(table.folder / "staging")
+    made = topology(keyed(tmp_path), BATCHES, into=FACTORIES[kind](lake.name, tmp_path), order_by="at", deleted="gone")
+    root = f"s3://{CONN_ID}@{lake.name}/staging" if staging == "the bucket" else str(tmp_path / "staging")
     with MemoryLedger("words") as ledger:
         LocalRunner(ledger=ledger, topology=made, engine=LocalEngine(), staging_root=root).run()
-    assert sorted((row["id"], row["word"]) for row in factory.dataset().to_table().to_pylist()) == [(2, "c"), (3, "d")]
+    spec = made.states["rows"]
+    with spec.factory.make_state(spec) as state:
+        sent = pickle.dumps(state.committed())
+    monkeypatch.delenv(VARIABLE)
+    read = pickle.loads(sent)
+    rows = [row for place in range(len(read.paths)) for piece in read.pieces(place) for row in piece.to_pylist()]
+    assert sorted((row["id"], row["word"]) for row in rows) == [(2, "c"), (3, "d")]
 
 
 def test_null_keys_and_two_rows_of_a_key_are_one_error_of_processing(table: ForeignTable) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.errors import (
     ConfigurationError,
     NewerRecordError,
@@ -20,7 +21,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.staging.area import StagingArea, reference
-from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
+from airflow_trident.staging.manifest import Manifest, Rewrite, Slot, StagedFile, decode, encode
 from airflow_trident.staging.parts import write_part
 from airflow_trident.types import Schema, ddl, parse_declared
 
@@ -335,3 +336,19 @@ def test_what_version_2_kept_in_a_ledger_is_read(area: StagingArea) -> None:
 def test_a_damaged_chunk_is_refused(area: StagingArea, content: bytes) -> None:
     with pytest.raises(StagingError, match="is damaged"):
         area.load(SLOT, content)
+
+
+def test_what_a_batch_replaces_in_its_table_is_in_the_manifest_and_its_files_are_looked_at(area: StagingArea) -> None:
+    table = pa.table({"n": [1]})
+    batch, left = area.write(SLOT, "rows", table), area.write(SLOT, "rows", table)
+    rewrite = Rewrite(state="rows", version="id/7", gone=("_data/a", "_data/b"), files=(left,))
+    manifest = Manifest(slot=SLOT, files=(batch,), rows_read=1, sinks={"rows": "n bigint"}, rewrites=(rewrite,))
+    assert decode(encode(manifest), "m.json") == manifest
+    assert manifest.rows == {"rows": 1}
+    published = area.load(area.publish(manifest))
+    path = area.storage.at(left.path)
+    assert area.replaced(published, "rows") == ReplacedFiles(version="id/7", gone=rewrite.gone, left=(path,))
+    assert area.replaced(published, "others") is None
+    os.remove(path)
+    with pytest.raises(StagingError, match="is missing"):
+        area.replaced(published, "rows")

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CommittedDelta(CommittedTable):
-    """`identity`: of the table and the version. `columns`: all of the table's."""
+    """`at`: what identifies the table and the version. `columns`: all of the table's."""
 
     place: DeltaPlace
-    identity: str
+    at: str
     columns: pa.Schema
     partition_by: tuple[str, ...]
     files: tuple[OldFile, ...]
@@ -39,7 +39,7 @@ class CommittedDelta(CommittedTable):
         metadata = table.metadata()
         return cls(
             place=place.resolved(),
-            identity=f"{metadata.id}/{table.version()}",
+            at=identity(table),
             columns=pa.schema(table.schema().to_arrow()),
             partition_by=tuple(metadata.partition_columns),
             files=tuple(replace(one, entry=None) for one in old_files(table)),
@@ -48,7 +48,7 @@ class CommittedDelta(CommittedTable):
 
     @property
     def version(self) -> str:
-        return self.identity
+        return self.at
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -74,6 +74,11 @@ class CommittedDelta(CommittedTable):
         if "://" in self.place.where:
             return self.place.files().open_input_file(name)
         return open(os.path.join(self.place.where, name), "rb")
+
+
+def identity(table: Any) -> str:
+    """:param table: the `deltalake.DeltaTable`."""
+    return f"{table.metadata().id}/{table.version()}"
 
 
 def paths_at(place: DeltaPlace, now: Any, version: str) -> AbstractSet[str] | None:

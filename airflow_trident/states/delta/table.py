@@ -35,7 +35,7 @@ from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.delta.add_actions import described, old_files, removed, rows_of
-from airflow_trident.states.delta.committed import CommittedDelta, paths_at
+from airflow_trident.states.delta.committed import CommittedDelta, identity, paths_at
 from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
@@ -268,6 +268,9 @@ class OpenDeltaTable(AppendingState):
     def _committed(self, known: Known) -> CommittedDelta:
         with self.place.errors():
             return CommittedDelta.of(self.place, self._table, self._spec.key_names)
+
+    def _version_of(self, known: Known) -> str:
+        return identity(self._table)
 
     def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
         with self.place.errors():

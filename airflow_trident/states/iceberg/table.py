@@ -30,6 +30,7 @@ from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
+from airflow_trident.states.iceberg.committed import CommittedIceberg, identity
 from airflow_trident.states.iceberg.data_files import described, local_path, old_files, rows_of
 from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
@@ -68,7 +69,7 @@ class IcebergTable(StateFactory):
     properties: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     partition_by: str | Sequence[str] = field(default=(), hash=False)
 
-    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True)
+    capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True, rewrites=True)
 
     def __post_init__(self) -> None:
         self.place()  # refuses an invalid name
@@ -242,6 +243,13 @@ class OpenIcebergTable(AppendingState):
     def _files_of(self, known: Known) -> list[OldFile]:
         with self.place.errors():
             return old_files(self._table)
+
+    def _committed(self, known: Known) -> CommittedIceberg:
+        with self.place.errors():
+            return CommittedIceberg.of(self._table, self._spec.key_names)
+
+    def _version_of(self, known: Known) -> str:
+        return identity(self._table.metadata)
 
     def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
         with self.place.errors():

@@ -44,7 +44,7 @@ from airflow_trident.staging.parquet_versions import (
 )
 from airflow_trident.staging.storage import Storage, storage_at
 from airflow_trident.states.core.checks import require_columns, require_short_name
-from airflow_trident.states.parquet.committed import CommittedParquet, paths_at
+from airflow_trident.states.parquet.committed import CommittedParquet, identity, paths_at
 from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
@@ -295,6 +295,10 @@ class OpenParquetTable(AppendingState):
     def _committed(self, known: Known) -> CommittedParquet:
         assert isinstance(known, _KnownVersion)
         return CommittedParquet.of(self._versions, known.version, self._spec.key_names)
+
+    def _version_of(self, known: Known) -> str:
+        assert isinstance(known, _KnownVersion)
+        return identity(known.version)
 
     def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
         assert isinstance(known, _KnownVersion)

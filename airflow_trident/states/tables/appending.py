@@ -112,6 +112,10 @@ class AppendingState(AdmittingState):
         """The version of `known`, with its files in the order of `_files_of`, if `Capabilities.rewrites`."""
         raise ConfigurationError(f"{self._what} cannot be rewritten", 'Use another mode than mode="rewrite".')
 
+    def _version_of(self, known: Known) -> str:
+        """`CommittedTable.version` of the version of `known`."""
+        return self._committed(known).version
+
     def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
         """The files of an older version of the table, see `CommittedTable.version`; None: they are not known."""
         return None
@@ -293,7 +297,7 @@ class AppendingState(AdmittingState):
         new.clear()
 
     def _as_read(self, known: Known, read: ReplacedFiles) -> list[OldFile]:
-        version = self._committed(known).version
+        version = self._version_of(known)
         if version == read.version and not read.gone:
             return []
         return require_as_read(

@@ -149,7 +149,7 @@ class TableMode:
         if self.mode == "rewrite" and not table.capabilities.rewrites:
             raise PlanError(
                 f"persist_table got mode='rewrite' and {table.describe()}, whose rows cannot be replaced so",
-                'DeltaTable and ParquetTable take mode="rewrite"; here use mode="upsert", and read latest().',
+                'Give it a DeltaTable, an IcebergTable or a ParquetTable; or use mode="upsert".',
             )
         if self.mode == "overwrite" and not getattr(table, "partition_by", ()):
             raise PlanError(
