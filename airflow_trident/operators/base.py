@@ -152,7 +152,12 @@ class LedgerTask:
     def asker(self, context: Context) -> Asker:
         """This task instance, as the waiting task of a look."""
         me = owner(context)
-        return Asker(TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index), *self._told(context))
+        task = TaskOfRun(me.dag_id, me.run_id, me.task_id, me.map_index)
+        return Asker(task, *self._told(context), commits=self.commits_what_is_left())
+
+    def commits_what_is_left(self) -> bool:
+        """:attr:`Asker.commits`, of this task."""
+        return True
 
     def _told(self, context: Context | None) -> tuple[frozenset[str], int]:
         """:func:`told_by_dag`; but how many runs of an Airflow backfill may be active, nobody says, and this one is: so

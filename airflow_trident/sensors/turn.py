@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +131,9 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
     def _skips(self) -> bool:
         return self.on_failure is OnFailure.SKIP
 
+    def commits_what_is_left(self) -> bool:
+        return commits_behind(self)
+
     def execute(self, context: Context) -> int:
         with airflow_outcome():
             txid = parse_txid(self.txid)
@@ -145,14 +147,13 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     said.append(story)
                     self.log.info("%s", story)
 
-                asker = replace(self.asker(context), commits=commits_behind(self))
                 verdict = wait_in_worker(
                     ledger,
                     txid,
                     Until.TURN,
                     wait_s=settings.turn_wait_s(self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
-                    look=ask_airflow(ledger, skip=self._skips, asker=asker),
+                    look=ask_airflow(ledger, skip=self._skips, asker=self.asker(context)),
                     say=say,
                 )
             what = f"transaction {txid} of topology {self.topology_name}"
@@ -178,7 +179,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         # If the sensor should have started in the triggerer but did not, as in `dag.test()`, there is no triggerer: its
         # stand-in would wait here for tasks that come after this one.
         if self.deferrable and not self.start_from_trigger:
-            commits = commits_behind(self)
+            commits = self.commits_what_is_left()
             trigger = self.turn_trigger(
                 txid, Until.TURN, context, skip_gone=self._skips, ends_task=True, commits=commits
             )
