@@ -15,6 +15,8 @@ from airflow_trident.tasks.yarn_application import YarnApplication, find_applica
 _ACTIVE = frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"})
 """Of Spark's DriverState. UNKNOWN: the master is recovering from a failure."""
 _TIMEOUT_S = 10.0
+_NOT_ALIVE = "Current state is not alive"
+"""So begins the refusal of a master that stands by, or has not read yet what it knew before a restart."""
 _MISSED = 10
 """How many times in a row the masters may not answer, since one may be restarting."""
 
@@ -59,7 +61,7 @@ class SparkDriver:
         self._ask(f"kill/{self.driver_id}", "POST")
 
     def _ask(self, what: str, method: str = "GET") -> dict[str, Any]:
-        """The answer of the first master that gives one, even a refusal."""
+        """The answer of the first master that gives one, even a refusal; but one that stands by knows no drivers."""
         import httpx
 
         reason = ""
@@ -72,7 +74,9 @@ class SparkDriver:
             except ValueError:
                 reason = "what answers is no Spark master"
             else:
-                return answer
+                if _NOT_ALIVE not in str(answer.get("message")):
+                    return answer
+                reason = f"{master} stands by, or is starting"
         raise SparkJobError(
             f"no Spark master answers at {', '.join(self.masters)} ({reason})",
             "Start the master with spark.master.rest.enabled=true; the connection's extra rest-port names another port "
