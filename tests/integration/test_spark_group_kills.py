@@ -14,18 +14,17 @@ from tools.kills import IN_PASS
 pytestmark = [pytest.mark.zookeeper, pytest.mark.spark]
 
 KINDS = {"by key": (), "by transaction": ("apart",)}
-DRAINS = {**KINDS, "by key, transforms": ("made",), "by transaction, transforms": ("apart", "made")}
 LAST_STATE = f"{Milestone.APPLIED}@3*2"
 EVERYWHERE = (*(f"{point}@3" for point in (*OF_GROUPS, IN_PASS)), LAST_STATE)
 
 
 @pytest.mark.rare
-@pytest.mark.parametrize("kind", DRAINS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_p9_a_drain_on_spark_killed_at_every_point_ends_like_one_that_was_not_killed(
     kind: str, grouped_words: GroupedWords
 ) -> None:
     """Each run goes on where the one before died; in groups of another size each time."""
-    how, kills = DRAINS[kind], 0
+    how, kills = KINDS[kind], 0
     while grouped_words.run(("5", "4", "3")[kills % 3], "spark", *how, crash=EVERYWHERE) != 0:
         kills += 1
         assert kills <= len(EVERYWHERE)
@@ -63,4 +62,15 @@ def test_p9_what_a_killed_group_of_spark_left_is_taken_up_in_another_cut_and_by_
     if after == "runner":  # it takes over what is committed by somebody else only when that one is known to be dead
         assert grouped_words.run("1", *how) == 0
     assert grouped_words.run(after, *how) == 0
+    grouped_words.require_all_committed(*how)
+
+
+@pytest.mark.rare
+@pytest.mark.parametrize(("point", "kind"), [(f"{IN_PASS}@3", "by transaction"), (f"{Milestone.APPLIED}@3", "by key")])
+def test_p9_a_killed_group_of_transforms_is_taken_up_in_another_cut(
+    point: str, kind: str, grouped_words: GroupedWords
+) -> None:
+    how = (*KINDS[kind], "made")
+    assert grouped_words.run("5", "spark", *how, crash=point) == -signal.SIGKILL
+    assert grouped_words.run("4", "spark", *how) == 0
     grouped_words.require_all_committed(*how)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 TASKS = 2
 """As many tasks for each of a shuffle's partitions: one alone would wait for the slowest transaction."""
 
+_NUMBERED_CODE = "spark.sql.codegen.useIdInClassName"
+"""Spark numbers what it compiles by its place in the plan: then nothing is compiled once for all transactions."""
+
 
 class MemberRuns:
     """One run per transaction; none if no transform needs it. By key, a transform that works row by row gets the rows
@@ -60,6 +63,7 @@ class MemberRuns:
         for place, job in enumerate(self._jobs):
             sibling = Sibling.of(self._attached.session) if place else None
             attached = self._attached if sibling is None else replace(self._attached, session=sibling.session)
+            attached.session.conf.set(_NUMBERED_CODE, "false")
             own = _NotesOfOne(notes, _begin_of(job))
             self._siblings.append(sibling)
             others = len(self._jobs) - 1
@@ -95,14 +99,17 @@ class MemberRuns:
     def _united(self, frames: Sequence[DataFrame]) -> DataFrame:
         """As a balanced tree, because Spark looks at both sides again with each union; in few partitions, because those
         of small transactions are small, and each task costs some milliseconds."""
-        rows = list(frames)
+        rows, literal = list(frames), self._attached.functions.lit
         if self._tagged:
-            tags = [self._attached.functions.lit(place).cast(MEMBER.type) for place in range(len(frames))]
-            rows = [one.select("*", tag.alias(MEMBER.name)) for one, tag in zip(frames, tags, strict=True)]
+            rows = [one.select("*", literal(str(place)).alias(MEMBER.name)) for place, one in enumerate(frames)]
         while len(rows) > 1:
             pairs = [rows[place : place + 2] for place in range(0, len(rows), 2)]
             rows = [pair[0].union(pair[1]) if len(pair) > 1 else pair[0] for pair in pairs]
-        return rows[0].coalesce(TASKS * self._attached.partitions)
+        whole = rows[0].coalesce(TASKS * self._attached.partitions)
+        if not self._tagged:
+            return whole
+        # Spark writes a number into the code that it makes, but not a text: so all transactions have the same code
+        return whole.withColumn(MEMBER.name, whole[f"`{MEMBER.name}`"].cast(MEMBER.type))
 
     def require_same(self) -> None:
         """:raises SourceChangedError: what was read has changed; names the transaction."""
