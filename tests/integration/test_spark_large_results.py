@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident import Count, FileSpout, Sum, Topology
+from airflow_trident import Count, FileSpout, FixedBatchSpout, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import results, run
 from airflow_trident.engine.spark.engine import SparkEngine
@@ -94,6 +94,22 @@ def test_a_driver_that_takes_little_gets_little(
     manifest = spark_engine.run(job)
     assert staged(job, manifest) == expected
     assert len([file for file in manifest.files if file.state == "many"]) == 2, "the workers wrote it"
+
+
+def test_a_batch_of_unknown_size_is_not_collected_without_any_limit(
+    spark_engine: SparkEngine, job_of: JobOf, takes: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(topology: Topology) -> None:
+        words = topology.new_stream("words", FixedBatchSpout("word string", ["a", "b"]))
+        words.group_by("word").persistent_aggregate(PaperState(), Count(), "n", name="many")
+
+    jobs, collected, job = list[list[str]](), run.to_arrow, job_of(build)
+    monkeypatch.setattr(run, "to_arrow", lambda frame: [jobs.append(frame.columns), collected(frame)][1])
+    for limit in ("1g", "0"):
+        takes(limit, limit)
+        assert sum(file.rows for file in spark_engine.run(job).files) == 2
+    assert jobs[0] == ["word", "n"]
+    assert jobs[1][0] == "path"
 
 
 @pytest.mark.parametrize(

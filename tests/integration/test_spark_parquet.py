@@ -100,7 +100,7 @@ def test_every_type_and_its_extremes_in_several_files(
     table = of_all_types()
     (tmp_path / "day=1").mkdir()
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
-    pq.write_table(table, tmp_path / "day=1" / "b.parquet", compression="zstd", use_dictionary=False)
+    pq.write_table(table, tmp_path / "day=1" / "b 100%20.parquet", compression="zstd", use_dictionary=False)
     pq.write_table(table.slice(0, 0), tmp_path / "none.parquet")
     job = job_of(transformed(tmp_path, FIELDS))
     check_equal(spark_engine, job, monkeypatch, "Spark", 2 * table.num_rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,12 @@ def home_bytes(session: Any, most: int = HOME_BYTES) -> int:
     """How much of a result may come home: `most`, or half of what Spark's driver takes if that is less. The other half
     is for what Spark itself sends with each task's result.
     """
-    limit = size_of(str(session.conf.get(_LIMIT, _SPARKS_OWN)))
+    limit = _limit_of(session) if most else None
     return most if limit is None else min(most, limit // 2)
+
+
+def _limit_of(session: Any) -> int | None:
+    return size_of(str(session.conf.get(_LIMIT, _SPARKS_OWN)))
 
 
 def size_of(setting: str) -> int | None:
@@ -52,8 +56,15 @@ def is_refused(error: Exception) -> bool:
     return "maxResultSize" in str(error)
 
 
-def known_bytes(splits: Iterable[Split]) -> int:
-    """The size of a batch, without splits of unknown size."""
+def is_collected(splits: Sequence[Split], session: Any) -> bool:
+    """Does the driver collect what is made of these splits? If one is of unknown size, only under Spark's own limit."""
+    if known_bytes(splits) > SMALL_INPUT_BYTES:
+        return False
+    return all(split.size_bytes is not None for split in splits) or _limit_of(session) is not None
+
+
+def known_bytes(splits: Sequence[Split]) -> int:
+    """The size of splits, without those of unknown size."""
     return sum(split.size_bytes or 0 for split in splits)
 
 

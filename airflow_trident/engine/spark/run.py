@@ -76,7 +76,7 @@ class PlanRun:
         self._exchanges = Exchanges(attached.session, self._columns)
         self._results: dict[int, Flow] = {}
         self._kept: list[DataFrame] = []
-        self._read_bytes = 0
+        self._splits: list[Split] = []
         self._reads: dict[str, ReadSplits] = {}
         self.sources = JvmSources(attached, job, self._columns)
         self._storage = storage_at(job.staging_root)
@@ -194,7 +194,7 @@ class PlanRun:
     def _transformed(self, stage: Stage, node: TransformNode, upstreams: list[Flow]) -> Flow:
         """The result of the user's function, lazily. Spark chooses the partitions, unless a number is given or a later
         operation sees them."""
-        packs = self._beside >= self._attached.partitions and self._read_bytes <= PARTITION_BYTES
+        packs = self._beside >= self._attached.partitions and results.known_bytes(self._splits) <= PARTITION_BYTES
         frames = [self._frame(one).coalesce(1) if packs else self._frame(one) for one in upstreams]
         if node.rowwise and self._job.shaken:
             self._kept.append(frames[0].persist())
@@ -234,7 +234,7 @@ class PlanRun:
             splits = tuple(turned(splits)) if self._job.shaken else splits
         if emitter is None or not splits:
             return self._nothing(source, nodes)
-        self._read_bytes += results.known_bytes(splits)
+        self._splits += splits
         if self._native and not self._job.shaken:
             data = self.sources.read(stage, source, emitter, self._job.metadata[source.name])
             if data is not None:
@@ -347,7 +347,7 @@ class PlanRun:
         if not sink.aggregates:
             most = self._job.kept_bytes(sink.name)
             return self._write_parts(sink, flow, together=_MOST_KEPT * most, each=most)
-        if self._read_bytes <= results.SMALL_INPUT_BYTES:
+        if results.is_collected(self._splits, self._attached.session):
             try:
                 return [self._write(sink, to_arrow(self._frame(flow)))]
             except Exception as error:
@@ -363,8 +363,7 @@ class PlanRun:
 
     def _write_parts(self, sink: SinkNode, flow: Flow, *, together: int, each: int) -> list[StagedFile]:
         """:param together, each: at most so many bytes of all parts, and of one, come home as rows."""
-        room = results.home_bytes(self._attached.session, together) if together else 0
-        kept = min(each, room // max(flow.partitions, 1))
+        kept = min(each, results.home_bytes(self._attached.session, together) // max(flow.partitions, 1))
         return results.parts_of(lambda kept: to_arrow(self._parts(sink, flow, kept)), sink.name, kept)
 
     def _parts(self, sink: SinkNode, flow: Flow, kept_bytes: int) -> DataFrame:
