@@ -88,7 +88,7 @@ class ObjectPlace:
             raise _unknown_scheme(what, uri, scheme)
         if secret is not None:
             raise ConfigurationError(
-                f"{what} has keys in its URI, which logs and records would show",
+                f"{what} has keys in its URI (bucket {host!r}), which logs and records would show",
                 f"Put them into a connection of type {service.conn_type} and write {service.written}.",
             )
         prefix = parts.path.removeprefix("/").removesuffix("/")
