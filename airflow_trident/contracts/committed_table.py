@@ -4,9 +4,9 @@ rows of the batch's keys. The commit replaces these files only if no other write
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,13 @@ class CommittedTable(ABC):
         :param columns: None: all columns of the table.
         :raises StagingError: the file is gone; a newer version of the table no longer has it.
         """
+
+    def may_have(self, place: int, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+        """May file number `place` have a row with values within these bounds, by its statistics?
+
+        :param bounds: column -> its lowest and its highest value, as Arrow scalars.
+        """
+        return True
 
     @abstractmethod
     def schema(self) -> pa.Schema:

@@ -1,11 +1,12 @@
 """Copy-on-write in the processing phase: files of a table are written anew, in the staging folder, without the rows
-whose keys are in the batch. Files without such rows are only read, and of those only the key columns."""
+whose keys are in the batch. Of files without such rows only the key columns are read, or, where their statistics show
+that there are none, nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.staging.manifest import Rewrite, Slot, StagedFile
@@ -49,7 +50,7 @@ class RewriteFiles:
                 file = write_pieces(self.storage, self.slot, self.state, self.table.schema(), rest.pieces())
             yield Rewritten(place=place, file=file)
 
-    def _keys(self) -> pa.Table:
+    def _keys(self) -> BatchKeys:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -57,7 +58,22 @@ class RewriteFiles:
         for path in self.batch:
             with self.storage.open(path) as source:
                 parts.append(pq.read_table(source, columns=list(self.table.keys)))
-        return pa.concat_tables(parts)
+        return BatchKeys.of(pa.concat_tables(parts))
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """The key columns of a batch. `bounds`: of each column."""
+
+    rows: pa.Table
+    bounds: Mapping[str, tuple[Any, Any]]
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> BatchKeys:
+        import pyarrow.compute as pc
+
+        found = {name: pc.min_max(rows.column(name)) for name in rows.column_names}
+        return cls(rows, {name: (one["min"], one["max"]) for name, one in found.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,20 +95,19 @@ class Rest:
             first += piece.num_rows
 
 
-def rest_of(table: CommittedTable, place: int, keys: pa.Table) -> Rest | None:
-    """The rows of file number `place` that have none of the keys; None: that are all. A null is no key.
-
-    :param keys: the key columns of the batch.
-    """
+def rest_of(table: CommittedTable, place: int, keys: BatchKeys) -> Rest | None:
+    """The rows of file number `place` that have none of the keys; None: that are all. A null is no key."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if not table.may_have(place, keys.bounds):
+        return None
     names = list(table.keys)
     schema = pa.schema([table.schema().field(name) for name in names])
     found = pa.Table.from_batches(table.pieces(place, names), schema)
     places = pc.indices_nonzero(pa.repeat(True, found.num_rows))
     numbered = found.append_column(_PLACE, places)
-    same = numbered.join(keys.cast(schema), names, join_type="left semi", use_threads=False).column(_PLACE)
+    same = numbered.join(keys.rows.cast(schema), names, join_type="left semi", use_threads=False).column(_PLACE)
     if not len(same):
         return None
     return Rest(table=table, place=place, stays=pc.invert(pc.is_in(places, value_set=same)))

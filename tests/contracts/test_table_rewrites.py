@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.runtime.drains.limits import pending_of
 from airflow_trident.types import parse_declared
+from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (
     FIELDS,
     KINDS,
@@ -71,6 +70,28 @@ def test_a_row_replaces_that_of_its_key_and_files_without_such_keys_stay(table: 
         last = processed(table, state, 4, (1, "x"), (2, "y"), (5, None, True), (7, None, True))
         state.apply_files(ticket(4, fence=100), last)
     assert found(table) == [(1, "x"), (2, "y"), (3, "c"), (4, "d")]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_files_whose_keys_lie_elsewhere_are_not_read(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, read = keyed(tmp_path, kind), list[str]()
+    with table.opened() as state:
+        two(table, state)
+        committed = type(state.committed())
+        pieces = committed.pieces
+
+        def seen(self: Any, place: int, columns: Any = None) -> Any:
+            read.append(self.paths[place])
+            return pieces(self, place, columns)
+
+        monkeypatch.setattr(committed, "pieces", seen)
+        assert processed(table, state, 3, (2, "new"), (1, "new")).replaces.gone
+        assert len(set(read)) == 1, "not that of 3 and 4"
+        read.clear()
+        assert not processed(table, state, 3, (0, "new"), (9, "new")).replaces.gone
+        assert len(set(read)) == 2, "bounds say too little"
 
 
 def test_a_batch_that_nobody_compared_with_the_table_is_by_the_committer(table: ForeignTable) -> None:
@@ -222,7 +243,7 @@ def test_a_commit_killed_anywhere_is_there_whole_or_not_at_all(tmp_path: Path, k
     table = keyed(tmp_path, kind)
     with table.opened() as state:
         two(table, state)
-    dead = subprocess.run([sys.executable, "-c", WORKER, str(table.folder), kind, when, step], check=False)
+    dead = run_code(WORKER, table.folder, kind, when, step)
     assert dead.returncode == -signal.SIGKILL
     steps = list(table.steps)
     is_there = steps.index(step) + (when == "after") > steps.index(table.decisive)

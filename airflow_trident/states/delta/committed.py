@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -15,9 +15,11 @@ from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.delta.add_actions import old_files, pieces_of
 from airflow_trident.states.tables.new_files import OldFile
+from airflow_trident.states.tables.rewriting import may_have
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.fs as pafs
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,23 @@ class CommittedDelta(CommittedTable):
     def paths(self) -> tuple[str, ...]:
         return tuple(one.path for one in self.files)
 
+    def may_have(self, place: int, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+        import pyarrow.dataset as ds
+
+        with self._there(self.files[place]):
+            fragment = ds.ParquetFileFormat().make_fragment(unquote(self.files[place].path), self._files())
+            return may_have(fragment, self.columns, bounds)
+
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         file = self.files[place]
+        with self._there(file), self._files().open_input_file(unquote(file.path)) as source:
+            yield from pieces_of(source, file, self.columns, self.partition_by, columns)
+
+    @contextmanager
+    def _there(self, file: OldFile) -> Iterator[None]:
         try:
-            with self.place.errors(), self._opened(file) as source:
-                yield from pieces_of(source, file, self.columns, self.partition_by, columns)
+            with self.place.errors() if self._is_remote else nullcontext():
+                yield
         except FileNotFoundError as error:
             raise TableChangedError(
                 f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r} is gone",
@@ -68,12 +82,17 @@ class CommittedDelta(CommittedTable):
     def schema(self) -> pa.Schema:
         return self.columns
 
-    def _opened(self, file: OldFile) -> Any:
-        """On a file system without the library of Delta, which workers may lack."""
-        name = unquote(file.path)
-        if "://" in self.place.where:
-            return self.place.files().open_input_file(name)
-        return open(os.path.join(self.place.where, name), "rb")
+    @property
+    def _is_remote(self) -> bool:
+        """A folder is read without the library of Delta, which workers may lack."""
+        return "://" in self.place.where
+
+    def _files(self) -> pafs.FileSystem:
+        import pyarrow.fs as pafs
+
+        if self._is_remote:
+            return self.place.files()
+        return pafs.SubTreeFileSystem(self.place.where, pafs.LocalFileSystem())
 
 
 def identity(table: Any) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.errors import TableChangedError
@@ -13,6 +14,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.staging.parquet_versions import ParquetVersion, ParquetVersions, TableFile
 from airflow_trident.staging.storage import Storage
 from airflow_trident.states.parquet.for_readers import dataset_of
+from airflow_trident.states.tables.rewriting import may_have
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,11 +42,21 @@ class CommittedParquet(CommittedTable):
     def paths(self) -> tuple[str, ...]:
         return tuple(one.path for one in self.files)
 
+    def may_have(self, place: int, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+        with self._there(place):
+            (fragment,) = dataset_of(self.storage, self.last, [self.files[place]]).get_fragments()
+            return may_have(fragment, self.schema(), bounds)
+
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         names = None if columns is None else list(columns)
-        try:
+        with self._there(place):
             dataset = dataset_of(self.storage, self.last, [self.files[place]])
             yield from dataset.scanner(columns=names, use_threads=False).to_batches()
+
+    @contextmanager
+    def _there(self, place: int) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise TableChangedError(
                 f"the file {self.files[place].path!r} of version {self.version} of the Parquet table "

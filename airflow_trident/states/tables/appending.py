@@ -23,7 +23,7 @@ from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, Stor
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.table_rewrites import rest_of
+from airflow_trident.staging.table_rewrites import BatchKeys, rest_of
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.tables.compaction import Compaction
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of, missing
@@ -181,7 +181,7 @@ class AppendingState(AdmittingState):
         """
         import pyarrow as pa
 
-        table, keys = self._committed(known), batch.select(self._spec.key_names)
+        table, keys = self._committed(known), BatchKeys.of(batch.select(self._spec.key_names))
         for place, file in enumerate(self._require_partitions(self._files_of(known))):
             rest = rest_of(table, place, keys)
             if rest is None:

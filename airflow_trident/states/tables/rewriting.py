@@ -1,13 +1,33 @@
-"""Copy-on-write in the commit: is what the processing phase read still there?"""
+"""Copy-on-write: which files need no reading; and, in the commit, whether what the processing phase read is still
+there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.errors import TableChangedError
 from airflow_trident.states.tables.new_files import OldFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def may_have(fragment: Any, schema: pa.Schema, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+    """See `CommittedTable.may_have`.
+
+    :param fragment: a Parquet file as `pyarrow.dataset.ParquetFileFragment`.
+    :param schema: of the table.
+    """
+    import pyarrow.dataset as ds
+
+    wanted = ds.scalar(True)
+    for name in bounds.keys() & set(fragment.physical_schema.names):
+        low, high = (one.cast(schema.field(name).type) for one in bounds[name])
+        wanted = wanted & (ds.field(name) >= low) & (ds.field(name) <= high)
+    return bool(fragment.split_by_row_group(filter=wanted, schema=schema))
 
 
 def require_as_read(
