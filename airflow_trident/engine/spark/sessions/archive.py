@@ -17,8 +17,8 @@ from pathlib import Path
 
 from airflow_trident.engine.spark.sessions import archive_app as spark_archive_app
 from airflow_trident.engine.spark.sessions.java import (
-    ONE_SHOT_JAVA_OPTIONS,
     QUIET_LOG,
+    one_shot_java_options,
     require_java,
     spark_home,
     submit_command,
@@ -94,7 +94,7 @@ def make_archive() -> tuple[Path, bool]:
 
 def _run_job(draft: Path, scratch: Path) -> str:
     """:returns: its last output."""
-    java = f"{ONE_SHOT_JAVA_OPTIONS} -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={QUIET_LOG.as_uri()}"
+    java = f"{one_shot_java_options()} -Djava.io.tmpdir={scratch} -Dlog4j2.configurationFile={QUIET_LOG.as_uri()}"
     conf = {
         "spark.driver.extraJavaOptions": f"{java} -XX:ArchiveClassesAtExit={draft}",
         "spark.driver.host": "127.0.0.1",

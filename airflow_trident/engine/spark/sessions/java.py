@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ MIN_JAVA = 17
 ONE_SHOT_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM of one batch: without the second compiler it starts in half the time and CPU (measured). With many batches
 such a driver is 1.2 times slower."""
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 
 QUIET_LOG = Path(__file__).with_name("spark_log4j2.properties")
 """log4j2 settings that log only errors. A file of the package: a temporary one would outlive a killed task."""
@@ -30,6 +33,14 @@ def spark_home() -> Path:
     if spec is None or spec.origin is None:
         raise ConfigurationError("pyspark is not installed", "Install it: pip install 'airflow-trident[spark]'.")
     return Path(spec.origin).parent
+
+
+def one_shot_java_options() -> str:
+    """Options for a JVM of one batch that inherits this environment. Java refuses two collectors: that of the
+    environment is used if it names one."""
+    if any(_COLLECTOR.search(os.environ.get(name, "")) for name in _JAVA_VARIABLES):
+        return _COLLECTOR.sub("", ONE_SHOT_JAVA_OPTIONS).strip()
+    return ONE_SHOT_JAVA_OPTIONS
 
 
 def submit_command(master: str, conf: Mapping[str, str]) -> list[str]:

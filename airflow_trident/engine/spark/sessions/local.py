@@ -16,9 +16,9 @@ from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import (
     MIN_JAVA,
-    ONE_SHOT_JAVA_OPTIONS,
     QUIET_LOG,
     java_version,
+    one_shot_java_options,
     require_java,
 )
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions, Sibling, attach_classic, send_to_executors
@@ -45,7 +45,7 @@ def local_conf(master: str, *, one_shot: bool, ui: bool, temporary: Path | None 
     java = [
         f"-Djava.io.tmpdir={temporary}",
         f"-Dlog4j2.configurationFile={QUIET_LOG.as_uri()}",
-        *([ONE_SHOT_JAVA_OPTIONS] if one_shot else []),
+        *([one_shot_java_options()] if one_shot else []),
         *archive_options(),
     ]
     conf = {
