@@ -112,7 +112,7 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
     :raises UserCodeError: the function raised, ran an action, changed settings, or returned something else.
     """
     session: Any = attached.session
-    before = session.conf.getAll
+    before = _settings_of(session)
     try:
         with no_actions(node.name), modules_by_value(), _functions_of(session):
             made = _called(session, node, [_guarded(attached, frame) for frame in frames], job)
@@ -124,13 +124,19 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
     except Exception as error:
         said, _, _ = str(error).partition("JVM stacktrace:")
         raise _wrong(node, f"raised {type(error).__name__}: {root_cause(said) or error}", _CURE) from error
-    after = session.conf.getAll
+    after = _settings_of(session)
     if before != after:
+        before, after = dict(before), dict(after)
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         for name in changed:  # others may use the session afterwards
             session.conf.unset(name) if name not in before else session.conf.set(name, before[name])
         raise _wrong(node, f"changed the session's {', '.join(changed)}", "Settings belong into spark_conf.")
     return result
+
+
+def _settings_of(session: Any) -> Any:
+    """A classic session's as a map of the JVM: in Python each entry costs several calls."""
+    return session.conf.getAll if is_connect(session) else session.conf._jconf.getAllAsJava()
 
 
 def of_halves(attached: Attached, node: TransformNode, frames: Sequence[DataFrame], job: Job) -> DataFrame:
