@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from airflow_trident.errors import (
     TableChangedError,
 )
 from airflow_trident.runtime.drains.limits import pending_of
+from airflow_trident.states.parquet import table as parquet_table
 from airflow_trident.types import parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (
@@ -168,6 +171,56 @@ def test_versions_without_other_files_are_as_good(table: ForeignTable) -> None:
         assert state.apply_files(ticket(3), files) is Applied.APPLIED
     assert [row for row in found(table) if row[0] < 3] == [(1, "a"), (2, "ours")]
     assert isinstance(table, ForeignIcebergTable) or len(found(table)) == 2, "what they deleted stays deleted"
+
+
+def test_a_column_that_others_drop_meanwhile_ends_in_another_attempt(table: ForeignTable) -> None:
+    """Else the rewritten file has a column that the table lacks, each time that the commit is run again."""
+    with table.opened() as state:
+        table.add_column()
+        appended(table, rows_of((1, "a"), (2, "b")).append_column("more", pa.array(["x", "y"])))
+        files = processed(table, state, 1, (1, "ours"))
+        if isinstance(table, ForeignIcebergTable):
+            with table.table.update_schema() as update:
+                update.delete_column("more")
+        elif isinstance(table, ForeignParquetTable):
+            table.publish(fields="id long, word string, gone boolean")
+        else:  # without a mapping of names it takes other files
+            deltalake.write_deltalake(
+                table.folder / "sales", table.read().drop(["more"]), mode="overwrite", schema_mode="overwrite"
+            )
+        with suppress(TableChangedError):
+            state.apply_files(ticket(1), files)
+        state.apply_files(ticket(1, attempt=1, fence=50), processed(table, state, 1, (1, "ours")))
+    assert found(table) == [(1, "ours"), (2, "b")]
+
+
+def test_an_old_version_whose_lists_are_gone_is_not_known_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal of old versions was cut off between the lists and the versions."""
+    monkeypatch.setattr(parquet_table, "INLINE", 1)
+    table = keyed(tmp_path)
+    assert isinstance(table, ForeignParquetTable)
+    with table.opened() as state:
+        two(table, state)
+        files = processed(table, state, 3, (2, "ours"))
+        table.publish()
+        for path in (table.root / "_lists").iterdir():
+            path.unlink()
+        with pytest.raises(TableChangedError):
+            state.apply_files(ticket(3), files)
+
+
+def test_workers_read_a_local_delta_table_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = keyed(tmp_path, "delta")
+    with table.opened() as state:
+        two(table, state)
+        committed = pickle.loads(pickle.dumps(state.committed()))
+    for name in [one for one in sys.modules if one.partition(".")[0] == "deltalake"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert sorted(row["id"] for place in (0, 1) for one in committed.pieces(place) for row in one.to_pylist()) == [
+        1, 2, 3, 4,
+    ]  # fmt: skip
 
 
 def test_who_writes_while_it_commits_is_seen(table: ForeignTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,8 +55,9 @@ class CommittedIceberg(CommittedTable):
 
 
 def identity(metadata: Any) -> str:
-    """Each snapshot is another version: it may delete rows of a file that keeps its name.
+    """Each snapshot is another version: it may delete rows of a file that keeps its name. So is each schema,
+    which makes no snapshot: what was written for the columns of before may have one that the table lacks now.
 
     :param metadata: `pyiceberg.table.metadata.TableMetadata`.
     """
-    return f"{metadata.table_uuid}/{metadata.current_snapshot_id}"
+    return f"{metadata.table_uuid}/{metadata.current_snapshot_id}/{metadata.current_schema_id}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.errors import TableChangedError
+from airflow_trident.errors import CorruptRecordError, TableChangedError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.staging.parquet_versions import ParquetVersion, ParquetVersions, TableFile
 from airflow_trident.staging.storage import Storage
@@ -79,5 +79,5 @@ def paths_at(versions: ParquetVersions, now: ParquetVersion, version: str) -> Ab
         return None
     try:
         return {one.path for one in versions.files(versions.read(int(number)))}
-    except FileNotFoundError:
+    except (FileNotFoundError, CorruptRecordError):  # an old version may outlive its lists, if its removal was cut off
         return None

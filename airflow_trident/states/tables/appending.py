@@ -182,8 +182,9 @@ class AppendingState(AdmittingState):
         import pyarrow as pa
 
         table, keys = self._committed(known), BatchKeys.of(batch.select(self._spec.key_names))
-        for place, file in enumerate(self._require_partitions(self._files_of(known))):
-            rest = rest_of(table, place, keys)
+        files = {one.path: one for one in self._require_partitions(self._files_of(known))}
+        for place, path in enumerate(table.paths):
+            rest, file = rest_of(table, place, keys), files[path]
             if rest is None:
                 continue
             gone.append(file)
