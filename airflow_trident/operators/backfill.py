@@ -9,7 +9,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operators.base import airflow_outcome, is_known, owner, parse_txid
+from airflow_trident.operators.arguments import is_known, parse_txid
+from airflow_trident.operators.base import airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.tasks import asset_events

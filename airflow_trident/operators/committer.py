@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
+from airflow_trident.operators.arguments import parse_txids
 from airflow_trident.operators.base import (
     airflow_outcome,
     deferrable_default,
@@ -14,7 +15,6 @@ from airflow_trident.operators.base import (
     is_last_try,
     note_assets,
     owner,
-    parse_txids,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait

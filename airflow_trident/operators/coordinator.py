@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTas
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
 from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NothingNew
+from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,
@@ -19,7 +20,6 @@ from airflow_trident.operators.base import (
     backfill_run_refused,
     deferrable_default,
     is_backfill_run,
-    is_known,
 )
 from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait

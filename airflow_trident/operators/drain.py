@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 
 from airflow_trident import settings
+from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
     claim_of,
     deferrable_default,
     is_backfill_run,
-    is_known,
     note_assets,
     owner,
 )

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from airflow_trident import settings
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.operators.arguments import parse_txid, parse_txids
 from airflow_trident.operators.base import (
     airflow_outcome,
     coordinator_above,
@@ -18,8 +19,6 @@ from airflow_trident.operators.base import (
     human_bytes,
     is_last_try,
     owner,
-    parse_txid,
-    parse_txids,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import Blocked

@@ -13,14 +13,8 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.operators.base import (
-    INCARNATION,
-    LedgerTask,
-    airflow_outcome,
-    deferrable_default,
-    parse_txid,
-    topology_name,
-)
+from airflow_trident.operators.arguments import parse_txid
+from airflow_trident.operators.base import INCARNATION, LedgerTask, airflow_outcome, deferrable_default, topology_name
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.statuses import OnFailure

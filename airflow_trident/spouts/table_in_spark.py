@@ -31,7 +31,7 @@ _BY_TEXT = ("string", "boolean", "byte", "short", "int", "long", "float", "doubl
 _BY_NUMBER = {"date": "date_from_unix_date", "timestamp": "timestamp_micros"}
 _BY_NUMBER_OF = {"date": "int", "timestamp": "long"}
 
-Values = tuple[tuple[str, str | None], ...]
+LiteralColumns = tuple[tuple[str, str | None], ...]
 
 
 class LastSplits:
@@ -73,7 +73,7 @@ def frame_of(
     :param is_like: are the columns of a file, which is told by its place, the table's columns of the same names? None:
         names alone count.
     """
-    parts: dict[Values, list[str]] = {}
+    parts: dict[LiteralColumns, list[str]] = {}
     rows, seen = 0, list[tuple[str, tuple[int, int]]]()
     for place, file in enumerate(files):
         values = tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
@@ -95,11 +95,11 @@ def frame_of(
         if not any(one in str(error) for one in _GONE):
             raise
         return None
-    return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=SameFiles(tuple(seen)))
+    return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=SameTableFiles(tuple(seen)))
 
 
 @dataclass(frozen=True)
-class SameFiles:
+class SameTableFiles:
     """Raises SourceChangedError if a file has another content than when its footer was read. One that is gone was read
     before, or Spark has failed and the spout's reader says what is gone."""
 
@@ -137,7 +137,7 @@ def _rows(file: LocalFile, own: Schema, is_like: Callable[[pa.Schema], bool] | N
     return count if alike and file.rows in (None, count) else None
 
 
-def _united(session: Any, schema: Schema, parts: Mapping[Values, Sequence[str]]) -> Any:
+def _united(session: Any, schema: Schema, parts: Mapping[LiteralColumns, Sequence[str]]) -> Any:
     """One frame of all parts, with the columns in the order of the schema; None: a value has no literal."""
     import pyarrow as pa
 

@@ -77,7 +77,7 @@ class StagedMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewrite:
+class TableRewrite:
     """What the batch of `state` replaces in its table, see :mod:`airflow_trident.contracts.committed_table`.
 
     `version`: that was read. `gone`: its files with rows of the batch's keys. `files`: the other rows of these files.
@@ -112,7 +112,7 @@ class Manifest:
     group: tuple[StagedMember, ...] = ()
     inseparable: bool = False
     code: dict[str, str] = field(default_factory=dict)
-    rewrites: tuple[Rewrite, ...] = ()
+    rewrites: tuple[TableRewrite, ...] = ()
 
     @property
     def every_file(self) -> tuple[StagedFile, ...]:

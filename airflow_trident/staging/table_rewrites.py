@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.staging.manifest import Rewrite, Slot, StagedFile
+from airflow_trident.staging.manifest import Slot, StagedFile, TableRewrite
 from airflow_trident.staging.parts import write_pieces
 from airflow_trident.staging.storage import Storage
 
@@ -119,7 +119,7 @@ def rewrites_of(
     tables: Mapping[str, CommittedTable],
     files: Sequence[StagedFile],
     run: Callable[[RewriteFiles], Iterable[Rewritten]],
-) -> tuple[Rewrite, ...]:
+) -> tuple[TableRewrite, ...]:
     """What the staged batches replace in these tables. A batch without rows replaces nothing.
 
     :param tables: state -> the version that its batch is to change.
@@ -137,5 +137,5 @@ def rewrites_of(
         done = sorted(run(work), key=lambda one: one.place) if table.paths else []
         gone = tuple(table.paths[one.place] for one in done)
         left = tuple(one.file for one in done if one.file is not None)
-        found.append(Rewrite(state=state, version=table.version, gone=gone, files=left))
+        found.append(TableRewrite(state=state, version=table.version, gone=gone, files=left))
     return tuple(found)

@@ -23,6 +23,7 @@ SAME_FILE = {
     "checks.py": "what is asked of the arguments when something is built",
     "client.py": "talks to the server, through its driver",
     "codec.py": "values to bytes and back",
+    "committed.py": "a committed version of a table, in each format",
     "connections.py": "Airflow connections: their fields, and how a task looks them up",
     "deployments.py": "deployments in the ledger: the verbs of a person, and what workers read and write",
     "drain.py": "the operator, and the loop that it runs",

@@ -41,7 +41,8 @@ from airflow_trident.errors import (
     RetryableError,
     TridentError,
 )
-from airflow_trident.operators.base import airflow_outcome, human_bytes, parse_txid
+from airflow_trident.operators.arguments import parse_txid
+from airflow_trident.operators.base import airflow_outcome, human_bytes
 from airflow_trident.sensors.turn import text_for_triggerer
 from airflow_trident.tasks.topology_search import _topologies_of_task
 

@@ -21,7 +21,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.staging.area import StagingArea, reference
-from airflow_trident.staging.manifest import Manifest, Rewrite, Slot, StagedFile, decode, encode
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, TableRewrite, decode, encode
 from airflow_trident.staging.parts import write_part
 from airflow_trident.types import Schema, ddl, parse_declared
 
@@ -341,7 +341,7 @@ def test_a_damaged_chunk_is_refused(area: StagingArea, content: bytes) -> None:
 def test_what_a_batch_replaces_in_its_table_is_in_the_manifest_and_its_files_are_looked_at(area: StagingArea) -> None:
     table = pa.table({"n": [1]})
     batch, left = area.write(SLOT, "rows", table), area.write(SLOT, "rows", table)
-    rewrite = Rewrite(state="rows", version="id/7", gone=("_data/a", "_data/b"), files=(left,))
+    rewrite = TableRewrite(state="rows", version="id/7", gone=("_data/a", "_data/b"), files=(left,))
     manifest = Manifest(slot=SLOT, files=(batch,), rows_read=1, sinks={"rows": "n bigint"}, rewrites=(rewrite,))
     assert decode(encode(manifest), "m.json") == manifest
     assert manifest.rows == {"rows": 1}

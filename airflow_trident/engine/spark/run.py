@@ -21,9 +21,9 @@ from airflow_trident.engine.spark.jvm_choices import JvmChoice
 from airflow_trident.engine.spark.jvm_joins import JvmJoin
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
 from airflow_trident.engine.spark.jvm_sources import JvmSources
+from airflow_trident.engine.spark.rewriting_workers import rewritten
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.engine.spark.ship import ship
-from airflow_trident.engine.spark.table_rewrites import rewritten
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import (
     MARKER,

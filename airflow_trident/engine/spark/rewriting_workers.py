@@ -13,7 +13,7 @@ from airflow_trident.engine.spark.ship import ship
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.worker import WorkerPass
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.staging.manifest import Rewrite, StagedFile
+from airflow_trident.staging.manifest import StagedFile, TableRewrite
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.table_rewrites import RewriteFiles, Rewritten, rewrites_of
 from airflow_trident.types import Field, Schema
@@ -46,7 +46,7 @@ class _RewriteInWorker:
             yield pa.RecordBatch.from_pylist([row], schema=arrow_schema(_FOUND))
 
 
-def rewritten(attached: Attached, columns: Columns, job: Job, files: Sequence[StagedFile]) -> tuple[Rewrite, ...]:
+def rewritten(attached: Attached, columns: Columns, job: Job, files: Sequence[StagedFile]) -> tuple[TableRewrite, ...]:
     """What the staged batches replace in the tables of the job, in one more job of Spark for each table."""
 
     def run(work: RewriteFiles) -> list[Rewritten]:
