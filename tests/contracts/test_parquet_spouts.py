@@ -113,6 +113,7 @@ def test_the_spout_of_a_folder_keeps_its_promises(
     check(source(factory, lambda: shutil.rmtree(tmp_path / "t" / "_data"), **OPTIONS[options]))
 
 
+@pytest.mark.parametrize("objects", ["bucket", pytest.param("container", marks=pytest.mark.rare)], indirect=True)
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_spout_of_a_bucket_keeps_its_promises(objects: Objects, check: Callable[[Source], None]) -> None:
     root = f"{objects.uri}/lake/t"

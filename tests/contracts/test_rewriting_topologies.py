@@ -78,8 +78,17 @@ def test_spark_writes_the_files_anew(spark_engine: Any, table: ForeignTable) -> 
     assert found(table) == sorted(kept.items())
 
 
-@pytest.mark.parametrize("staging", ["a folder", "the bucket"])
-@pytest.mark.parametrize("kind", FACTORIES)
+@pytest.mark.parametrize(
+    ("kind", "staging"),
+    [
+        ("parquet", "the bucket"),
+        ("delta", "a folder"),
+        ("iceberg", "the bucket"),
+        pytest.param("parquet", "a folder", marks=pytest.mark.rare),
+        pytest.param("delta", "the bucket", marks=pytest.mark.rare),
+        pytest.param("iceberg", "a folder", marks=pytest.mark.rare),
+    ],
+)
 def test_a_table_in_a_bucket_is_rewritten_and_workers_without_its_connection_read_it(
     kind: str, staging: str, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

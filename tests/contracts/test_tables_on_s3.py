@@ -128,7 +128,7 @@ state.apply_files(ticket(1), staged(folder, ("a", 1)))
 """
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.rare), "after"])
 def test_a_committer_killed_around_its_commit_leaves_all_or_nothing(
     table: Any, lake: Lake, tmp_path: Path, when: str
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_zombie_changes_nothing(table: Any, tmp_path: Path, monkeypatch: pytes
 DECISIVE = {"delta": ("PUT", "_delta_log/"), "iceberg": ("POST", ".metadata.json"), "parquet": ("PUT", "_versions/")}
 
 
-@pytest.mark.parametrize("verdict", [Verdict.LOSE, Verdict.UNAVAILABLE])
+@pytest.mark.parametrize("verdict", [Verdict.LOSE, pytest.param(Verdict.UNAVAILABLE, marks=pytest.mark.rare)])
 def test_a_commit_of_which_the_answer_is_lost_or_refused_is_there_once(
     table: Any, lake: Lake, tmp_path: Path, verdict: Verdict
 ) -> None:

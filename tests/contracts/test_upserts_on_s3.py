@@ -25,6 +25,11 @@ from tests.fixtures.program import run_code
 from tests.fixtures.state import ticket
 from tests.fixtures.table import TABLES, before_the_commit
 
+FORMATS = pytest.mark.parametrize(
+    "kind", ["parquet", *(pytest.param(one, marks=pytest.mark.rare) for one in ("delta", "iceberg"))], indirect=True
+)
+"""For what the libraries of Delta and Iceberg do in a folder, too (test_table_upserts), on the same paths."""
+
 
 @pytest.fixture(params=FACTORIES)
 def kind(request: pytest.FixtureRequest) -> str:
@@ -65,6 +70,7 @@ def test_a_topology_upserts_from_a_bucket_into_a_bucket_and_its_table_is_compact
         assert {row["id"]: row["word"] for row in factory.latest().to_pylist()} == {1: "a", 3: "c"}
 
 
+@FORMATS
 def test_the_latest_row_of_a_key_counts_also_late_and_again(table: Any, tmp_path: Path) -> None:
     with table.opened() as state:
         three(state, tmp_path)
@@ -109,6 +115,7 @@ state.compact()
 """
 
 
+@FORMATS
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.rare), "after"])
 def test_a_compaction_killed_around_its_commit_changes_nothing_that_counts(
     table: Any, kind: str, lake: Lake, tmp_path: Path, when: str
@@ -123,6 +130,7 @@ def test_a_compaction_killed_around_its_commit_changes_nothing_that_counts(
     assert latest(table) == {1: "e", 3: "d"}
 
 
+@FORMATS
 def test_a_commit_beside_a_compaction_stays_and_a_zombie_changes_nothing(
     table: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

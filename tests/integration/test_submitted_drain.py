@@ -166,7 +166,7 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert [name for name in environment if name.startswith(("AIRFLOW_CONN_", "AIRFLOW__"))] == []
     assert "ended as KILLED" in result["said"]
     # of what was killed nothing is said to have failed, although one try was all that it had
-    assert result["found"] == [[1, "PROCESSING", 0], [2, "PROCESSING", 0]]
+    assert result["found"] == [[1, "PROCESSING", 0], [2, "PROCESSING", 0], [3, "PROCESSING", 0]]
     assert result["left"] == []
     everything = [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
     assert result["runs"]["in_cluster"] == ["success", [1, 2, 3], everything]
