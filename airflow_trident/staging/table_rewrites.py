@@ -16,7 +16,8 @@ from airflow_trident.staging.storage import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLACE = "_place"
+_PLACE = "place of the row"
+"""No name of a field: those are words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
