@@ -13,6 +13,7 @@ from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op, Set
 from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 from tests.contracts.test_ledger_groups import ALL, begun_many, gated_many, some_lines, staged
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
@@ -170,3 +171,17 @@ def test_room_that_a_commit_of_another_worker_has_made_is_seen() -> None:
     begun = ledger.begin_many([claim(3), claim(4), claim(5)], some_lines, max_pending=4)
     assert isinstance(begun, tuple)
     assert [one.txid for one in begun] == [3, 4, 5]
+
+
+def test_what_another_worker_made_of_a_transaction_that_a_claim_has_is_in_the_answer() -> None:
+    """A ledger that remembers it would call it PROCESSING, although new transactions begin in the same step."""
+    tree = FaultyTree()
+    ledger, other = (ZNodeLedger(FaultyZNodes(tree, fault_of=lambda ops: None), "words") for _ in range(2))
+    for one in (ledger, other):
+        one.register(DEFINITION)
+    ledger.begin_many([claim(1)], some_lines, max_pending=4)
+    other.skip(1, "not needed")
+    begun = ledger.begin_many([claim(1), claim(2)], some_lines, max_pending=4)
+    assert isinstance(begun, tuple)
+    found = [(one.txid, one.record.status) for one in begun if one.record]
+    assert found == [(1, Status.SKIPPED), (2, Status.PROCESSING)]

@@ -261,8 +261,9 @@ def _new_transactions(
     """
     paths, first = snap.paths, records[0]
     # Commits that go on meanwhile only make room, and the last transaction's metadata is fixed if no spout is opaque.
-    # Neither may force the coordinator to list its source again.
-    fixed = set() if snap.topology().definition.opaque else {paths.tx(first.txid - 1)}
+    # Neither may force the coordinator to list its source again. But what the answer tells must be so now.
+    told = {one.txid for one in known if one is not None}
+    fixed = set() if snap.topology().definition.opaque else {paths.tx(txid) for txid in {first.txid - 1} - told}
     room = {paths.commit, paths.exceptions} if enough_room else set()
     return Change(
         writes=(snap.set(paths.head, codec.encode_head(records[-1].txid + 1)), *writes),
