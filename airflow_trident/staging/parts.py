@@ -71,12 +71,13 @@ def write_pieces(
 def _groups(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     import pyarrow as pa
 
-    waiting: list[pa.RecordBatch] = []
+    waiting, rows = list[Any](), 0
     for piece in pieces:
         waiting.append(piece)
-        if sum(one.num_rows for one in waiting) >= _GROUP_ROWS:
+        rows += piece.num_rows
+        if rows >= _GROUP_ROWS:
             yield pa.Table.from_batches(waiting, schema)
-            waiting = []
+            waiting, rows = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting, schema)
 

@@ -59,6 +59,22 @@ def first(method: str, verdict: Verdict | Answer, *, times: int = 1, containing:
     return rule
 
 
+def each_fails_once(seen: set[tuple[str, str]]) -> Rule:
+    """Harms each request when it comes for the first time: every other one is done, and its answer lost.
+
+    :param seen: receives the requests.
+    """
+
+    def rule(request: Request) -> Verdict:
+        asked = (request.method, request.path + request.query)
+        if asked in seen:
+            return Verdict.PASS
+        seen.add(asked)
+        return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
+
+    return rule
+
+
 class HttpProxy:
     """Listens on a free port of this machine. `rule` may be changed at any time; `asked` counts requests by method;
     `harmed` counts requests that did not simply pass."""

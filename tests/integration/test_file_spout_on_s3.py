@@ -22,7 +22,7 @@ from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.files import object_files
 from airflow_trident.spouts.files.object_files import ObjectFiles
-from tests.faults.http_proxy import Answer, Request, Verdict
+from tests.faults.http_proxy import Answer, Request, Verdict, each_fails_once
 from tests.fixtures.azurite import Container, Objects
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 from tests.integration.test_file_spout import MEANT, TREE, begin, lines, names
@@ -269,13 +269,7 @@ def run(made: Topology, engine: Engine, staging: str) -> list[int]:
 def test_every_request_may_fail_once_and_nothing_else_comes_of_it(objects: Objects, tmp_path: Path) -> None:
     made, seen = sums(objects, tmp_path), set[tuple[str, str]]()
 
-    def rule(request: Request) -> Verdict:
-        if (request.method, request.path + request.query) in seen:
-            return Verdict.PASS
-        seen.add((request.method, request.path + request.query))
-        return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
-
-    objects.proxy.rule = rule
+    objects.proxy.rule = each_fails_once(seen)
     assert run(made, LocalEngine(), str(tmp_path / "staging")) == [1, 2, 3]
     assert contents(made, "sums") == SUMS
     assert objects.proxy.harmed == len(seen) > 7

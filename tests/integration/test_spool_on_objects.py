@@ -16,7 +16,7 @@ from airflow_trident.io import object_arrow
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.spouts.spool import spool
 from airflow_trident.types import Json
-from tests.faults.http_proxy import Request, Verdict
+from tests.faults.http_proxy import Request, Verdict, each_fails_once
 from tests.fixtures.azurite import Objects
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 from tests.fixtures.spout import FileQueue
@@ -59,13 +59,7 @@ def test_every_request_may_fail_once_and_nothing_is_lost_or_twice(objects: Objec
     queue, seen = FileQueue(tmp_path / "queue", lagging=True), set[tuple[str, str]]()
     queue.put(ROWS)
 
-    def rule(request: Request) -> Verdict:
-        if (request.method, request.path + request.query) in seen:
-            return Verdict.PASS
-        seen.add((request.method, request.path + request.query))
-        return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
-
-    objects.proxy.rule = rule
+    objects.proxy.rule = each_fails_once(seen)
     spout, metadata, read = spooled(objects, queue.source(), max_rows=7, keep=1), None, list[tuple[Any, ...]]()
     while (found := again(lambda: begin(spout, metadata))) is not None:  # noqa: B023 - called at once
         metadata = found

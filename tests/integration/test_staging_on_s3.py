@@ -30,7 +30,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.staging.storage import storage_at
-from tests.faults.http_proxy import Request, Verdict, first
+from tests.faults.http_proxy import Verdict, each_fails_once, first
 from tests.fixtures.azurite import Objects
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 
@@ -104,13 +104,7 @@ def test_spark_stages_in_an_object_store_and_knows_what_it_read(
 def test_every_request_may_fail_once_and_nothing_else_comes_of_it(objects: Objects, tmp_path: Path) -> None:
     made, seen = topology(tmp_path), set[tuple[str, str]]()
 
-    def rule(request: Request) -> Verdict:
-        if (request.method, request.path + request.query) in seen:
-            return Verdict.PASS
-        seen.add((request.method, request.path + request.query))
-        return Verdict.LOSE if len(seen) % 2 else Verdict.UNAVAILABLE
-
-    objects.proxy.rule = rule
+    objects.proxy.rule = each_fails_once(seen)
     assert run(made, LocalEngine(), objects.uri) == [1, 2, 3]
     assert objects.proxy.harmed == len(seen) > 10
     assert contents(made, "counts") == WORDS

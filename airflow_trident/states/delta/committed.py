@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.errors import TableChangedError
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.delta.add_actions import old_files, pieces_of
 from airflow_trident.states.tables.new_files import OldFile
-from airflow_trident.states.tables.rewriting import may_have
+from airflow_trident.states.tables.rewriting import file_there, may_have, number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,14 +69,9 @@ class CommittedDelta(CommittedTable):
 
     @contextmanager
     def _there(self, file: OldFile) -> Iterator[None]:
-        try:
-            with self.place.errors() if self._is_remote else nullcontext():
-                yield
-        except FileNotFoundError as error:
-            raise TableChangedError(
-                f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r} is gone",
-                "The next attempt reads a newer version.",
-            ) from error
+        what = f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r}"
+        with file_there(what), self.place.errors() if self._is_remote else nullcontext():
+            yield
 
     def schema(self) -> pa.Schema:
         return self.columns
@@ -106,10 +100,10 @@ def paths_at(place: DeltaPlace, now: Any, version: str) -> AbstractSet[str] | No
     :param now: the `deltalake.DeltaTable`.
     """
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
-    table_id, _, number = version.rpartition("/")
-    if table_id != str(now.metadata().id):
+    number = number_of(version, now.metadata().id)
+    if number is None:
         return None
     try:
-        return {one.path for one in old_files(place.table(int(number)))}
+        return {one.path for one in old_files(place.table(number))}
     except errors.DeltaError:
         return None

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.errors import TableChangedError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
 from airflow_trident.states.iceberg.data_files import old_files, rows_of
 from airflow_trident.states.tables.new_files import OldFile
+from airflow_trident.states.tables.rewriting import file_there
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,13 +40,8 @@ class CommittedIceberg(CommittedTable):
 
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         file = self.files[place]
-        try:
+        with file_there(f"the file {file.path!r} of snapshot {self.version} of an Iceberg table"):
             yield from rows_of(self, file, columns).to_batches()
-        except FileNotFoundError as error:
-            raise TableChangedError(
-                f"the file {file.path!r} of snapshot {self.version} of an Iceberg table is gone",
-                "The next attempt reads a newer version.",
-            ) from error
 
     def schema(self) -> pa.Schema:
         module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.errors import CorruptRecordError, TableChangedError
+from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.staging.parquet_versions import ParquetVersion, ParquetVersions, TableFile
 from airflow_trident.staging.storage import Storage
 from airflow_trident.states.parquet.for_readers import dataset_of
-from airflow_trident.states.tables.rewriting import may_have
+from airflow_trident.states.tables.rewriting import file_there, may_have, number_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,26 +42,19 @@ class CommittedParquet(CommittedTable):
         return tuple(one.path for one in self.files)
 
     def may_have(self, place: int, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
-        with self._there(place):
+        with file_there(self._named(place)):
             (fragment,) = dataset_of(self.storage, self.last, [self.files[place]]).get_fragments()
             return may_have(fragment, self.schema(), bounds)
 
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         names = None if columns is None else list(columns)
-        with self._there(place):
+        with file_there(self._named(place)):
             dataset = dataset_of(self.storage, self.last, [self.files[place]])
             yield from dataset.scanner(columns=names, use_threads=False).to_batches()
 
-    @contextmanager
-    def _there(self, place: int) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise TableChangedError(
-                f"the file {self.files[place].path!r} of version {self.version} of the Parquet table "
-                f"{self.storage.where!r} is gone",
-                "The next attempt reads a newer version.",
-            ) from error
+    def _named(self, place: int) -> str:
+        path = self.files[place].path
+        return f"the file {path!r} of version {self.version} of the Parquet table {self.storage.where!r}"
 
     def schema(self) -> pa.Schema:
         return arrow_schema(self.last.schema)
@@ -74,10 +66,10 @@ def identity(version: ParquetVersion) -> str:
 
 def paths_at(versions: ParquetVersions, now: ParquetVersion, version: str) -> AbstractSet[str] | None:
     """The files of an older version of the same table; None: it is not kept, or of another table."""
-    table_id, _, number = version.rpartition("/")
-    if table_id != str(now.table_id):
+    number = number_of(version, now.table_id)
+    if number is None:
         return None
     try:
-        return {one.path for one in versions.files(versions.read(int(number)))}
+        return {one.path for one in versions.files(versions.read(number))}
     except (FileNotFoundError, CorruptRecordError):  # an old version may outlive its lists, if its removal was cut off
         return None

@@ -3,8 +3,9 @@ there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
@@ -28,6 +29,24 @@ def may_have(fragment: Any, schema: pa.Schema, bounds: Mapping[str, tuple[Any, A
         low, high = (one.cast(schema.field(name).type) for one in bounds[name])
         wanted = wanted & (ds.field(name) >= low) & (ds.field(name) <= high)
     return bool(fragment.split_by_row_group(filter=wanted, schema=schema))
+
+
+@contextmanager
+def file_there(file: str) -> Iterator[None]:
+    """
+    :param file: which file of which version is read, for the error.
+    :raises TableChangedError: others have deleted it.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise TableChangedError(f"{file} is gone", "The next attempt reads a newer version.") from error
+
+
+def number_of(version: str, table_id: object) -> int | None:
+    """The number in ``id/number``, the version of a table; None: it is of another table than this one."""
+    found, _, number = version.rpartition("/")
+    return int(number) if found == str(table_id) else None
 
 
 def require_as_read(
