@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+_DETAILS = re.compile(r"<Details>([^<]*)</Details>")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
 """What the services and obstore say."""
@@ -53,7 +54,11 @@ class ObjectService(ABC):
     conditions: str
     """Cure of a store that takes a name twice."""
     deletes_at_once: int
-    """Most names in one request."""
+    """Most names in one request, or in one call if each name is a request."""
+    deletes_one_by_one: bool = False
+    """Is each name a request, of which the first that fails, perhaps because there is no such object, ends the call?"""
+    always_versions: bool = False
+    """Has each object a version, even in a bucket that keeps only the newest?"""
     copies_later: bool
     """May it answer a copy before the object is there?"""
     lists_by_folder: bool = False
@@ -81,6 +86,11 @@ class ObjectService(ABC):
     @abstractmethod
     def endpoint_of(self, settings: Mapping[str, str]) -> str:
         """Empty: the service's own."""
+
+    def require_alone(self, settings: Mapping[str, str]) -> None:
+        """
+        :raises ConfigurationError: the environment has what the client would take instead of the connection's.
+        """
 
     @abstractmethod
     def cure_of(self, code: str, rights: str, text: str = "") -> str:
@@ -126,7 +136,9 @@ def said(text: str) -> tuple[str, str]:
     found = _CODE.search(text)
     if found is None:
         return "", text.split("\n", 1)[0][:_LITTLE]
-    return found[1], (found[2] or "").strip().split("\n", 1)[0] or "it says no more"
+    details = _DETAILS.search(text)
+    lines = [part.strip().split("\n", 1)[0][:_LITTLE] for part in (found[2] or "", details[1] if details else "")]
+    return found[1], " ".join(line for line in lines if line) or "it says no more"
 
 
 def mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -1,8 +1,9 @@
 """Where objects are, how to reach them, and the meaning of a store's errors.
 
 A place is written as in Airflow's ObjectStoragePath: ``s3://bucket/prefix``, or ``s3://connection@bucket/prefix`` with
-the id of a connection of type ``aws``; ``abfs://`` and ``wasb`` for Azure. Without a connection each machine uses its
-own environment: variables, a web identity, or the metadata of its instance.
+the id of a connection of type ``aws``; ``abfs://`` and ``wasb`` for Azure, ``gs://`` and ``google_cloud_platform`` for
+Google. Without a connection each machine uses its own environment: variables, a web identity, or the metadata of its
+instance.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Tr
 from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.gcs import GCS
 from airflow_trident.io.local_paths import is_template, require_local_path
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.s3 import S3
 
-_SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE) for scheme in one.schemes}
+_SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE, GCS) for scheme in one.schemes}
 _URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")
 _HTTP = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
@@ -203,6 +205,7 @@ def _open(place: ObjectPlace, _process: int) -> Any:
 
     service, exceptions = place.service, place.obstore().exceptions
     client, settings = dict(place.client), dict(place.settings)
+    service.require_alone(settings)
     endpoint = service.endpoint_of(settings)
     if endpoint and not _HTTP.match(endpoint):
         raise ConfigurationError(
@@ -265,9 +268,9 @@ def _shown(uri: str) -> str:
 
 def _unknown_scheme(what: str, uri: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} cannot use {_shown(uri)!r}: it takes folders on mounted file systems, s3:// and abfs:// only",
+        f"{what} cannot use {_shown(uri)!r}: it takes folders on mounted file systems, s3://, abfs:// and gs:// only",
         f"Write {AZURE.written}."
         if scheme in OTHERS_OF_AZURE
-        else "Give it a folder that every worker and executor sees under the same path, or s3://bucket/prefix, or "
-        "abfs://container/prefix.",
+        else "Give it a folder that every worker and executor sees under the same path, s3://bucket/prefix, "
+        "abfs://container/prefix or gs://bucket/prefix.",
     )

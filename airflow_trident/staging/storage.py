@@ -13,6 +13,7 @@ import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,8 @@ PROBE = ".airflow-trident-takes-names-once"
 """An object that is put twice to test a place: the second try must be refused."""
 _PAGE = 1000
 """Objects in one answer."""
+_AT_ONCE = 10
+"""Requests."""
 
 _STAGING = "the staging folder"
 
@@ -340,8 +343,22 @@ class ObjectStorage(Storage):
         page = self.place.service.deletes_at_once
         with self.place.errors("delete objects"):
             for begin in range(0, len(names), page):
-                with suppress(FileNotFoundError):  # Azure says so of some, and has deleted the others
+                try:
                     self.place.obstore().delete(self.place.store(), list(names[begin : begin + page]))
+                except FileNotFoundError:  # Azure says so of some, and has deleted the others
+                    if self.place.service.deletes_one_by_one:
+                        self._take_each_away(names[begin : begin + page])
+
+    def _take_each_away(self, names: Sequence[str]) -> None:
+        """One call for each, because the first name that is not there would end the call for all."""
+
+        def take(name: str) -> None:
+            with suppress(FileNotFoundError):
+                self.place.obstore().delete(self.place.store(), name)
+
+        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(names))) as pool:
+            for _ in pool.map(take, names):
+                pass
 
     def require_usable(self) -> None:
         """One request if it was checked before. A store that ignores conditions takes the name twice."""
@@ -353,7 +370,7 @@ def _require_conditions(storage: ObjectStorage, _process: int) -> None:
     """Runs once per process, if it succeeds."""
     if storage.takes(PROBE, b"") and storage.takes(PROBE, b""):
         raise ConfigurationError(
-            f"{storage.where!r} takes a name twice: this object store ignores `If-None-Match`, so that two attempts "
-            "could both publish",
+            f"{storage.where!r} takes a name twice: this object store ignores the condition of a write, so that two "
+            "attempts could both publish",
             storage.place.service.conditions,
         )

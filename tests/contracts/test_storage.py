@@ -1,5 +1,5 @@
-"""What the five verbs of a storage promise: a folder, objects in memory, real servers of S3 and of Azure Blob Storage.
-The servers fail, too."""
+"""What the five verbs of a storage promise: a folder, objects in memory, real servers of S3 and of Azure Blob Storage,
+and a server of S3 with a translator for Google Cloud Storage. The servers fail, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Barrier
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,8 +31,11 @@ from airflow_trident.staging.storage import (
     temporary_root,
 )
 from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
-from tests.fixtures.azurite import Objects
+from tests.fixtures.azurite import Objects as _Objects
+from tests.fixtures.gcs import GcsBucket
 from tests.fixtures.object_store import VARIABLE, Bucket
+
+Objects: TypeAlias = _Objects | GcsBucket
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +51,9 @@ def _memory(bucket: str) -> MemoryStore:
     return MemoryStore()
 
 
-@pytest.fixture(params=["posix", "memory", "bucket", "bucket with a prefix", "container", "container with a prefix"])
+@pytest.fixture(
+    params=["posix", "memory", "bucket", "bucket with a prefix", "container", "container with a prefix", "gcs"]
+)
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     if request.param == "posix":
         yield PosixStorage(str(tmp_path / "root"))
@@ -59,6 +64,16 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         made: Objects = request.getfixturevalue(fixture)
         monkeypatch.setenv(made.variable, made.connection(read_timeout_s=30))
         yield storage_at(made.uri + ("/some/prefix/" if prefix else ""))
+
+
+SERVERS = ["bucket", "container", "gcs"]
+
+
+@pytest.fixture(params=SERVERS)
+def objects(request: pytest.FixtureRequest) -> Objects:
+    """Behind a proxy that fails as it is told."""
+    made: Objects = request.getfixturevalue(request.param)
+    return made
 
 
 def put(storage: Storage, name: str, content: bytes) -> int:
@@ -177,18 +192,27 @@ def test_content_of_many_pieces_is_whole(storage: Storage) -> None:
 
 # ---- a store that fails ----------------------------------------------------------------------------------------
 
+RARE = [("gcs", Verdict.HOLD)]
+"""A client that waits in vain, as the neighbours do."""
 VERBS: dict[str, tuple[str, Callable[[Storage], object], object]] = {
     "put_if_absent": ("PUT", lambda one: one.put_if_absent("t/new", b"mine"), True),
     "put": ("PUT", lambda one: put(one, "t/unique", b"mine"), 4),
     "get": ("GET", lambda one: one.get("t/there"), b"12345"),
     "range": ("GET", lambda one: one.get("t/there", 1, 2), b"23"),
     "list": ("GET", lambda one: sorted(one.list("t")), [("t/other", 1), ("t/there", 5)]),
-    "delete": ("POST", lambda one: (one.delete("t", "other", "p"), names(one, "t")), (1, ["t/there"])),
+    "delete": ("deletes", lambda one: (one.delete("t", "other", "p"), names(one, "t")), (1, ["t/there"])),
 }
 """Name -> method of the request that is harmed, the call, and what it gives."""
 
 
-@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE, Verdict.HOLD], ids=lambda one: one.name)
+FAULTS = [
+    pytest.param(where, fault, id=f"{where}-{fault.name}", marks=pytest.mark.rare if (where, fault) in RARE else ())
+    for where in SERVERS
+    for fault in (Verdict.UNAVAILABLE, Verdict.LOSE, Verdict.HOLD)
+]
+
+
+@pytest.mark.parametrize(("objects", "verdict"), FAULTS, indirect=["objects"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_same(
     verb: str, verdict: Verdict, objects: Objects
@@ -197,6 +221,7 @@ def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_sam
     storage = storage_at(objects.uri)
     put(storage, "t/there", b"12345")
     put(storage, "t/other", b"x")
+    method = objects.deletes_by if method == "deletes" else method
     objects.proxy.rule = first(method, verdict, times=1 if verdict is Verdict.HOLD else 2)
     assert call(storage) == expected
     assert objects.proxy.harmed >= 1
@@ -338,8 +363,10 @@ def test_a_connection_that_does_not_fit_is_refused(
         ("s3://bucket//b", "it is no s3://.connection@.bucket"),
         ("s3://bucket/x?versionId=1", "it is no s3://.connection@.bucket"),
         ("s3://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*connection of type aws"),
-        ("gs://bucket/x", "mounted file systems, s3:// and abfs:// only"),
-        ("hdfs://host/x", "mounted file systems, s3:// and abfs:// only"),
+        ("gs://UPPER/x", "it is no gs://.connection@.bucket"),
+        ("gs://bucket/a//b", "it is no gs://.connection@.bucket"),
+        ("gs://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*type google_cloud_platform"),
+        ("hdfs://host/x", "mounted file systems, s3://, abfs:// and gs:// only"),
         ("abfs://UPPER/x", "it is no abfs://.connection@.container"),
         ("abfs://a--b/x", "it is no abfs://.connection@.container"),
         ("abfs://container//b", "it is no abfs://.connection@.container"),

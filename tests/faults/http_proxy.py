@@ -24,6 +24,9 @@ class Verdict(StrEnum):
     UNCONDITIONAL = "pass it on without its condition, as a store does that knows none"
 
 
+_CONDITIONS = ("if-none-match", "x-goog-if-generation-match")
+
+
 @dataclass(frozen=True)
 class Request:
     """`path`: with the bucket, without the query."""
@@ -156,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
         headers = dict(self.headers.items())
         if unconditional:
-            headers = {name: value for name, value in headers.items() if name.lower() != "if-none-match"}
+            headers = {name: value for name, value in headers.items() if name.lower() not in _CONDITIONS}
         server = http.client.HTTPConnection(self.server.proxy.target)
         try:
             server.request(self.command, self.path, body, headers)

@@ -24,6 +24,7 @@ from airflow_trident.engine.spark.ship import ship
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.gcs import GCS
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Claim
@@ -68,11 +69,11 @@ class DrainOrder:
 def connections_of(topology: Topology) -> dict[str, Connection]:
     """The connections that its spouts and states name, resolved in this process.
 
-    :raises ConfigurationError: there is no such connection.
+    :raises ConfigurationError: there is no such connection, or its key file cannot be read here.
     """
     stores = [spec.factory for spec in topology.states.values()]
     ids = {name for one in (*topology.spouts.values(), *stores) for name in _ids(one, _DEPTH)}
-    return {name: connections.resolve(name) for name in sorted(ids)}
+    return {name: GCS.portable(connections.resolve(name)) for name in sorted(ids)}
 
 
 def _ids(thing: Any, depth: int) -> Iterator[str]:
