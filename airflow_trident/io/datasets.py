@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.gcs import GCS
 
 _PORTS = {"postgres": 5432, "mysql": 3306, "mssql": 1433}
 _MAGIC = frozenset("*?[")
@@ -37,7 +38,8 @@ def file_dataset(path: str) -> Dataset:
     user, _, host = parts.netloc.rpartition("@")
     azure = AZURE.address(user, host) if parts.scheme in AZURE.schemes else None
     place = parts.netloc if azure and azure.account_host else host  # before an account stands no connection
-    return Dataset(f"{parts.scheme}://{place}", parts.path.strip("/") or "/")
+    scheme = GCS.schemes[0] if parts.scheme in GCS.schemes else parts.scheme
+    return Dataset(f"{scheme}://{place}", parts.path.strip("/") or "/")
 
 
 def table_dataset(where: Connection, table: str, schema: str = "") -> Dataset:

@@ -15,6 +15,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.gcs import GCS
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_stores import RIGHTS
@@ -23,7 +24,7 @@ from airflow_trident.io.s3 import S3
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-_SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE)}
+_SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE, GCS)}
 EXTRA = "airflow-trident[delta]"
 _MARKS = re.compile(r"\x1b\[\d+m|↳")
 _SECRETS = 5
@@ -59,12 +60,18 @@ class DeltaPlace:
     @property
     def service(self) -> ObjectService:
         """The one that its errors are of."""
-        return AZURE if urlsplit(self.uri).scheme in (*AZURE.schemes, *OTHERS_OF_AZURE) else S3
+        scheme = urlsplit(self.uri).scheme
+        if scheme in GCS.schemes:
+            return GCS
+        return AZURE if scheme in (*AZURE.schemes, *OTHERS_OF_AZURE) else S3
 
     @property
     def where(self) -> str:
-        """An absolute path, if it is a folder."""
-        return self.uri if "://" in self.uri else os.path.abspath(os.path.expanduser(self.uri))
+        """An absolute path, if it is a folder; a URI as delta-rs knows it."""
+        if "://" not in self.uri:
+            return os.path.abspath(os.path.expanduser(self.uri))
+        scheme, _, rest = self.uri.partition("://")
+        return f"{GCS.schemes[0]}://{rest}" if scheme in GCS.schemes else self.uri
 
     def below(self, name: str) -> DeltaPlace:
         return replace(self, uri=f"{self.uri.rstrip('/')}/{name}")
@@ -143,7 +150,8 @@ def _of_service(found: Connection, service: ObjectService) -> dict[str, str]:
     settings, prefix = service.settings_of(found), "AWS_" if service is S3 else ""
     if service is AZURE and settings.pop("credential_type", "") != "access_key":
         _require_no_key_beside(found)
-    if settings.get("endpoint", "").lower().startswith("http://"):
+    service.require_alone(settings)
+    if (settings.get("endpoint") or settings.get("base_url", "")).lower().startswith("http://"):
         settings["allow_http"] = "true"
     options = {f"{prefix}{name.upper()}" if prefix else name: value for name, value in settings.items()}
     client = service.client_of(found)

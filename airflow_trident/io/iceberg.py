@@ -16,6 +16,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.gcs import GCS
 from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
 from airflow_trident.io.s3 import S3
 
@@ -33,6 +34,7 @@ _OF_FILES = {
     "read_timeout": "s3.request-timeout",
 }
 """Setting of a connection -> property of a catalog."""
+_OF_GOOGLE = {"base_url": "gcs.service.host"}
 _REGION = "us-east-1"
 """As in boto3 and obstore. Without a region pyiceberg asks Amazon for that of the bucket, even if another store has
 it."""
@@ -77,12 +79,13 @@ class IcebergPlace:
             said = {"credential": f"{found.login}:{found.password}", **said}
         known = {**said, **self.properties}
         warehouse = urlsplit(known.get("warehouse", ""))
-        if warehouse.scheme in S3.schemes and warehouse.username is not None:
+        of_storage = _OF_STORAGE.get(warehouse.scheme)
+        if of_storage is not None and warehouse.username is not None:
             place = ObjectPlace.parse("the warehouse of an Iceberg catalog", known["warehouse"])
             storage = connections.resolve_if(place.conn_id, required=required)
             if storage is not None:
                 where = "/".join(part for part in (place.bucket, place.prefix) if part)
-                known = {**_of_storage(storage), **known, "warehouse": f"{warehouse.scheme}://{where}"}
+                known = {**of_storage(storage), **known, "warehouse": f"{warehouse.scheme}://{where}"}
         if found is None and known == self.properties:
             return self
         return replace(self, conn_id=self.conn_id if found is None else None, properties=known)
@@ -152,7 +155,21 @@ class IcebergPlace:
         return text
 
 
-def _of_storage(found: Connection) -> dict[str, str]:
+def _of_google(found: Connection) -> dict[str, str]:
+    """A connection of type ``google_cloud_platform`` as properties of the catalog's files.
+
+    :raises ConfigurationError: it has a key, or is anonymous: pyiceberg takes tokens and what machines have only.
+    """
+    settings = GCS.settings_of(found)
+    if settings.keys() - {"base_url"}:
+        raise ConfigurationError(
+            f"the connection {found.conn_id!r} has a key, or is anonymous, which Iceberg tables do not follow",
+            "Set GOOGLE_APPLICATION_CREDENTIALS on each machine and write the warehouse without the connection.",
+        )
+    return {_OF_GOOGLE[name]: value for name, value in settings.items()}
+
+
+def _of_s3(found: Connection) -> dict[str, str]:
     """A connection of type ``aws`` as properties of the catalog's files.
 
     :raises ConfigurationError: it has settings that pyiceberg's files do not support.
@@ -166,6 +183,10 @@ def _of_storage(found: Connection) -> dict[str, str]:
         )
     properties = {_OF_FILES[name]: value for name, value in (settings | client).items() if name in _OF_FILES}
     return {"s3.region": _REGION, **properties}
+
+
+_OF_STORAGE = {scheme: of for one, of in ((S3, _of_s3), (GCS, _of_google)) for scheme in one.schemes}
+"""Scheme of a warehouse -> its connection as properties."""
 
 
 @cache

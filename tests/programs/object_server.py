@@ -1,5 +1,6 @@
 """A real S3 server (moto) behind a proxy, in a process of its own: deltalake holds Python's lock while it sends files,
-so a server in the same process could never answer.
+so a server in the same process could never answer. Its argument is the public key of a service account: then it is a
+server of Google Cloud Storage (`tests.fixtures.gcs_server`).
 
 Each line of stdin is an order: ``[method, verdict, times, containing]`` for the proxy, or ``null`` to get the requests
 since the last order. Each order is answered by a line.
@@ -14,6 +15,7 @@ import sys
 from moto.server import ThreadedMotoServer
 
 from tests.faults.http_proxy import HttpProxy, Request, Verdict, first, pass_all
+from tests.fixtures.gcs_server import GcsServer
 
 
 def main() -> None:
@@ -21,7 +23,10 @@ def main() -> None:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    with HttpProxy(f"{host}:{port}") as proxy:
+    target = f"{host}:{port}"
+    if sys.argv[1:]:
+        target = GcsServer(target, sys.argv[1].encode()).address
+    with HttpProxy(target) as proxy:
         asked, rule = list[tuple[str, str]](), pass_all
 
         def watched(request: Request) -> object:
