@@ -20,14 +20,15 @@ from airflow_trident.protocol.records import Owner
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """`task`: what runs, as in the owner of an attempt; `txid`: the transaction it works on, None for several;
-    `since_ms`: Unix milliseconds; `name`: of its node, also recorded in the owners of its attempts; "" for a worker
-    that is not listed yet."""
+    `since_ms`: Unix milliseconds; `is_task`: a task of Airflow, which begins transactions by claims that name it;
+    `name`: of its node, also recorded in the owners of its attempts; "" for a worker that is not listed yet."""
 
     host: str
     pid: int
     task: str
     txid: int | None
     since_ms: int
+    is_task: bool = False
     name: str = field(default="", compare=False)
 
 
@@ -74,6 +75,11 @@ def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
         if (one.name == owner.worker if owner.worker else (one.host, one.pid) == (owner.host, owner.pid))
     ]
     return any(one.host != socket.gethostname() or is_running(one.pid) for one in listed)
+
+
+def programs(workers: Iterable[Worker]) -> frozenset[str]:
+    """Names of the workers that are no tasks of Airflow, or may be none: versions before this one did not say."""
+    return frozenset(one.name for one in workers if not one.is_task)
 
 
 def is_running(pid: int) -> bool:

@@ -147,7 +147,8 @@ class LedgerTask:
 
         with suppress(Exception):
             me, since_ms = owner(context), int(timezone.utcnow().timestamp() * 1000)
-            ledger.enlist(Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms), wait=False)
+            worker = Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms, is_task=True)
+            ledger.enlist(worker, wait=False)
 
     def asker(self, context: Context) -> Asker:
         """This task instance, as the waiting task of a look."""

@@ -16,7 +16,7 @@ from airflow_trident.io.object_stores import require_place
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, Begun
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.records import Claim, Owner
+from airflow_trident.protocol.records import Claim, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.coordinators import OpenCoordinators
@@ -71,12 +71,14 @@ class LocalRunner:
         with OpenCoordinators(self.topology) as coordinators:
             while max_transactions is None or len(done) < max_transactions:
                 claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")
-                begun = coordinate(self.ledger, self.topology, claim, max_pending=1, coordinators=coordinators)
+                begun = coordinate(
+                    self.ledger, self.topology, claim, max_pending=1, attempt_by=me, coordinators=coordinators
+                )
                 if isinstance(begun, Blocked):
                     raise blocked(self.topology.name, begun)
                 if not isinstance(begun, Begun):
                     break
-                done += self._finish(me, begun.txid)
+                done += self._finish(me, begun.txid, begun.record if begun.new else None)
         return done
 
     def recover(self) -> list[int]:
@@ -92,11 +94,14 @@ class LocalRunner:
                 done += self._finish(me, txid)
         return done
 
-    def _finish(self, me: Owner, txid: int) -> list[int]:
-        tx = self.ledger.view(txid).tx
+    def _finish(self, me: Owner, txid: int, begun: TxRecord | None = None) -> list[int]:
+        """:param begun: its record with the attempt that began with it."""
+        tx = begun or self.ledger.view(txid).tx
         attempts = Attempts(owner=me, last_try=True)
         if tx is not None and tx.status is Status.PROCESSING:
-            process(self.ledger, self.topology, txid, self.engine, self.staging_root, attempts, self.progress)
+            process(
+                self.ledger, self.topology, txid, self.engine, self.staging_root, attempts, self.progress, started=begun
+            )
         committer = Committer(
             ledger=self.ledger,
             topology=self.topology,

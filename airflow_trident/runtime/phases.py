@@ -183,6 +183,7 @@ def process(
     progress: Progress = quiet,
     *,
     seen: LedgerView | None = None,
+    started: TxRecord | None = None,
 ) -> ProcessResult:
     """Runs the processing phase of a transaction under a new attempt, and records its staged batch.
 
@@ -190,30 +191,16 @@ def process(
     this one is processed once more, with its new batch.
 
     :param seen: the transaction as the caller has just read it, which saves reading it again.
+    :param started: the transaction with an attempt of the caller that no pass has run yet: it was begun with that.
     :raises UserCodeError, SparkJobError, SourceChangedError, ...: the attempt failed; the ledger has noted it.
     :raises StaleAttemptError: a newer attempt took over meanwhile; nothing was changed.
     :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
     """
     while True:
-        # An outdated view may start an attempt, which notices it; but it must not say that there is nothing to do.
-        current = seen is not None and isinstance(decide_process(seen, txid), Process)
-        view, seen = seen if seen is not None and current else ledger.view(txid), None
-        decision = decide_process(view, txid)
-        if isinstance(decision, Unknown | Closed):
-            raise no_transaction(topology.name, decision)
-        if isinstance(decision, AlreadyCommitted):
-            return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
-        if isinstance(decision, CommitUnderWay):
-            return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
-        require_not_late(topology, txid, view.pointer.committed)
-        try:
-            record = start_attempt(ledger, topology, txid, owner=attempts.owner, replays=attempts.replays)
-        except InvalidatedError:
-            return ProcessResult(txid=txid, outcome=ProcessOutcome.WAITS_FOR_BATCH)
-        except TransitionError:
-            if isinstance(decide_process(ledger.view(txid), txid), Process):
-                raise
-            continue  # a committer came in between
+        record, started = started or _next_attempt(ledger, topology, txid, attempts, seen), None
+        seen = None
+        if isinstance(record, ProcessResult):
+            return record
         try:
             staged = run_attempt(ledger, topology, record, engine, staging_root, attempts, progress)
         except TridentError as error:
@@ -227,6 +214,32 @@ def process(
                 return ProcessResult(txid=txid, outcome=ProcessOutcome.SUPERSEDED)
             raise
         return ProcessResult(txid=txid, outcome=ProcessOutcome.PROCESSED, attempt=record.attempt, staged=staged)
+
+
+def _next_attempt(
+    ledger: Ledger, topology: Topology, txid: int, attempts: Attempts, seen: LedgerView | None
+) -> TxRecord | ProcessResult:
+    """A new attempt of the transaction, or why there is none to make."""
+    while True:
+        # An outdated view may start an attempt, which notices it; but it must not say that there is nothing to do.
+        current = seen is not None and isinstance(decide_process(seen, txid), Process)
+        view, seen = seen if seen is not None and current else ledger.view(txid), None
+        decision = decide_process(view, txid)
+        if isinstance(decision, Unknown | Closed):
+            raise no_transaction(topology.name, decision)
+        if isinstance(decision, AlreadyCommitted):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_COMMITTED)
+        if isinstance(decision, CommitUnderWay):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
+        require_not_late(topology, txid, view.pointer.committed)
+        try:
+            return start_attempt(ledger, topology, txid, owner=attempts.owner, replays=attempts.replays)
+        except InvalidatedError:
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.WAITS_FOR_BATCH)
+        except TransitionError:
+            if isinstance(decide_process(ledger.view(txid), txid), Process):
+                raise
+            # a committer came in between
 
 
 def require_not_late(topology: Topology, txid: int, committed: int) -> None:

@@ -10,30 +10,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import RetryableError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
+
+_TRIES = 3
 
 
 @contextmanager
 def at_work(ledger: Ledger, owner: Owner | str) -> Iterator[Owner]:
     """The owner of the work inside the block, with its name among the live workers.
 
-    Airflow's tasks are not listed: Airflow knows them. If the list cannot be written, the work goes on; but then nobody
-    notices the end of this process, and a person must.
+    Airflow's tasks are not listed: Airflow knows them. Nothing is begun by a process that is not listed: nobody would
+    notice its end, and those who wait for its transactions would wait for a person.
+
+    :raises LedgerUnavailableError, OutcomeUnknownError: the list cannot be written now.
     """
     me = Owner.of(owner)
     if me.is_task or me.worker:
         yield me
         return
     me = replace(me, host=socket.gethostname(), pid=os.getpid())
-    with suppress(TridentError):
-        worker = Worker(host=me.host, pid=me.pid, task=me.who, txid=None, since_ms=time.time_ns() // 10**6)
-        me = replace(me, worker=ledger.enlist(worker))
+    worker = Worker(host=me.host, pid=me.pid, task=me.who, txid=None, since_ms=time.time_ns() // 10**6)
+    me = replace(me, worker=_enlist(ledger, worker))
     try:
         yield me
     finally:
-        if me.worker:
-            with suppress(TridentError):
-                ledger.retire(me.worker)
+        with suppress(TridentError):
+            ledger.retire(me.worker)
+
+
+def _enlist(ledger: Ledger, worker: Worker) -> str:
+    for _ in range(_TRIES - 1):
+        with suppress(RetryableError):  # a name whose answer was lost goes with the session, as this process does
+            return ledger.enlist(worker)
+    return ledger.enlist(worker)

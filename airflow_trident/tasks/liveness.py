@@ -156,7 +156,7 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
     """Is the transaction abandoned, by the states of its tasks and the live workers? In doubt it is not, unless its
     batch is staged: taking over a commit is always safe.
 
-    :param live: names of the live workers of the topology (:attr:`Owner.worker`); None: not known.
+    :param live: names of the programs among the live workers of the topology (:attr:`Owner.worker`); None: not known.
     """
     program = record.owner.worker if not record.owner.is_task and live is not None else ""
     if _is_at_program(record):
@@ -166,9 +166,12 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
         return None
     workers = _workers(record, answers)
     if not workers:
-        # Who began what has no batch now is not in the record; it may be one of those who are at work.
-        in_doubt = record.status is Status.PROCESSING and (not record.invalidated or bool(live))
-        return None if in_doubt else Gone("no task of Airflow is to commit it")
+        # Its record does not say who is to go on with it; it may be one of the programs that are at work.
+        if record.status is Status.PROCESSING and (live or (live is None and not record.invalidated)):
+            return None
+        if record.status is Status.PROCESSING and not record.invalidated:
+            return Gone("it was not attempted, and the program that began it is not connected to the ledger")
+        return Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(state not in _OVER for _, state in states):
         return None
@@ -245,10 +248,11 @@ def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Ab
 
 
 def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
-    """The workers connected to the ledger now; None if the record names no worker."""
-    if record.owner.is_task or not record.owner.worker:
-        return None
-    return frozenset(worker.name for worker in ledger.workers())
+    """The programs connected to the ledger now; None if the record leaves it to tasks, or to nobody."""
+    from airflow_trident.ledger.workers import programs
+
+    begun_by_nobody = record.attempt == NO_ATTEMPT and not record.invalidated and not questions(record)
+    return programs(ledger.workers()) if record.owner.worker or begun_by_nobody else None
 
 
 def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:

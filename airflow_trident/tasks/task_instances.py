@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.workers import Worker, is_alive
+from airflow_trident.ledger.workers import Worker, is_alive, programs
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.liveness import UNFINISHED, Answers, TaskOfRun, judge, questions, state_in
@@ -39,7 +39,7 @@ def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Wor
     answers = _states(asked)
     found: dict[str, dict[int, str]] = {}
     for name, records in unfinished.items():
-        live = {worker.name for worker in topologies[name][1]}
+        live = programs(topologies[name][1])
         gone = ((record.txid, judge(record, answers, live)) for record in records)
         found[name] = {txid: one.why for txid, one in gone if one is not None}
     return found

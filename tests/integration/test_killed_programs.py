@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
@@ -28,11 +29,13 @@ from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner, owner_of_this_process
-from airflow_trident.runtime.phases import Attempts, coordinate
+from airflow_trident.runtime.milestones import Milestone
+from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.tasks.liveness import ask_airflow
 from airflow_trident.tasks.waits import Until, wait_in_worker
 from tests.fixtures.ledger import DEFINITION
+from tools import kills
 
 pytestmark = pytest.mark.zookeeper
 ROOT = Path(__file__).parents[2]
@@ -58,6 +61,7 @@ def topology(folder: str) -> Topology:
 
 def program(kind: str, hosts: str, root: str, folder: str) -> None:
     """What is killed: it works on transaction 1 and never ends."""
+    kills.install()
     made = topology(folder)
     settings = ZooKeeperSettings(hosts=hosts, session_timeout_s=6.0)
     common: dict[str, Any] = {"topology": made, "staging_root": f"{folder}/staging"}
@@ -69,17 +73,27 @@ def program(kind: str, hosts: str, root: str, folder: str) -> None:
             Drain(
                 ledger=ledger, engine=engine, attempts=attempts, claim=Claim(key="d"), limits=DrainLimits(), **common
             ).run()
+        elif kind == "two steps":
+            begun = coordinate(ledger, made, Claim(key="1"))
+            assert isinstance(begun, Begun)
+            process(ledger, made, begun.txid, engine, f"{folder}/staging", Attempts(owner=owner_of_this_process()))
         else:
             owner = owner_of_this_process("airflow trident backfill")
             Backfill(ledger=ledger, engine=LocalEngine, owner=owner, **common).run(Selection(first=1, last=1))
 
 
+def code_of(kind: str, zookeeper: EmbeddedZooKeeper, root: str, folder: Path) -> list[str]:
+    """The program's command line."""
+    arguments = [kind, zookeeper.hosts, root, str(folder)]
+    code = f"from tests.integration.test_killed_programs import program; program(*{arguments!r})"
+    return [sys.executable, "-c", code]
+
+
 @contextmanager
 def at_it(kind: str, zookeeper: EmbeddedZooKeeper, root: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The program, when it is in the middle of its work."""
-    arguments = [kind, zookeeper.hosts, root, str(folder)]
-    code = f"from tests.integration.test_killed_programs import program; program(*{arguments!r})"
-    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    command = code_of(kind, zookeeper, root, folder)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "at work\n"
@@ -123,6 +137,23 @@ def test_who_waits_for_a_killed_program_notices_it(
     assert record.status is Status.FAILED
     assert "no longer connected to the ledger" in record.error
     assert str(process.pid) in record.error
+
+
+@pytest.mark.parametrize("kind", ["notebook", "drain", "two steps"])
+def test_who_waits_for_a_program_that_was_killed_before_its_first_attempt_notices_it(
+    zookeeper: EmbeddedZooKeeper, ledger: ZNodeLedger, ledger_root: str, tmp_path: Path, kind: str
+) -> None:
+    killed = tmp_path / "killed"
+    crash = {kills.VARIABLE: f"{Milestone.BEGUN}@1:{killed}"}
+    command = code_of(kind, zookeeper, ledger_root, tmp_path)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | crash, check=False)
+    assert done.returncode == -signal.SIGKILL
+    coordinate(ledger, topology(str(tmp_path)), Claim(key="2"), max_pending=9)
+    assert waits_for_2(ledger, LIMIT_S) == Blocked(by=1)
+    record = ledger.view(1).tx
+    assert record is not None
+    assert record.status is Status.FAILED
+    assert "connected to the ledger" in record.error
 
 
 def test_a_program_that_was_interrupted_is_at_work_no_longer_though_its_session_goes_on(ledger: ZNodeLedger) -> None:

@@ -110,8 +110,15 @@ def _drain(order: DrainOrder) -> DrainResult:
     ):
         if Owner.of(order.attempts.owner).is_task:
             with suppress(TridentError):  # for people; the first drain of a topology creates its ledger only later
-                task, now_ms = Owner.of(order.attempts.owner).who, time.time_ns() // 10**6
-                ledger.enlist(Worker(host=socket.gethostname(), pid=os.getpid(), task=task, txid=None, since_ms=now_ms))
+                worker = Worker(
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    task=Owner.of(order.attempts.owner).who,
+                    txid=None,
+                    since_ms=time.time_ns() // 10**6,
+                    is_task=True,
+                )
+                ledger.enlist(worker)
         return Drain(
             ledger=ledger,
             topology=order.topology,
