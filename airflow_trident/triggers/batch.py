@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
     :param again_s: seconds after which the event is sent again if nothing began.
     :raises ConfigurationError: `place` has no attribute, or a number is not above 0.
     """
+
+    connection_tries = math.inf  # it is no task's wait: its end would end all runs
 
     def __init__(
         self,

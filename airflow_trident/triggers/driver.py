@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 from airflow.triggers.base import TriggerEvent
 
@@ -24,6 +25,8 @@ class TridentDriverTrigger(TridentTrigger):
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
     :param poll_s: seconds between two looks.
     """
+
+    connection_tries = 1  # at each look
 
     def __init__(
         self,
@@ -49,9 +52,10 @@ class TridentDriverTrigger(TridentTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         # An event sooner than SETTLE_S after the worker deferred can fail the task.
         await asyncio.sleep(SETTLE_S)
-        async with self.hub() as hub:
-            committed = 0
+        async with AsyncExitStack() as stack:
+            hub, committed = await self._hub_now(stack), 0
             while await self._active():
+                hub = hub or await self._hub_now(stack)
                 committed = await self._tell(hub, committed)
                 await asyncio.sleep(self.poll_s)
             await self._tell(hub, committed)
@@ -65,8 +69,18 @@ class TridentDriverTrigger(TridentTrigger):
             self.log.warning("%s", error)
             return True
 
-    async def _tell(self, hub: Hub, before: int) -> int:
+    async def _hub_now(self, stack: AsyncExitStack) -> Hub | None:
+        """None: the connection cannot be read now. The ledger is only asked for the log, so that ends no wait."""
+        try:
+            return await stack.enter_async_context(self.hub())
+        except TridentError as error:
+            self.log.warning("%s", error)
+            return None
+
+    async def _tell(self, hub: Hub | None, before: int) -> int:
         """Log the progress for people. Errors of the ledger are ignored: the driver meets them, too."""
+        if hub is None:
+            return before
         try:
             view = await hub.ledger(self.topology).call(lambda ledger: ledger.view(0))
         except TridentError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -339,3 +340,45 @@ def test_a_trigger_survives_its_way_through_the_database() -> None:
     assert path == "airflow_trident.triggers.turn.TridentTurnTrigger"
     again = TridentTurnTrigger(**deserialize(serialize(arguments)))  # type: ignore[arg-type]
     assert again.serialize() == one.serialize()
+
+
+# ---- the connection --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hidden(ledger: ZNodeLedger, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The connection's text, while Airflow does not find it."""
+    monkeypatch.setenv("AIRFLOW__TRIDENT__POLL_S", "0.1")
+    text = os.environ["AIRFLOW_CONN_ZOOKEEPER_DEFAULT"]
+    monkeypatch.delenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT")
+    return text
+
+
+def test_a_trigger_that_cannot_read_its_connection_waits_until_it_can(
+    ledger: ZNodeLedger, hidden: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(ledger, 1)
+    one = trigger(2)
+
+    said: list[str] = []
+
+    def back(text: str, *arguments: object) -> None:
+        said.append(text % arguments)
+        monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", hidden)
+
+    monkeypatch.setattr(one.log, "warning", back, raising=False)
+    assert isinstance(asyncio.run(event_of(one)), TaskSuccessEvent)
+    assert "the connection 'zookeeper_default' cannot be read (AirflowNotFoundException" in said[0]
+
+
+@pytest.mark.parametrize("ends_task", [True, False])
+def test_a_trigger_that_can_never_read_its_connection_names_it_and_the_cure(hidden: str, ends_task: bool) -> None:
+    one = trigger(2, ends_task=ends_task)
+    one.connection_tries = 3
+    event = asyncio.run(event_of(one))
+    if ends_task:
+        assert isinstance(event, TaskFailedEvent)
+        return
+    assert event.payload["well"] is False
+    for words in ("the connection 'zookeeper_default'", "tried 3 times", "airflow connections add zookeeper_default"):
+        assert words in event.payload["story"]
