@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, GroupCommand
 
-from airflow_trident.cli.parser_parts import ARG_DAG, ARG_DAG_FILE, ARG_TOPOLOGY, command
+from airflow_trident.cli.parser_parts import ARG_DAG, ARG_DAG_FILE, ARG_SPARK_CONF, ARG_TOPOLOGY, command
 
 ARG_QUERY = Arg(("query",), help="Name of the query", metavar="QUERY")
 ARG_QUERY_ARGS = Arg(("args",), help="A value for each argument of the query", nargs="*", metavar="ARG")
@@ -21,9 +21,27 @@ QUERY = command(
 )
 
 
-def _upkeep(name: str, help: str) -> ActionCommand:
-    args = (ARG_TOPOLOGY, ARG_STATE, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE)
-    return command(name, f"upkeep.{name}", help, args, f"state {name} customers latest")
+ARG_TABLE = Arg(
+    ("--table",), help="How the readers' catalogue names the table (default: by its place)", metavar="SCHEMA.NAME"
+)
+ARG_VIEW = Arg(
+    ("--view",),
+    help="Of a table of upserts: the view that Spark makes or replaces, in a catalogue that outlives the session",
+    metavar="SCHEMA.NAME",
+)
+ARG_VIEW_CONN_ID = Arg(
+    ("--spark-conn-id",),
+    help="Connection of type spark_connect that makes the view (default: a session on this machine)",
+    metavar="CONN_ID",
+)
+ARG_DIALECT = Arg(
+    ("--dialect",), help="Whose SQL (default: spark)", choices=("spark", "duckdb", "trino"), default="spark"
+)
+
+
+def _upkeep(name: str, help: str, *more: Arg, examples: tuple[str, ...] = ()) -> ActionCommand:
+    args = (ARG_TOPOLOGY, ARG_STATE, *more, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE)
+    return command(name, f"upkeep.{name}", help, args, f"state {name} customers latest", *examples)
 
 
 STATE = GroupCommand(
@@ -46,8 +64,22 @@ STATE = GroupCommand(
         _upkeep("fold", "Make one file of all that batches have left of a DeltaState. No value changes."),
         _upkeep(
             "publish",
-            "Write the values of a DeltaState to a table with one row for each key. Others read it as it is. All of "
-            "the state is read and written, unless nothing was committed since the last time.",
+            "Let others read a state as it is. The values of a DeltaState are written to a table with one row for "
+            "each key: all of the state is read and written, unless nothing was committed since the last time. Of a "
+            "table of upserts Spark makes a view (--view).",
+            ARG_VIEW,
+            ARG_TABLE,
+            ARG_VIEW_CONN_ID,
+            ARG_SPARK_CONF,
+            examples=("state publish customers latest --view sales.customers_latest --spark-conn-id lake",),
+        ),
+        _upkeep(
+            "view",
+            "Print the query for the latest rows of a table of upserts. Put CREATE VIEW name AS before it where the "
+            "engine has views.",
+            ARG_DIALECT,
+            ARG_TABLE,
+            examples=("state view customers latest --dialect trino --table lake.sales.customers",),
         ),
     ),
 )

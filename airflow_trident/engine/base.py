@@ -35,10 +35,13 @@ from typing import ClassVar
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.contracts.upkeep import View
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import Json
+
+_UPKEEP_CURE = "Name a spark_conn_id of type spark_connect, or none for a session in this process."
 
 
 def quiet(line: str) -> None:
@@ -112,6 +115,15 @@ class Engine(Closing):
         raise ConfigurationError(
             f"engine {self.name} takes one transaction at a time", "Run the jobs one by one, lowest txid first."
         )
+
+    def publish_view(self, view: View, query: str, of: tuple[str, str], progress: Callable[[str], object]) -> bool:
+        """Makes a view in a catalogue that other sessions see, or replaces it.
+
+        :param of: topology and state.
+        :return: is it another one than before?
+        :raises ConfigurationError: this engine makes no views, or not there.
+        """
+        raise ConfigurationError(f"the engine {self.name!r} makes no view", _UPKEEP_CURE)
 
     def cancel(self, slot: Slot | None = None) -> None:
         """Stop the running job of an attempt, best effort; None: any running job. The slot of a group is that of its

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_trident.contracts.upkeep import Upkeep
+from airflow_trident.contracts.upkeep import Upkeep, View
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, require_topology
+from airflow_trident.operators.engine_operator import CANCEL_LIMIT_S
 from airflow_trident.runtime.upkeep import keep_up, require_upkeep
+from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+    from airflow_trident.engine.base import Engine
 
 
 class TridentUpkeepOperator(BaseOperator):
@@ -23,14 +28,33 @@ class TridentUpkeepOperator(BaseOperator):
 
     :param topology: the Topology; not templated.
     :param state: name of the state.
-    :param action: ``compact`` (a table of upserts), ``fold`` or ``publish`` (a DeltaState).
+    :param action: ``compact`` (a table of upserts), ``fold`` (a DeltaState) or ``publish`` (both).
+    :param view: for ``publish`` of a table of upserts: the view of its latest rows that Spark makes or replaces,
+        ``schema.name`` or ``catalog.schema.name``.
+    :param table: how Spark's catalogue names the table, for the view; None: by its place.
+    :param spark_conn_id: connection of type ``spark_connect`` for the view; None: a session in the task's own process
+        (templated).
+    :param spark_conf: settings of the session (templated).
     :raises ConfigurationError: there is no such state, or the state has no such upkeep.
     """
 
+    template_fields: Sequence[str] = ("spark_conn_id", "spark_conf")
+    template_fields_renderers = {"spark_conf": "json"}  # noqa: RUF012 - as Airflow's operators declare it
     shallow_copy_attrs: Sequence[str] = ("topology",)
     ui_color = "#dbf0e3"
 
-    def __init__(self, *, topology: Topology, state: str, action: str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        state: str,
+        action: str,
+        view: str | None = None,
+        table: str | None = None,
+        spark_conn_id: str | None = None,
+        spark_conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.topology = require_topology(topology)
         if state not in topology.states:
@@ -38,10 +62,39 @@ class TridentUpkeepOperator(BaseOperator):
             raise ConfigurationError(f"topology {topology.name} has no state {state!r}", f"It has {known}.")
         if action not in set(Upkeep):
             raise ConfigurationError(f"action={action!r} is no upkeep", f"Give one of {', '.join(Upkeep)}.")
-        require_upkeep(topology.states[state], Upkeep(action))
+        self.view = None if view is None else View(name=view, table=table)
+        require_upkeep(topology.states[state], Upkeep(action), self.view)
+        if self.view is None and (table is not None or spark_conn_id is not None or spark_conf):
+            raise ConfigurationError(
+                f"action={action!r} of state {state!r} makes no view, and takes no table and no Spark",
+                "Leave out table, spark_conn_id and spark_conf.",
+            )
         self.state = state
         self.action = action
+        self.spark_conn_id = spark_conn_id
+        self.spark_conf = dict(spark_conf or {})
+        self._running: Engine | None = None
 
     def execute(self, context: Context) -> bool:
+        spec, act = self.topology.states[self.state], Upkeep(self.action)
         with airflow_outcome():
-            return keep_up(self.topology.states[self.state], Upkeep(self.action), self.log.info)
+            if self.view is None:
+                return keep_up(spec, act, self.log.info)
+            with self._engine() as engine:
+                return keep_up(spec, act, self.log.info, view=self.view, engine=engine)
+
+    def _engine(self) -> Engine:
+        self._running = make_engine(
+            EngineKind.SPARK,
+            conn_id=self.spark_conn_id,
+            conf=self.spark_conf,
+            app_name=f"trident {self.topology.name} {self.action}",
+        )
+        return self._running
+
+    def on_kill(self) -> None:
+        """Cancel the running job, for a limited time. This saves work; correctness never needs it."""
+        if self._running is not None:
+            canceller = threading.Thread(target=self._running.cancel, name="trident-cancel", daemon=True)
+            canceller.start()
+            canceller.join(CANCEL_LIMIT_S)

@@ -3,38 +3,84 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.contracts.upkeep import Upkeep
+from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
+from airflow_trident.engine.base import Engine
 from airflow_trident.errors import ConfigurationError
 
+_UPSERTS = 'tables that persist_table(..., mode="upsert", keys=...) writes'
 _IS_FOR = {
-    Upkeep.COMPACT: 'tables that persist_table(..., mode="upsert", keys=...) writes',
+    Upkeep.COMPACT: _UPSERTS,
     Upkeep.FOLD: "a DeltaState",
-    Upkeep.PUBLISH: "a DeltaState",
+    Upkeep.PUBLISH: f"a DeltaState, and, as a view, for {_UPSERTS}",
 }
 
 
-def require_upkeep(spec: StateSpec, act: Upkeep) -> None:
-    """Opens nothing. :raises ConfigurationError: the state has no such upkeep."""
-    if act in spec.factory.upkeep(spec):
-        return
-    others = " and ".join(spec.factory.upkeep(spec))
-    raise ConfigurationError(
-        f"there is no `{act}` of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
-        f"`{act}` is for {_IS_FOR[act]}{f'; this state has {others}' if others else ''}.",
-    )
+def require_upkeep(spec: StateSpec, act: Upkeep, view: View | None = None) -> None:
+    """Opens nothing.
+
+    :param view: to publish; only tables of upserts are published as one.
+    :raises ConfigurationError: the state has no such upkeep.
+    """
+    if act not in spec.factory.upkeep(spec):
+        others = " and ".join(spec.factory.upkeep(spec))
+        raise ConfigurationError(
+            f"there is no `{act}` of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
+            f"`{act}` is for {_IS_FOR[act]}{f'; this state has {others}' if others else ''}.",
+        )
+    if act is Upkeep.PUBLISH and spec.upserts and view is None:
+        raise ConfigurationError(
+            f"state {spec.name!r} of topology {spec.topology!r} is a table of upserts, which is published as a view, "
+            "and nothing names that",
+            "Name it: --view schema.name, or view= of the task. `airflow trident state view` prints its query.",
+        )
+    if view is not None and not (act is Upkeep.PUBLISH and spec.upserts):
+        raise ConfigurationError(
+            f"there is no view in `{act}` of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
+            f"Leave it out: `publish` makes one for {_UPSERTS}.",
+        )
 
 
-def keep_up(spec: StateSpec, act: Upkeep, progress: Callable[[str], object]) -> bool:
+def keep_up(
+    spec: StateSpec,
+    act: Upkeep,
+    progress: Callable[[str], object],
+    *,
+    view: View | None = None,
+    engine: Engine | None = None,
+) -> bool:
     """Does the upkeep.
 
+    :param view: to publish.
+    :param engine: makes the view.
     :return: was there anything to do?
     :raises ConfigurationError: the state has no such upkeep, or its store cannot be used.
     :raises StoreUnavailableError: the store does not answer, or others are always faster; nothing was changed.
     :raises OutcomeUnknownError: the store did not answer the commit; doing it again finds out.
     """
-    require_upkeep(spec, act)
+    require_upkeep(spec, act, view)
+    if view is not None and engine is not None:
+        query = latest_query(spec, Dialect.SPARK, view.table)
+        return engine.publish_view(view, query, (spec.topology, spec.name), progress)
     with spec.factory.make_state(spec) as state:
         done: bool = getattr(state, act)(progress=progress)
     return done
+
+
+def latest_query(spec: StateSpec, dialect: Dialect, table: str | None = None) -> str:
+    """The query for the latest rows of a table of upserts.
+
+    :param table: how the readers' catalogue names the table; None: by its place.
+    :raises ConfigurationError: it is no such table, or it has no name in this dialect.
+    """
+    if not spec.upserts:
+        raise ConfigurationError(
+            f"there is no view of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
+            f"A view is of {_UPSERTS}.",
+        )
+    state: Any
+    with spec.factory.make_state(spec) as state:
+        found: str = state.latest_query(dialect, table)
+    return found

@@ -69,10 +69,11 @@ def test_states_are_kept_up_from_the_command_line(airflow_home: AirflowHome, tmp
     run(tmp_path)
     airflow_home.write_dag("kept", DAG_FILE.format(folder=str(tmp_path)))
     site = Site(airflow_home, sys.modules[__name__])
-    compacted, compacted_again, folded, folded_again, published, published_again, *wrong = site.tridents(
+    compacted, compacted_again, folded, folded_again, published, published_again, query, *wrong = site.tridents(
         *(f"state {act} kept {state}" for act, state in (("compact", "latest"), ("fold", "n")) for _ in range(2)),
         "state publish kept n --dag kept",
         "state publish kept n --dag kept",
+        "state view kept latest --dialect trino --table lake.sales.latest",
         "state compact kept n",
         "state fold kept copied",
         "state publish kept latest",
@@ -92,12 +93,14 @@ def test_states_are_kept_up_from_the_command_line(airflow_home: AirflowHome, tmp
     assert (folded_again.code, folded_again.out) == (0, "state n: nothing to fold\n")
     assert published.out.splitlines() == ["state n: reading all files (1) with 2 rows", "state n: published"]
     assert (published_again.code, published_again.out) == (0, "state n: nothing to publish\n")
+    assert (query.code, query.out.splitlines()[0]) == (0, 'SELECT "word", "n"')
+    assert 'FROM "lake"."sales"."latest"' in query.out
     is_kept_up(tmp_path)
     assert [one.code for one in wrong] == [1, 1, 1, 2, 1]
     assert "no `compact` of state 'n'" in wrong[0].error
     assert "this state has fold and publish" in wrong[0].error
     assert "`fold` is for a DeltaState." in wrong[1].error
-    assert "`publish` is for a DeltaState; this state has compact." in wrong[2].error
+    assert "published as a view, and nothing names that. Name it: --view" in wrong[2].error
     assert "has no state 'newest'. It has latest, copied, n." in wrong[3].error
     assert "no topology 'keept'" in wrong[4].error
 
@@ -126,6 +129,7 @@ tell([str(run.state), values])
         ("copied", "compact", "no `compact` of state 'copied'"),
         ("copies", "compact", "has no state 'copies'"),
         ("n", "squeeze", "'squeeze' is no upkeep"),
+        ("latest", "publish", "nothing names that"),
     ):
         with pytest.raises(ConfigurationError, match=text):
             TridentUpkeepOperator(task_id="wrong", topology=topology, state=state, action=action)

@@ -1,12 +1,12 @@
-"""``airflow trident state compact | fold | publish``."""
+"""``airflow trident state compact | fold | publish | view``."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_trident.cli.console import OK, say, trident_command
+from airflow_trident.cli.console import OK, UsageError, say, spark_conf, trident_command
 from airflow_trident.cli.topologies import state_of
-from airflow_trident.contracts.upkeep import Upkeep
+from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
 
 _DONE = {Upkeep.COMPACT: "compacted", Upkeep.FOLD: "folded", Upkeep.PUBLISH: "published"}
 
@@ -23,12 +23,36 @@ def fold(args: Namespace) -> int | None:
 
 @trident_command
 def publish(args: Namespace) -> int | None:
-    return _keep_up(args, Upkeep.PUBLISH)
+    if args.view is None:
+        if args.table is not None or args.spark_conn_id is not None or args.spark_conf:
+            raise UsageError("--table, --spark-conn-id and --spark-conf are for a view. Name it: --view schema.name.")
+        return _keep_up(args, Upkeep.PUBLISH)
+    return _keep_up(args, Upkeep.PUBLISH, View(name=args.view, table=args.table))
 
 
-def _keep_up(args: Namespace, act: Upkeep) -> int:
-    from airflow_trident.runtime.upkeep import keep_up
+@trident_command
+def view(args: Namespace) -> int | None:
+    from airflow_trident.runtime.upkeep import latest_query
 
-    done = keep_up(state_of(args), act, lambda line: say(f"state {args.state}: {line}"))
+    print(latest_query(state_of(args), Dialect(args.dialect), args.table))
+    return OK
+
+
+def _keep_up(args: Namespace, act: Upkeep, view: View | None = None) -> int:
+    from airflow_trident.runtime.upkeep import keep_up, require_upkeep
+
+    def progress(line: str) -> None:
+        say(f"state {args.state}: {line}")
+
+    spec = state_of(args)
+    require_upkeep(spec, act, view)
+    if view is None:
+        done = keep_up(spec, act, progress)
+    else:
+        from airflow_trident.tasks.engines import EngineKind, make_engine
+
+        conf, name = spark_conf(args.spark_conf), f"airflow trident {spec.topology}"
+        with make_engine(EngineKind.SPARK, conn_id=args.spark_conn_id, conf=conf, app_name=name) as engine:
+            done = keep_up(spec, act, progress, view=view, engine=engine)
     say(f"state {args.state}: {_DONE[act] if done else f'nothing to {act}'}")
     return OK

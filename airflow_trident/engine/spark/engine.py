@@ -7,11 +7,13 @@ again.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
 
+from airflow_trident.contracts.upkeep import View
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
@@ -23,11 +25,21 @@ from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.spark.versions import error_loggers, require_version
+from airflow_trident.engine.spark.views import publish_view, require_persistent
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a session is opened for; a :class:`Job` says the same."""
+
+    slot: Slot
+    progress: Callable[[str], object]
+    trial: bool
 
 
 class SparkEngine(Engine):
@@ -89,8 +101,20 @@ class SparkEngine(Engine):
         with self._attached(job) as attached, own_session(attached, job) as own:
             return PlanRun(own, job, native=True).physical()
 
+    def publish_view(self, view: View, query: str, of: tuple[str, str], progress: Callable[[str], object]) -> bool:
+        with self._upkeep(of[0], progress) as attached:
+            require_persistent(attached.session, view)
+            return publish_view(attached.session, view, query, of, progress)
+
     @contextmanager
-    def _attached(self, job: Job) -> Iterator[Attached]:
+    def _upkeep(self, topology: str, progress: Callable[[str], object]) -> Iterator[Attached]:
+        """A session that belongs to no transaction."""
+        slot = Slot(topology=topology, incarnation=f"upkeep-{uuid.uuid4().hex}", txid=0, attempt=0)
+        with self._attached(Opening(slot=slot, progress=progress, trial=True)) as attached:
+            yield attached
+
+    @contextmanager
+    def _attached(self, job: Job | Opening) -> Iterator[Attached]:
         began = time.monotonic()
         attached = self._opened(job)
         if attached.about != self._told:  # only once per application: a drain runs thousands of attempts
@@ -112,14 +136,14 @@ class SparkEngine(Engine):
                 self._running.remove((job.slot, attached))
             attached.release()
 
-    def _opened(self, job: Job) -> Attached:
+    def _opened(self, job: Job | Opening) -> Attached:
         try:
             return self._open(job)
         except Exception as error:  # noqa: BLE001 - as in a job
             typed = translate(error, _what(job))
             raise typed from _cause(typed, error)
 
-    def _open(self, job: Job) -> Attached:
+    def _open(self, job: Job | Opening) -> Attached:
         require_extra("pyspark", "airflow-trident[spark]")
         what = self._sessions.opening()
         with self._lock:  # of several threads only one says it
@@ -194,5 +218,7 @@ def _cause(typed: TridentError, error: Exception) -> BaseException | None:
     return error if isinstance(typed, SparkJobError) else None
 
 
-def _what(job: Job) -> str:
+def _what(job: Job | Opening) -> str:
+    if isinstance(job, Opening):
+        return f"Spark of the upkeep of topology {job.slot.topology!r}"
     return f"Spark job of topology {job.slot.topology!r}, transaction {job.slot.txid}, attempt {job.slot.attempt}"

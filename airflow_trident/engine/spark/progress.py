@@ -15,7 +15,7 @@ COUNT_EVERY_S = 5.0
 
 
 @contextmanager
-def watched(what: str, tasks: Callable[[], str], progress: Callable[[str], None]) -> Iterator[None]:
+def watched(what: str, tasks: Callable[[], str], progress: Callable[[str], object]) -> Iterator[None]:
     """Inside, `progress` gets a line now and then: the time so far, and the result of `tasks`."""
     began, done = time.monotonic(), Event()
 

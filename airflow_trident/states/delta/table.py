@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.contracts.upkeep import Dialect
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
@@ -39,7 +40,9 @@ from airflow_trident.states.delta.committed import CommittedDelta, identity, pat
 from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
-from airflow_trident.states.tables.appending import AppendingState, Known, Tried
+from airflow_trident.states.tables.appending import Known, Tried
+from airflow_trident.states.tables.keeping_up import KeptUpState
+from airflow_trident.states.tables.latest_view import delta_relation
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.partitions import require_no_empty_text, require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
@@ -139,7 +142,7 @@ class _Known(Known):
     before: int | None = None
 
 
-class OpenDeltaTable(AppendingState):
+class OpenDeltaTable(KeptUpState):
     """See :class:`DeltaTable`. Not for several threads at the same time."""
 
     def __init__(self, place: DeltaPlace, spec: StateSpec) -> None:
@@ -264,6 +267,9 @@ class OpenDeltaTable(AppendingState):
 
     def _files_of(self, known: Known) -> list[OldFile]:
         return old_files(self._table)
+
+    def _relation(self, known: Known, dialect: Dialect) -> str:
+        return delta_relation(self.place.where, dialect)
 
     def _committed(self, known: Known) -> CommittedDelta:
         with self.place.errors():

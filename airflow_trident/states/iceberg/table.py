@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.contracts.upkeep import Dialect, named_table
 from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
@@ -33,7 +34,8 @@ from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.iceberg.committed import CommittedIceberg, identity
 from airflow_trident.states.iceberg.data_files import described, local_path, old_files, rows_of
 from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
-from airflow_trident.states.tables.appending import AppendingState, Known, Tried
+from airflow_trident.states.tables.appending import Known, Tried
+from airflow_trident.states.tables.keeping_up import KeptUpState
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.partitions import require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
@@ -135,7 +137,7 @@ class _Content:
     sequence: int
 
 
-class OpenIcebergTable(AppendingState):
+class OpenIcebergTable(KeptUpState):
     """See :class:`IcebergTable`. Not for several threads at the same time."""
 
     def __init__(self, place: IcebergPlace, spec: StateSpec) -> None:
@@ -243,6 +245,9 @@ class OpenIcebergTable(AppendingState):
     def _files_of(self, known: Known) -> list[OldFile]:
         with self.place.errors():
             return old_files(self._table)
+
+    def _relation(self, known: Known, dialect: Dialect) -> str:
+        return named_table(self.place.name, dialect)
 
     def _committed(self, known: Known) -> CommittedIceberg:
         with self.place.errors():

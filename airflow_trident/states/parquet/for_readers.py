@@ -6,10 +6,13 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.upkeep import Dialect
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.parquet_versions import ParquetVersion, TableFile
 from airflow_trident.staging.storage import ObjectStorage, Storage
+from airflow_trident.states.tables.latest_view import parquet_relation, require_few
+from airflow_trident.states.tables.new_files import OldFile
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -41,6 +44,23 @@ def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableF
             only = only & (column.is_null() if value is None else column == value)
         fragments.append(form.make_fragment(where, system, partition_expression=only))
     return ds.FileSystemDataset(fragments, schema, form, system)
+
+
+def relation_of(
+    what: str, storage: Storage, version: ParquetVersion, files: Sequence[OldFile], dialect: Dialect
+) -> str:
+    """The rows of these files of the version, as a query names them.
+
+    :raises ConfigurationError: the engine cannot read them so.
+    """
+    require_few(what, len(files))
+    found = [
+        (uri_of(storage, one.path), one, fragment.physical_schema.names)
+        for one, fragment in zip(
+            files, dataset_of(storage, version, [one.entry for one in files]).get_fragments(), strict=True
+        )
+    ]
+    return parquet_relation(what, found, version.schema, version.partition_by, dialect)
 
 
 def values_of(version: ParquetVersion, file: TableFile) -> PartitionValues:

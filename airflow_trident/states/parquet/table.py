@@ -7,7 +7,6 @@ valid: creating a name that can be taken only once. Readers need neither a catal
 
 from __future__ import annotations
 
-import datetime
 import os
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
+from airflow_trident.contracts.upkeep import Dialect
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -45,9 +45,11 @@ from airflow_trident.staging.parquet_versions import (
 from airflow_trident.staging.storage import Storage, storage_at
 from airflow_trident.states.core.checks import require_columns, require_short_name
 from airflow_trident.states.parquet.committed import CommittedParquet, identity, paths_at
-from airflow_trident.states.parquet.for_readers import dataset_of, uri_of, values_of
-from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing, nulls_of
+from airflow_trident.states.parquet.for_readers import dataset_of, relation_of, uri_of, values_of
+from airflow_trident.states.parquet.new_entries import entry_of
+from airflow_trident.states.tables.appending import Known, Tried
+from airflow_trident.states.tables.keeping_up import KeptUpState
+from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing
 from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of, why_not_changes
 from airflow_trident.states.tables.version_race import Overtaken
@@ -169,7 +171,7 @@ class _KnownVersion(Known):
     version: ParquetVersion
 
 
-class OpenParquetTable(AppendingState):
+class OpenParquetTable(KeptUpState):
     """See :class:`ParquetTable`. Not for several threads at the same time."""
 
     def __init__(self, storage: Storage, spec: StateSpec, keep_versions: int) -> None:
@@ -265,7 +267,7 @@ class OpenParquetTable(AppendingState):
             if not self._linked(staged, path):
                 with open(staged, "rb") as source:
                     self._storage.put(path, lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
-            return _described(path, footer, os.path.getsize(staged), values)
+            return entry_of(path, footer, os.path.getsize(staged), values)
         except FileNotFoundError as error:
             raise missing(staged) from error
 
@@ -279,7 +281,7 @@ class OpenParquetTable(AppendingState):
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         path, footers = f"{DATA}/{name}", list[Any]()
         size = self._storage.put(path, lambda file: write_parquet(table, file, metadata_collector=footers))
-        return _described(path, footers[0], size, values)
+        return entry_of(path, footers[0], size, values)
 
     def _required(self) -> set[str]:
         return set()
@@ -291,6 +293,10 @@ class OpenParquetTable(AppendingState):
             OldFile(path=one.path, bytes=one.bytes, values=values_of(version, one), entry=one)
             for one in self._versions.files(version)
         ]
+
+    def _relation(self, known: Known, dialect: Dialect) -> str:
+        assert isinstance(known, _KnownVersion)
+        return relation_of(self._what, self._storage, known.version, self._files_of(known), dialect)
 
     def _committed(self, known: Known) -> CommittedParquet:
         assert isinstance(known, _KnownVersion)
@@ -382,15 +388,6 @@ class OpenParquetTable(AppendingState):
 
     def _delete(self, path: str) -> None:
         self._storage.remove([path])
-
-
-def _described(path: str, footer: Any, size: int, values: PartitionValues) -> NewFile:
-    entry = TableFile(path=path, rows=footer.num_rows, bytes=size, partition=tuple(map(_json, values)))
-    return NewFile(path=path, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
-
-
-def _json(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 def _content(marker: Marker) -> dict[str, Any]:

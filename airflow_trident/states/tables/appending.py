@@ -1,19 +1,16 @@
 """Appends rows to a table that everybody may read and write: staged files become files of the table.
 
 One commit of the table adds the batch's files and the marker. Each decision about a batch is read from one version of
-the table; the commit is the next version, or none, and then everything is decided anew. A compaction commits in the
-same way; it changes neither the marker nor the rows that count.
+the table; the commit is the next version, or none, and then everything is decided anew.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.contracts.committed_table import CommittedTable, ReplacedFiles
@@ -25,7 +22,6 @@ from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.table_rewrites import BatchKeys, rest_of
 from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.tables.compaction import Compaction
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of, missing
 from airflow_trident.states.tables.rewriting import require_as_read
 from airflow_trident.states.tables.upserts import latest_changes, without_deleted
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 Tried: TypeAlias = dict[int, Callable[[], object]]
 """Commits by their id. The value removes everything written for the commit besides the batch's files."""
 
@@ -236,59 +231,6 @@ class AppendingState(AdmittingState):
             self._commit(known, marker, new, gone or self._replaced(known, new), tried)
             new.clear()  # they belong to the table now
             return Applied.APPLIED
-
-        return self._decided(once, new, tried)
-
-    def compact(self, *, progress: Callable[[str], object] = log.info) -> bool:
-        """Rewrites the rows of an upsert table in a commit of its own: the latest row of each key without those it
-        replaced, and small files as larger ones. Rows that others append meanwhile stay unchanged. Needs memory for the
-        keys of all rows.
-
-        A row that marks its key as deleted stays while a skipped transaction may still bring an older row.
-
-        :param progress: gets lines for people.
-        :return: was there anything to do?
-        :raises ConfigurationError: it is no table of upserts.
-        """
-        if not self._spec.upserts:
-            raise ConfigurationError(
-                f"{self._what} has no changes by key, so no row of it is replaced",
-                'Leave it as it is; persist_table(..., mode="upsert", keys=...) writes changes.',
-            )
-        new: list[NewFile] = []
-        gone: list[OldFile] = []
-        tried: Tried = {}
-
-        def once() -> bool:
-            known = self._known()
-            if known.commit is not None and known.commit in tried:
-                tried.pop(known.commit)
-                new.clear()
-                return True
-            if known.marker is None:
-                return False
-            files = self._files_of(known)
-            now = {one.path: one for one in files}
-            if gone and all(one.path in now for one in gone):  # others have only appended
-                gone[:] = [now[one.path] for one in gone]
-            elif tried and self._has_any(tried, new):  # our commit's outcome was unknown, and others built on it
-                tried.clear()
-                new.clear()
-                return True
-            else:
-                self._discard(new)
-                made = Compaction(self._spec, self._require_partitions(files), partial(self._read, known))
-                progress(f"reading the keys of all files ({len(files):,})")
-                gone[:] = made.chosen(known.marker)
-                progress(f"{made.counts} count; files that are written anew: {len(gone):,}")
-                for values, table in made.tables(gone):
-                    new.append(self._write(file_name(None), table, values))
-            if not gone:
-                return False
-            self._require_no_nulls(new)
-            self._commit(known, known.marker, new, gone, tried)
-            new.clear()
-            return True
 
         return self._decided(once, new, tried)
 

@@ -1,0 +1,20 @@
+"""Entries of a Parquet table's version for new files."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.staging.parquet_versions import TableFile
+from airflow_trident.states.tables.new_files import NewFile, nulls_of
+
+
+def entry_of(path: str, footer: Any, size: int, values: PartitionValues) -> NewFile:
+    """:param footer: `pyarrow.parquet.FileMetaData`."""
+    entry = TableFile(path=path, rows=footer.num_rows, bytes=size, partition=tuple(map(_json, values)))
+    return NewFile(path=path, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
+
+
+def _json(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.date) else value

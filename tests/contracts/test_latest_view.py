@@ -1,0 +1,181 @@
+"""The view of the latest rows of a table of upserts: what Spark reads by it is what the state itself calls latest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
+from airflow_trident.engine.spark.views import publish_view
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.runtime.upkeep import keep_up, latest_query, require_upkeep
+from tests.contracts.test_table_upserts import changes, changes_table, three
+from tests.fixtures.state import ticket
+from tests.fixtures.table import TABLES, ForeignTable
+
+OF = ("words", "rows")
+
+
+@pytest.fixture
+def session(spark_engine: Any) -> Iterator[Any]:
+    """With an empty schema `sales`."""
+    from pyspark.sql import SparkSession
+
+    base = SparkSession.builder.getOrCreate()
+    base.sql("CREATE SCHEMA sales")
+    yield base.newSession()
+    base.sql("DROP SCHEMA sales CASCADE")
+
+
+def published(session: Any, table: ForeignTable, view: View, said: list[str] | None = None) -> bool:
+    query = latest_query(table.spec, Dialect.SPARK, view.table)
+    return publish_view(session, view, query, OF, (said if said is not None else []).append)
+
+
+def read(session: Any, view: View) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in session.table(view.name).collect()), key=repr)
+
+
+def latest_tuples(table: ForeignTable) -> list[tuple[Any, ...]]:
+    factory: Any = table.spec.factory
+    return sorted((tuple(row.values()) for row in factory.latest().to_pylist()), key=repr)
+
+
+def test_a_view_has_the_latest_rows_before_and_after_replays_compactions_and_deletions(
+    session: Any, tmp_path: Path
+) -> None:
+    table, view, said = changes_table(TABLES["parquet"], tmp_path), View(name="sales.latest"), list[str]()
+    with table.opened() as state:
+        assert published(session, table, view, said)
+        assert read(session, view) == []
+        three(state, tmp_path)
+        assert published(session, table, view, said)
+        assert not published(session, table, view, said)
+        assert said == ["making view sales.latest", "replacing view sales.latest"]
+        assert read(session, view) == [(1, "c", False), (3, "d", False)] == latest_tuples(table)
+        assert state.apply_files(ticket(3, fence=99), changes(tmp_path, 3, (3, "again", None))) is Applied.ALREADY
+        assert not published(session, table, view)
+        assert state.compact()
+        assert read(session, view) == latest_tuples(table), "old files stay for those who still read them"
+        assert published(session, table, view)
+        assert read(session, view) == latest_tuples(table)
+        state.apply_files(ticket(4, fence=99), changes(tmp_path, 4, (1, None, True), (3, None, True)))
+        assert state.compact()
+        assert published(session, table, view)
+        assert read(session, view) == [] == latest_tuples(table)
+
+
+def test_a_view_of_files_of_others_has_what_they_lack_and_keys_that_are_null(session: Any, tmp_path: Path) -> None:
+    table = changes_table(TABLES["parquet"], tmp_path, partition_by=("word",))
+    foreign: Any = table
+    with table.opened() as state:
+        three(state, tmp_path)
+    foreign.add_column()
+    (tmp_path / "sales" / "_data").mkdir(exist_ok=True)
+    rows = [(None, 1), (None, 2), (7, None)]
+    pq.write_table(
+        pa.table({"id": pa.array([row[0] for row in rows], pa.int64()), "_txid": pa.array([row[1] for row in rows])}),
+        tmp_path / "sales" / "_data" / "theirs.parquet",
+    )
+    there = foreign.named(foreign.version())
+    theirs = {"path": "_data/theirs.parquet", "rows": 3, "bytes": 1, "partition": ["it's \\ theirs"]}
+    foreign.publish(files=[*there, theirs])
+    view = View(name="sales.others")
+    assert published(session, table, view)
+    assert read(session, view) == latest_tuples(table)
+    assert (None, "it's \\ theirs", None, None) in read(session, view)
+    assert session.table(view.name).columns == ["id", "word", "gone", "more"]
+
+
+def test_a_view_of_a_file_that_is_gone_is_an_error_and_never_fewer_rows(session: Any, tmp_path: Path) -> None:
+    table, view = changes_table(TABLES["parquet"], tmp_path), View(name="sales.short")
+    with table.opened() as state:
+        three(state, tmp_path)
+    published(session, table, view)
+    next(iter(table.data_files())).unlink()
+    session.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    with pytest.raises(Exception, match="PATH_NOT_FOUND"):
+        read(session, view)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_view_over_the_name_that_a_catalogue_has_for_a_table(session: Any, tmp_path: Path, kind: str) -> None:
+    """Spark has the rows of the table under another name here, as a catalogue would have them."""
+    table, view = changes_table(TABLES[kind], tmp_path), View(name="sales.latest", table="sales.changes")
+    with table.opened() as state:
+        three(state, tmp_path)
+    with pytest.raises(ConfigurationError, match=r"sales.latest.*cannot be found.*--table schema\.name"):
+        published(session, table, view)
+    pq.write_table(table.read(), tmp_path / "copy.parquet")
+    session.sql(f"CREATE TABLE sales.changes USING parquet LOCATION '{tmp_path}/copy.parquet'")
+    assert published(session, table, view)
+    assert not published(session, table, view)
+    assert read(session, view) == latest_tuples(table)
+
+
+def test_what_is_not_its_own_is_not_replaced_and_what_is_missing_is_said(session: Any, tmp_path: Path) -> None:
+    table = changes_table(TABLES["parquet"], tmp_path)
+    session.sql("CREATE VIEW sales.theirs AS SELECT 1 AS one")
+    session.sql("CREATE TABLE sales.filled USING parquet AS SELECT 1 AS one")
+    for name in ("sales.theirs", "sales.filled"):
+        with pytest.raises(ConfigurationError, match="already, and it is not the view of state 'rows'"):
+            published(session, table, View(name=name))
+    with pytest.raises(ConfigurationError, match="'nowhere.latest'.*SCHEMA_NOT_FOUND.*Make the schema"):
+        published(session, table, View(name="nowhere.latest"))
+    with pytest.raises(ConfigurationError, match=r"REQUIRES_SINGLE_PART_NAMESPACE.*spark\.sql\.catalog\.NAME"):
+        published(session, table, View(name="no.such.latest"))
+
+
+def test_a_catalogue_in_memory_is_refused(spark_engine: Any, tmp_path: Path) -> None:
+    table = changes_table(TABLES["parquet"], tmp_path)
+    with pytest.raises(ConfigurationError, match="would be gone with this Spark session.*metastore"):
+        keep_up(table.spec, Upkeep.PUBLISH, [].append, view=View(name="sales.latest"), engine=spark_engine)
+
+
+def test_the_query_names_a_table_as_each_engine_does(tmp_path: Path) -> None:
+    queries = {}
+    for kind, made in TABLES.items():
+        table = changes_table(made, tmp_path / kind)
+        (tmp_path / kind).mkdir(exist_ok=True)
+        with table.opened() as state:
+            three(state, tmp_path / kind)
+        queries[kind] = table.spec
+    assert f"FROM `delta`.`{tmp_path}/delta/sales`" in latest_query(queries["delta"], Dialect.SPARK)
+    assert f"FROM delta_scan('{tmp_path}/delta/sales')" in latest_query(queries["delta"], Dialect.DUCKDB)
+    assert re.search(r"FROM \(SELECT .* FROM read_parquet\('", latest_query(queries["parquet"], Dialect.DUCKDB))
+    assert latest_query(queries["iceberg"], Dialect.TRINO, "lake.sales.rows") == (
+        'SELECT "id", "word", "gone"\n'
+        "FROM (\n"
+        '    SELECT *, row_number() OVER (PARTITION BY "id" ORDER BY "_txid" DESC NULLS LAST) AS "_place"\n'
+        '    FROM "lake"."sales"."rows"\n'
+        ') AS "changes"\n'
+        'WHERE "_place" = 1 AND NOT coalesce("gone", false)'
+    )
+    for kind in ("delta", "parquet"):
+        with pytest.raises(ConfigurationError, match="trino cannot name.*--table"):
+            latest_query(queries[kind], Dialect.TRINO)
+
+
+def test_what_has_no_view_is_refused_when_the_task_is_made(tmp_path: Path) -> None:
+    table = changes_table(TABLES["parquet"], tmp_path)
+    plain = replace(table.spec, keys=(), values=table.spec.staged, deleted=None)
+    view = View(name="sales.latest")
+    with pytest.raises(ConfigurationError, match="published as a view, and nothing names that"):
+        require_upkeep(table.spec, Upkeep.PUBLISH)
+    with pytest.raises(ConfigurationError, match="there is no view in `compact`"):
+        require_upkeep(table.spec, Upkeep.COMPACT, view)
+    with pytest.raises(ConfigurationError, match="there is no `publish` of state 'rows'"):
+        require_upkeep(plain, Upkeep.PUBLISH, view)
+    with pytest.raises(ConfigurationError, match="there is no view of state 'rows'"):
+        latest_query(plain, Dialect.SPARK)
+    for name in ("latest", "sales.", ".latest"):
+        with pytest.raises(ConfigurationError, match="Give"):
+            View(name=name)
