@@ -112,7 +112,7 @@ def test_a_view_over_the_name_that_a_catalogue_has_for_a_table(session: Any, tmp
     table, view = changes_table(TABLES[kind], tmp_path), View(name="sales.latest", table="sales.changes")
     with table.opened() as state:
         three(state, tmp_path)
-    with pytest.raises(ConfigurationError, match=r"sales.latest.*cannot be found.*--table schema\.name"):
+    with pytest.raises(ConfigurationError, match=r"sales\.latest.*cannot be found.*--table schema\.name"):
         published(session, table, view)
     pq.write_table(table.read(), tmp_path / "copy.parquet")
     session.sql(f"CREATE TABLE sales.changes USING parquet LOCATION '{tmp_path}/copy.parquet'")
@@ -126,9 +126,9 @@ def test_what_is_not_its_own_is_not_replaced_and_what_is_missing_is_said(session
     session.sql("CREATE VIEW sales.theirs AS SELECT 1 AS one")
     session.sql("CREATE TABLE sales.filled USING parquet AS SELECT 1 AS one")
     for name in ("sales.theirs", "sales.filled"):
-        with pytest.raises(ConfigurationError, match="already, and it is not the view of state 'rows'"):
+        with pytest.raises(ConfigurationError, match=r"already, and it is not the view of state 'rows'"):
             published(session, table, View(name=name))
-    with pytest.raises(ConfigurationError, match="'nowhere.latest'.*SCHEMA_NOT_FOUND.*Make the schema"):
+    with pytest.raises(ConfigurationError, match=r"'nowhere\.latest'.*SCHEMA_NOT_FOUND.*Make the schema"):
         published(session, table, View(name="nowhere.latest"))
     with pytest.raises(ConfigurationError, match=r"REQUIRES_SINGLE_PART_NAMESPACE.*spark\.sql\.catalog\.NAME"):
         published(session, table, View(name="no.such.latest"))
@@ -136,7 +136,7 @@ def test_what_is_not_its_own_is_not_replaced_and_what_is_missing_is_said(session
 
 def test_a_catalogue_in_memory_is_refused(spark_engine: Any, tmp_path: Path) -> None:
     table = changes_table(TABLES["parquet"], tmp_path)
-    with pytest.raises(ConfigurationError, match="would be gone with this Spark session.*metastore"):
+    with pytest.raises(ConfigurationError, match=r"would be gone with this Spark session.*metastore"):
         keep_up(table.spec, Upkeep.PUBLISH, [].append, view=View(name="sales.latest"), engine=spark_engine)
 
 
@@ -160,7 +160,7 @@ def test_the_query_names_a_table_as_each_engine_does(tmp_path: Path) -> None:
         'WHERE "_place" = 1 AND NOT coalesce("gone", false)'
     )
     for kind in ("delta", "parquet"):
-        with pytest.raises(ConfigurationError, match="trino cannot name.*--table"):
+        with pytest.raises(ConfigurationError, match=r"trino cannot name.*--table"):
             latest_query(queries[kind], Dialect.TRINO)
 
 
