@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import AnyPath, text_of_path
 from airflow_trident.io.object_stores import is_object_uri, require_place
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
@@ -159,7 +160,7 @@ def flag(option: Option) -> bool:
     )
 
 
-def staging_root(given: str | None = None) -> str:
+def staging_root(given: AnyPath | None = None) -> str:
     """The place of staged batches: the task's own argument, else as configured, else a folder below AIRFLOW_HOME. An
     absolute path, or the URI of an object store.
 
@@ -174,7 +175,7 @@ def staging_root(given: str | None = None) -> str:
     return os.path.join(os.path.abspath(home), "trident", "staging")
 
 
-def chunk_bytes(staging_dir: str | None = None) -> int:
+def chunk_bytes(staging_dir: AnyPath | None = None) -> int:
     """Staged batches of up to this many bytes are kept in the ledger; 0: none are.
 
     :param staging_dir: the task's own argument.
@@ -186,7 +187,7 @@ def chunk_bytes(staging_dir: str | None = None) -> int:
             f"[{SECTION}] {STAGING_IN_LEDGER.name} = {value!r} is none of auto, on and off",
             f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{STAGING_IN_LEDGER.name.upper()}.",
         )
-    root = (staging_dir or text(STAGING_DIR)).strip()
+    root = text_of_path(staging_dir or text(STAGING_DIR)).strip()
     in_objects = is_object_uri(root) and not root.lower().startswith("file:")
     automatic = value == "auto" and in_objects and flag(ROWS_IN_ERRORS)
     return CHUNK_BYTES if value == "on" or automatic else 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
@@ -38,7 +39,7 @@ def trident_transaction(
     engine: EngineKind | str = EngineKind.SPARK,
     spark_conf: Mapping[str, str] | None = None,
     zookeeper_conn_id: str | None = None,
-    staging_dir: str | None = None,
+    staging_dir: AnyPath | None = None,
     attempt_timeout: timedelta | float | None = None,
     max_pending: int | str | None = None,
     retention: int | None = None,

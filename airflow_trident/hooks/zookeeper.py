@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.ledger.embedded.login import read_login
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 
@@ -65,7 +66,9 @@ class ZooKeeperHook(BaseHook):
 
         return ZooKeeperZNodes(self.zookeeper_settings())
 
-    def get_ledger(self, topology_name: str, *, incarnation: str = "", staging_dir: str | None = None) -> ZNodeLedger:
+    def get_ledger(
+        self, topology_name: str, *, incarnation: str = "", staging_dir: AnyPath | None = None
+    ) -> ZNodeLedger:
         """The ledger of a topology below ``[trident] root``; the caller closes it.
 
         :param incarnation: the expected incarnation of the topology, if known: any other is refused.

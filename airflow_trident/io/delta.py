@@ -16,7 +16,7 @@ from airflow_trident.io.azure import AZURE, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_A
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.gcs import GCS
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_stores import RIGHTS
 from airflow_trident.io.s3 import S3
@@ -49,6 +49,22 @@ class DeltaPlace:
             )
         if "://" not in self.uri:  # a folder, not a URI that pathlib has shortened to one slash
             require_local_path("a Delta table", self.uri)
+
+    @classmethod
+    def of(cls, path: AnyPath, conn_id: str | None, options: Mapping[str, str] | None) -> DeltaPlace:
+        """The place that a user named. Airflow's ObjectStoragePath has its connection before the bucket.
+
+        :raises ConfigurationError: it is none, or names another connection than `conn_id`.
+        """
+        uri, of_path = text_of_path(path), getattr(path, "conn_id", None)
+        if of_path and not isinstance(path, str):
+            if conn_id not in (None, of_path):
+                raise ConfigurationError(
+                    f"a Delta table with conn_id={conn_id!r}, and its path names the connection {of_path!r}",
+                    "Leave out one of the two.",
+                )
+            uri, conn_id = uri.replace(f"://{of_path}@", "://", 1), of_path
+        return cls(uri=uri, conn_id=conn_id, options=options or {})
 
     def _names_an_account(self) -> bool:
         """``abfss://container@account.dfs.core.windows.net/...``"""

@@ -4,15 +4,46 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Protocol
 
 from airflow_trident.errors import ConfigurationError
 
 # One slash is enough: pathlib makes s3:/bucket of s3://bucket. A single letter is no scheme.
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/")
 _TEMPLATE = "{{"
+_OF_THIS_MACHINE = ("", "file", "local")
 
 
-def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
+class StoragePath(Protocol):
+    """A path of fsspec, such as Airflow's ObjectStoragePath: its text is a URI."""
+
+    @property
+    def protocol(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+
+AnyPath = str | os.PathLike[str] | StoragePath
+"""What users give as an address: a text, a path of pathlib, or Airflow's ObjectStoragePath."""
+
+
+def text_of_path(path: AnyPath) -> str:
+    """A path as its text; what is no path stays what it is, for the error.
+
+    Airflow is not imported for it: an ObjectStoragePath is known by its attributes.
+    """
+    if isinstance(path, str):
+        return path
+    if isinstance(path, os.PathLike):
+        return str(path)
+    protocol, name = getattr(path, "protocol", None), getattr(path, "path", None)
+    if not isinstance(protocol, str) or not isinstance(name, str):
+        return path  # type: ignore[return-value]  # refused by who asked
+    return name if protocol in _OF_THIS_MACHINE else str(path)
+
+
+def require_local_path(what: str, path: AnyPath) -> str:
     """The path as a text, unchanged.
 
     POSIX reads ``s3://bucket/out`` as a folder ``s3:`` in the working directory. Data would be written where nobody
@@ -21,7 +52,7 @@ def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
     :param what: whose path it is, for the error.
     :raises ConfigurationError: it has no text, or begins with a scheme.
     """
-    text = str(path) if isinstance(path, os.PathLike) else path
+    text = text_of_path(path)
     if not isinstance(text, str) or not text:
         raise ConfigurationError(f"{what} without a path: it got {path!r}", "Name a file or a folder.")
     found = _SCHEME.match(text)
@@ -41,6 +72,7 @@ def require_local_path(what: str, path: str | os.PathLike[str]) -> str:
     )
 
 
-def is_template(path: str | os.PathLike[str]) -> bool:
-    """Is it a text that Airflow has yet to render?"""
-    return isinstance(path, str) and _TEMPLATE in path
+def is_template(path: AnyPath) -> bool:
+    """Is its text one that Airflow has yet to render?"""
+    text = text_of_path(path)
+    return isinstance(text, str) and _TEMPLATE in text

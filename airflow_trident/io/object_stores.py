@@ -1,9 +1,9 @@
 """Where objects are, how to reach them, and the meaning of a store's errors.
 
-A place is written as in Airflow's ObjectStoragePath: ``s3://bucket/prefix``, or ``s3://connection@bucket/prefix`` with
-the id of a connection of type ``aws``; ``abfs://`` and ``wasb`` for Azure, ``gs://`` and ``google_cloud_platform`` for
-Google. Without a connection each machine uses its own environment: variables, a web identity, or the metadata of its
-instance.
+A place is written as in Airflow's ObjectStoragePath, or is one: ``s3://bucket/prefix``, or
+``s3://connection@bucket/prefix`` with the id of a connection of type ``aws``; ``abfs://`` and ``wasb`` for Azure,
+``gs://`` and ``google_cloud_platform`` for Google. Without a connection each machine uses its own environment:
+variables, a web identity, or the metadata of its instance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.gcs import GCS
-from airflow_trident.io.local_paths import is_template, require_local_path
+from airflow_trident.io.local_paths import AnyPath, is_template, require_local_path, text_of_path
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.s3 import S3
 
@@ -37,31 +37,32 @@ _MOST = 1_000_000
 RIGHTS = "list, read, write and delete"
 
 
-def is_object_uri(path: str | os.PathLike[str]) -> bool:
+def is_object_uri(path: AnyPath) -> bool:
     """Is it a URI, not a path of a file system?"""
-    return _URI.match(str(path)) is not None
+    return _URI.match(str(text_of_path(path))) is not None
 
 
-def require_place(what: str, path: str | os.PathLike[str]) -> str:
-    """A path of a file system or the URI of an object store, as a text.
+def require_place(what: str, path: AnyPath) -> str:
+    """A path of a file system or the URI of an object store, as a text. An ObjectStoragePath is its text.
 
     :param what: whose path it is, for the error.
     :raises ConfigurationError: it is neither.
     """
-    text = str(path) if isinstance(path, os.PathLike) else path
+    text = text_of_path(path)
     if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
         ObjectPlace.parse(what, text)
         return text.strip()
     return require_local_path(what, path)
 
 
-def require_place_unless_template(what: str, path: str | os.PathLike[str] | None) -> None:
+def require_place_unless_template(what: str, path: AnyPath | None) -> str | None:
     """As :func:`require_place`, while a DAG is built: accepts None, and a text that Airflow has yet to render.
 
     :raises ConfigurationError: see there.
     """
-    if path is not None and not is_template(path):
-        require_place(what, path)
+    if path is None or is_template(path):
+        return None if path is None else text_of_path(path)
+    return require_place(what, path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place_unless_template
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.operators.base import TridentOperator, owner
@@ -37,7 +38,8 @@ class EngineOperator(TridentOperator):
     :param engine: ``spark``, or ``local`` for plain Python without Java: small batches and tests.
     :param spark_conf: settings of the session; they override those of the connection (templated).
     :param staging_dir: folder of staged batches, or ``s3://[connection@]bucket/prefix`` or
-        ``abfs://[connection@]container/prefix``, the same for every task; None: ``[trident] staging_dir`` (templated).
+        ``abfs://[connection@]container/prefix``, as a text or as Airflow's ObjectStoragePath, the same for every task;
+        None: ``[trident] staging_dir`` (templated).
     :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
         attempt fails. None: no limit.
     :param openlineage_inject_parent_job_info: tell Spark's OpenLineage listener that this task is its parent; None:
@@ -59,7 +61,7 @@ class EngineOperator(TridentOperator):
         spark_conn_id: str | None = None,
         engine: EngineKind | str = EngineKind.SPARK,
         spark_conf: Mapping[str, str] | None = None,
-        staging_dir: str | None = None,
+        staging_dir: AnyPath | None = None,
         attempt_timeout: timedelta | float | None = None,
         openlineage_inject_parent_job_info: bool | None = None,
         openlineage_inject_transport_info: bool | None = None,
@@ -78,8 +80,7 @@ class EngineOperator(TridentOperator):
         self.spark_conf = dict(spark_conf or {})
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
-        require_place_unless_template(f"staging_dir of {self.task_id}", staging_dir)
-        self.staging_dir = staging_dir
+        self.staging_dir = require_place_unless_template(f"staging_dir of {self.task_id}", staging_dir)
         self.spark_ui_url = ""
         self._running: Engine | None = None
 

@@ -12,6 +12,7 @@ import socket
 from dataclasses import dataclass
 
 from airflow_trident.engine.base import Engine, quiet
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, Begun
@@ -47,13 +48,13 @@ class LocalRunner:
     ledger: Ledger
     topology: Topology
     engine: Engine
-    staging_root: str
+    staging_root: AnyPath
     retention: int = DEFAULT_RETENTION
     progress: Progress = quiet
 
     def __post_init__(self) -> None:
         """:raises ConfigurationError: `staging_root` is no path of a file system and no URI of an object store."""
-        require_place("the staging folder", self.staging_root)
+        object.__setattr__(self, "staging_root", require_place("the staging folder", self.staging_root))
 
     def run(self, *, max_transactions: int | None = None) -> list[int]:
         """Commits everything that is there, with at most `max_transactions` new transactions. Returns their txids.
@@ -99,13 +100,12 @@ class LocalRunner:
         tx = begun or self.ledger.view(txid).tx
         attempts = Attempts(owner=me, last_try=True)
         if tx is not None and tx.status is Status.PROCESSING:
-            process(
-                self.ledger, self.topology, txid, self.engine, self.staging_root, attempts, self.progress, started=begun
-            )
+            root = str(self.staging_root)
+            process(self.ledger, self.topology, txid, self.engine, root, attempts, self.progress, started=begun)
         committer = Committer(
             ledger=self.ledger,
             topology=self.topology,
-            staging_root=self.staging_root,
+            staging_root=str(self.staging_root),
             attempts=attempts,
             engine=lambda: self.engine,
             retention=self.retention,

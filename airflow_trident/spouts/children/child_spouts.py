@@ -11,6 +11,7 @@ from airflow_trident.children.node_spout import NodeProgram
 from airflow_trident.children.polling import ChildSpout
 from airflow_trident.children.shell_spout import ShellProgram
 from airflow_trident.children.talk import ChildLimits
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.spouts.children.child_source import ChildSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.types import FieldSpec
@@ -19,7 +20,7 @@ from airflow_trident.types import FieldSpec
 class _ChildSpooledSpout(SpooledSpout):
     """A spout that spools the tuples of a child."""
 
-    def __init__(self, child: ChildSpout, source: ChildSource, folder: str, *, max_rows: int, keep: int) -> None:
+    def __init__(self, child: ChildSpout, source: ChildSource, folder: AnyPath, *, max_rows: int, keep: int) -> None:
         super().__init__(source, folder, max_rows=max_rows, keep=keep)
         self._child = child
 
@@ -53,7 +54,7 @@ class ShellSpout(_ChildSpooledSpout):
         self,
         command: str | Sequence[str],
         fields: FieldSpec,
-        folder: str,
+        folder: AnyPath,
         *,
         max_rows: int = 10_000,
         max_s: float = 30.0,
@@ -101,7 +102,7 @@ class NodeSpout(_ChildSpooledSpout):
         self,
         cmd: str,
         fields: FieldSpec,
-        folder: str,
+        folder: AnyPath,
         *,
         working_dir: str = ".",
         args: Sequence[str] = (),

@@ -12,6 +12,7 @@ from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
 from airflow_trident.spouts.table_log import (
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 class DeltaSpout(Spout):
     """Reads the rows that were appended to a Delta table, each in exactly one transaction.
 
-    :param path: of the table: a folder, or a URI such as ``s3://bucket/table``.
+    :param path: of the table: a folder, or a URI such as ``s3://bucket/table``. Airflow's ObjectStoragePath brings its
+        connection.
     :param fields: the columns with their types; a column that a file lacks is null.
     :param start: where the first transaction begins: ``snapshot``, ``latest``, or the number of a version.
     :param changes: ``error`` or ``skip``, for versions that change or delete rows.
@@ -51,7 +53,7 @@ class DeltaSpout(Spout):
 
     def __init__(
         self,
-        path: str,
+        path: AnyPath,
         *,
         fields: FieldSpec,
         start: Start | str | int = Start.SNAPSHOT,
@@ -65,7 +67,7 @@ class DeltaSpout(Spout):
         self._reading = TableReading.of(
             "DeltaSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
-        self._place = DeltaPlace(uri=path, conn_id=conn_id, options=storage_options or {})
+        self._place = DeltaPlace.of(path, conn_id, storage_options)
         self.schema = parse_declared(fields, [])
 
     def coordinator(self) -> VersionsCoordinator:

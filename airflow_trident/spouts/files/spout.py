@@ -16,7 +16,7 @@ from typing import Any
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.checks import require_simple_types
@@ -63,7 +63,8 @@ class FileSpout(Spout):
     :param path: a file, a folder (its files; with `recursive` also those of its folders), or a pattern with ``*``,
         ``?``, ``[...]``, ``**``. It may begin with ``~``. A relative path is below the working directory of the process
         that uses it. Names that begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_``
-        are left out. Or ``s3://[connection@]bucket/`` or ``abfs://[connection@]container/`` with a folder or a pattern.
+        are left out. Or ``s3://[connection@]bucket/`` or ``abfs://[connection@]container/`` with a folder or a pattern,
+        as a text or as Airflow's ObjectStoragePath.
     :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
         csv and json files whose names end with ``.gz`` are unpacked.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
@@ -85,7 +86,7 @@ class FileSpout(Spout):
 
     def __init__(
         self,
-        path: str,
+        path: AnyPath,
         *,
         format: str = "text",
         fields: FieldSpec | None = None,
@@ -315,9 +316,10 @@ def _position(metadata: Json) -> Consumed | ReadInOrder:
     return read_in_order_from_json(metadata) if ordered else consumed_from_json(metadata)
 
 
-def _source(path: str, recursive: bool) -> FileSource:
-    if isinstance(path, str) and is_object_uri(path) and not path.strip().lower().startswith("file:"):
-        return ObjectFiles.parse("FileSpout", path, recursive)
+def _source(path: AnyPath, recursive: bool) -> FileSource:
+    text = text_of_path(path)
+    if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
+        return ObjectFiles.parse("FileSpout", text, recursive)
     return LocalFiles(FilePattern(require_local_path("FileSpout", path), recursive))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import SourceUnavailableError, StoreUnavailableError
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.local_paths import AnyPath, require_local_path
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
 from airflow_trident.staging.storage import ObjectStorage
@@ -63,7 +63,7 @@ class SpoolFolder(ABC):
         return nullcontext()
 
 
-def spool_folder(path: str) -> SpoolFolder:
+def spool_folder(path: AnyPath) -> SpoolFolder:
     """
     :raises ConfigurationError: it is neither a path of a file system nor a place in an object store.
     """

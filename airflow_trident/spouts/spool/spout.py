@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.folder import spool_folder
 from airflow_trident.spouts.spool.sources import SpoolSource
@@ -36,13 +37,14 @@ class SpooledSpout(Spout):
 
     :param source: a :class:`SpoolSource`.
     :param folder: for this stream alone, the same for coordinators, workers and executors; durable storage. Or
-        ``s3://[connection@]bucket/folder`` or ``abfs://[connection@]container/folder``.
+        ``s3://[connection@]bucket/folder`` or ``abfs://[connection@]container/folder``, as a text or as Airflow's
+        ObjectStoragePath.
     :param max_rows: how many rows the source is asked for in one batch.
     :param keep: the last committed batch and this number before it are kept, to be read again and to know their ids; a
         batch that is not acknowledged is always kept.
     """
 
-    def __init__(self, source: SpoolSource, folder: str, *, max_rows: int = 10_000, keep: int = 20) -> None:
+    def __init__(self, source: SpoolSource, folder: AnyPath, *, max_rows: int = 10_000, keep: int = 20) -> None:
         if not isinstance(source, SpoolSource):
             raise ConfigurationError(f"SpooledSpout of {source!r}", "Give it a CallableSource or another SpoolSource.")
         if max_rows < 1 or keep < 1:

@@ -25,6 +25,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys, require_short_name
 from airflow_trident.states.core.groups import Group, answers
@@ -52,7 +53,8 @@ log = logging.getLogger(__name__)
 class DeltaState(StateFactory):
     """Delta tables in a folder or object store, one per state: ``<path>/<topology>_<state>``.
 
-    :param path: a folder that all committers share, or a URI such as ``s3://bucket/states``.
+    :param path: a folder that all committers share, or a URI such as ``s3://bucket/states``. Airflow's
+        ObjectStoragePath brings its connection.
     :param table: the table's name below it.
     :param conn_id: an Airflow connection (``aws``, ``wasb``, or one whose extras are storage options of delta-rs).
     :param storage_options: override those of the connection.
@@ -61,7 +63,7 @@ class DeltaState(StateFactory):
         more.
     """
 
-    path: str
+    path: AnyPath
     table: str | None = None
     conn_id: str | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
@@ -79,7 +81,12 @@ class DeltaState(StateFactory):
                 "written and is about to commit",
                 "Keep removed files for an hour or more.",
             )
-        DeltaPlace(uri=self.path)  # refuses an invalid place
+        place = self._place()  # refuses an invalid place
+        object.__setattr__(self, "path", place.uri)
+        object.__setattr__(self, "conn_id", place.conn_id)
+
+    def _place(self) -> DeltaPlace:
+        return DeltaPlace.of(self.path, self.conn_id, self.storage_options)
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -91,22 +98,20 @@ class DeltaState(StateFactory):
         :raises DefinitionChangedError: the table was made for other fields.
         """
         self.validate(spec)
-        place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {}).resolved()
-        return OpenDeltaState(place.below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
+        return OpenDeltaState(self._place().resolved().below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
 
     def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
         return [Upkeep.FOLD, Upkeep.PUBLISH]
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return file_dataset(DeltaPlace(uri=self.path).below(self.table or f"{spec.topology}_{spec.name}").uri)
+        return file_dataset(self._place().below(self.table or f"{spec.topology}_{spec.name}").uri)
 
     def describe(self) -> str:
         return f"DeltaState({self.path}{f', {self.table}' if self.table else ''})"
 
     def __getstate__(self) -> dict[str, Any]:
         """The receiving process may not have the Airflow connection, so send resolved settings."""
-        place = DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
-        found = place.resolved(required=False)
+        found = self._place().resolved(required=False)
         return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
 
 

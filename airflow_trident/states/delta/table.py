@@ -30,6 +30,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
@@ -65,13 +66,13 @@ _FORMAT = Format(
 class DeltaTable(StateFactory):
     """A Delta table, made if missing; rows are appended unchanged.
 
-    :param path: its folder, or a URI such as ``s3://bucket/sales``.
+    :param path: its folder, or a URI such as ``s3://bucket/sales``. Airflow's ObjectStoragePath brings its connection.
     :param conn_id: an Airflow connection (``aws``, ``wasb``, or one whose extras are storage options of delta-rs).
     :param storage_options: override those of the connection.
     :param partition_by: its partition columns.
     """
 
-    path: str
+    path: AnyPath
     conn_id: str | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     partition_by: str | Sequence[str] = field(default=(), hash=False)
@@ -79,10 +80,12 @@ class DeltaTable(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, appends=True, by_reference=True, rewrites=True)
 
     def __post_init__(self) -> None:
-        self.place()  # refuses an invalid place
+        place = self.place()  # refuses an invalid place
+        object.__setattr__(self, "path", place.uri)
+        object.__setattr__(self, "conn_id", place.conn_id)
 
     def place(self) -> DeltaPlace:
-        return DeltaPlace(uri=self.path, conn_id=self.conn_id, options=self.storage_options or {})
+        return DeltaPlace.of(self.path, self.conn_id, self.storage_options)
 
     def validate(self, spec: StateSpec) -> None:
         require_delta_columns(spec)
@@ -113,7 +116,7 @@ class DeltaTable(StateFactory):
             return rows
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return file_dataset(self.path)
+        return file_dataset(str(self.path))
 
     def describe(self) -> str:
         return f"DeltaTable({self.path})"

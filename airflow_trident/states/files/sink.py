@@ -27,6 +27,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.operations.expr.conversions import microseconds_of
@@ -63,11 +64,11 @@ class FileSink(StateFactory):
 
     :param path: the folder; may begin with ``~``; made if missing. All committers must share its file system, on which
         a hard link to an existing name must fail. Or ``s3://[connection@]bucket/folder`` or
-        ``abfs://[connection@]container/folder``.
+        ``abfs://[connection@]container/folder``, as a text or as Airflow's ObjectStoragePath.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 
-    path: str
+    path: AnyPath
     format: str = "parquet"
     place: ObjectPlace | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -75,6 +76,7 @@ class FileSink(StateFactory):
 
     def __post_init__(self) -> None:
         path = require_place("FileSink", self.path)
+        object.__setattr__(self, "path", path)
         if is_object_uri(path):
             object.__setattr__(self, "place", ObjectPlace.parse("FileSink", path))
         if self.format not in _SUFFIXES:
@@ -94,11 +96,11 @@ class FileSink(StateFactory):
 
     def make_state(self, spec: StateSpec) -> OpenFileSink:
         self.validate(spec)
-        local = LocalSinkFolder(os.path.abspath(os.path.expanduser(self.path)))
+        local = LocalSinkFolder(os.path.abspath(os.path.expanduser(str(self.path))))
         return OpenFileSink(local if self.place is None else ObjectSinkFolder(self.place), self.format, spec)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return file_dataset(self.path)
+        return file_dataset(str(self.path))
 
     def describe(self) -> str:
         return f"FileSink({self.path}, {self.format})"

@@ -27,6 +27,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
@@ -67,14 +68,14 @@ _KEPT = 100
 class ParquetTable(StateFactory):
     """A folder of Parquet files with numbered versions, made if missing; rows are appended unchanged.
 
-    :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix``, with a connection of type
-        ``aws``, or ``abfs://[connection@]container/prefix``, with one of type ``wasb``.
+    :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix`` (connection type ``aws``)
+        or ``abfs://[connection@]container/prefix`` (``wasb``), as a text or as Airflow's ObjectStoragePath.
     :param partition_by: its partition columns. The files contain them, too.
     :param keep_versions: this many versions, up to twice as many, stay readable; files that only older ones name are
         removed.
     """
 
-    path: str
+    path: AnyPath
     partition_by: str | Sequence[str] = field(default=(), hash=False)
     keep_versions: int = _KEPT
 
@@ -83,11 +84,11 @@ class ParquetTable(StateFactory):
     def __post_init__(self) -> None:
         if self.keep_versions < 1:
             raise ConfigurationError(f"ParquetTable with keep_versions={self.keep_versions}", "Keep one or more.")
-        require_place("a Parquet table", self.path)
+        object.__setattr__(self, "path", require_place("a Parquet table", self.path))
 
     def place(self) -> Storage:
         resolved: Storage | None = self.__dict__.get("resolved")
-        return resolved or storage_at(self.path, "a Parquet table")
+        return resolved or storage_at(str(self.path), "a Parquet table")
 
     def validate(self, spec: StateSpec) -> None:
         for each in spec.staged:
@@ -106,7 +107,7 @@ class ParquetTable(StateFactory):
         return OpenParquetTable(self.place(), spec, self.keep_versions)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return file_dataset(self.path)
+        return file_dataset(str(self.path))
 
     def describe(self) -> str:
         return f"ParquetTable({self.path})"
