@@ -17,6 +17,9 @@ from tests.fixtures.verb import ByTwo, Latest, Tally, cities
 
 pytestmark = pytest.mark.spark
 
+_PASS = r"\b(?:Python)?MapInArrow\b"
+"""A pass of ours in a plan; Spark 3.5 has the longer name."""
+
 
 def python_word_count(t: Topology) -> None:
     words = lines(t).each("line", Words(), "word").filter("word", NotThe())
@@ -128,7 +131,7 @@ def test_a_stage_is_one_pass_and_a_repartition_one_exchange(
     job = job_of(build)
     (text,) = spark_engine.physical(job).values()
     assert len(re.findall(r"\bExchange\b", text)) == exchanges, text
-    assert len(re.findall(r"\bMapInArrow\b", text)) == passes, text
+    assert len(re.findall(_PASS, text)) == passes, text
     moves = [stage for stage in job.plan.stages if stage.exchange is not None]
     assert len(moves) == exchanges
 
@@ -157,7 +160,7 @@ def test_a_join_is_one_of_sparks_own(
     (text,) = spark_engine.physical(job_of(build)).values()
     assert len(re.findall(r"\bSortMergeJoin\b", text)) == 1, text
     assert len(re.findall(r"\bExchange\b", text)) == 2, text
-    assert len(re.findall(r"\bMapInArrow\b", text)) == 3, text
+    assert len(re.findall(_PASS, text)) == 3, text
     assert ("3), REPARTITION_BY_NUM" in text) == (build is with_a_number), text
 
 
@@ -179,7 +182,7 @@ def test_spark_chooses_in_every_partition_before_it_moves_anything(
 ) -> None:
     """Python only reads and writes."""
     (text,) = spark_engine.physical(job_of(build)).values()
-    assert len(re.findall(r"\bMapInArrow\b", text)) == 2, text
+    assert len(re.findall(_PASS, text)) == 2, text
     if build is best_of_groups:
         assert re.search(r"Aggregate.*\[min\(.*\n(?:.*Sort.*\n)?.*Exchange.*\n.*Aggregate.*\[partial_min\(", text), text
     else:

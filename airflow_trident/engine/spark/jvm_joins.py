@@ -104,8 +104,9 @@ class _Joining:
         if self._count is None:
             return data
         # One value that is never null: so Spark sees that equal keys are in one partition already, and moves nothing
-        # more.
-        whole = self._f.struct(*self._keys(place)).alias(f"{place} keys")
+        # more. Its fields have the same names on each side: Spark 3.5 compares no structs of other names.
+        fields = (key.alias(group) for key, group in zip(self._keys(place), self._join.step.groups, strict=True))
+        whole = self._f.struct(*fields).alias(f"{place} keys")
         return data.select("*", whole).repartition(self._count, self._columns.named(f"{place} keys"))
 
     def _shown(self, key: Any, type_text: str) -> Any:
