@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
+from airflow_trident.states.delta.deletion_vectors import require_whole_files
 from airflow_trident.states.tables.new_files import NewFile, OldFile, nulls_of
 
 if TYPE_CHECKING:
@@ -36,9 +37,13 @@ def described(footer: Any, path: str, size: int, columns: Collection[str], parti
 
 
 def old_files(table: Any) -> list[OldFile]:
-    """The files of the version that a `deltalake.DeltaTable` is at."""
+    """The files of the version that a `deltalake.DeltaTable` is at.
+
+    :raises ConfigurationError: not all of their rows count.
+    """
     import pyarrow as pa
 
+    require_whole_files(table)
     names = table.metadata().partition_columns
     found = pa.table(table.get_add_actions()).to_pylist()
     return [

@@ -102,7 +102,7 @@ class DeltaTable(StateFactory):
     def latest(self) -> pa.Table:
         """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
 
-        :raises ConfigurationError: there is no such table, or it has no changes by key.
+        :raises ConfigurationError: there is no such table, it has no changes by key, or it has deletion vectors.
         """
         errors: Any = require_extra("deltalake.exceptions", EXTRA)
         place = self.place().resolved()
@@ -112,7 +112,7 @@ class DeltaTable(StateFactory):
             except errors.TableNotFoundError:
                 raise no_table(f"Delta table {place.where!r}") from None
             keys, deleted = changes_of(table.metadata().description, self.describe())
-            rows: pa.Table = latest_rows(table.to_pyarrow_table(), keys, deleted)
+            rows: pa.Table = latest_rows(CommittedDelta.of(place, table, ()).rows(), keys, deleted)
             return rows
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:

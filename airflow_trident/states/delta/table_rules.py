@@ -10,6 +10,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.core.checks import require_columns
+from airflow_trident.states.delta.deletion_vectors import why_not_whole
 from airflow_trident.states.tables.partitions import not_partitioned_so
 from airflow_trident.states.tables.upserts import why_not_changes
 from airflow_trident.types import INTERVAL, has_times
@@ -37,7 +38,7 @@ def require_table(table: Any, spec: StateSpec, where: str) -> None:
     why = _why_not(table, spec)
     if why:
         raise ConfigurationError(
-            f"sink {spec.name!r} cannot append to the Delta table {where!r}: {why[0]}",
+            f"sink {spec.name!r} cannot write to the Delta table {where!r}: {why[0]}",
             why[1],
         )
 
@@ -50,7 +51,10 @@ def _why_not(table: Any, spec: StateSpec) -> tuple[str, str] | None:
         return why
     if why := why_not_changes(metadata.description, spec):
         return why
-    if (spec.overwrites or spec.keys) and settings.get("delta.appendOnly", "").lower() == _ON:
+    replaces = spec.overwrites or bool(spec.keys)
+    if replaces and (why := why_not_whole(table)):
+        return why
+    if replaces and settings.get("delta.appendOnly", "").lower() == _ON:
         return "it is append-only, and rows of it would be replaced", another
     for name, value in sorted(settings.items()):
         if name.startswith("delta.constraints."):
