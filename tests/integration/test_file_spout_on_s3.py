@@ -132,8 +132,65 @@ def test_a_bucket_that_keeps_versions_gives_the_recorded_ones(bucket: Bucket) ->
     bucket.remove("in/a")
     assert lines(spout, metadata) == ["0", "1", "2"], "what was deleted is hidden only"
     bucket.remove("in/a", VersionId=bucket.versions("in/a")[-1])
-    with pytest.raises(SourceChangedError, match=r"/in/a', which the transaction recorded, is gone"):
+    with pytest.raises(
+        SourceChangedError, match=r"version of the object .*/in/a' that .* recorded is gone.*accept-source"
+    ):
         lines(spout, metadata)
+    with pytest.raises(SourceChangedError, match=r"nothing to take\. Put an object there and run .*accept-source"):
+        spout.coordinator().accept_source(metadata)
+    bucket.put("in/a", "3\n4\n")
+    assert lines(spout, spout.coordinator().accept_source(metadata)) == ["0", "3", "4"]
+    with pytest.raises(SourceChangedError, match="A version cannot be put back"):
+        lines(spout, metadata)
+    bucket.put("in/a", "1\n2\n")
+    assert lines(spout, metadata) == ["0", "1", "2"], "the same content in the place of the version"
+
+
+def test_versions_that_are_switched_off_after_a_claim(bucket: Bucket) -> None:
+    """This server drops older versions then, which S3 does not: in both cases the recorded content counts."""
+    bucket.keep_versions()
+    bucket.put("in/a", "1\n2\n")
+    spout = FileSpout(f"{bucket.uri}/in")
+    metadata = begin(spout)
+    bucket.keep_versions(status="Suspended")
+    assert lines(spout, metadata) == ["1", "2"]
+    bucket.put("in/a", "1\n2\n")
+    assert lines(spout, metadata) == ["1", "2"]
+    bucket.put("in/a", "3\n")
+    with pytest.raises(SourceChangedError, match="A version cannot be put back"):
+        lines(spout, metadata)
+
+
+def test_versions_that_are_switched_off_before_a_claim(bucket: Bucket) -> None:
+    bucket.keep_versions()
+    bucket.keep_versions(status="Suspended")
+    bucket.put("in/a", "1\n2\n")
+    spout = FileSpout(f"{bucket.uri}/in")
+    metadata = begin(spout)
+    bucket.put("in/a", "3\n")
+    with pytest.raises(SourceChangedError, match=r"Put it back as it was \(its content\) and replay"):
+        lines(spout, metadata)
+    bucket.put("in/a", "1\n2\n")
+    assert lines(spout, metadata) == ["1", "2"]
+
+
+def test_a_version_that_became_a_deletion_is_gone(bucket: Bucket) -> None:
+    """S3 calls every version of a bucket without them "null", and a deletion takes that name over."""
+    bucket.keep_versions()
+    bucket.put("in/a", "1\n")
+    spout = FileSpout(f"{bucket.uri}/in")
+    metadata = begin(spout)
+    bucket.remove("in/a")
+    refused = Answer(405, b"<Error><Code>MethodNotAllowed</Code><Message>not allowed</Message></Error>")
+
+    def rule(request: Request) -> Verdict | Answer:
+        return refused if "versionId" in request.query else Verdict.PASS
+
+    bucket.proxy.rule = rule
+    with pytest.raises(SourceChangedError, match="A version cannot be put back"):
+        lines(spout, metadata)
+    bucket.put("in/a", "1\n")
+    assert lines(spout, metadata) == ["1"]
 
 
 @pytest.mark.parametrize("versions", [True, False])

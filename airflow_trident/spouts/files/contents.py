@@ -152,6 +152,24 @@ def gone(where: str) -> SourceChangedError:
     )
 
 
+def version_gone(where: str) -> SourceChangedError:
+    """The error for a recorded version of an object that is gone, where no object with its content took its place."""
+    return SourceChangedError(
+        f"the version of the object {where!r} that the transaction recorded is gone, and the content is not there",
+        "A version cannot be put back. Put the same content there in the same way, so that it has the same ETag, and "
+        f"replay; or have the transaction take the object as it is now: {TAKE_AS_IT_IS}. Let lifecycle rules keep "
+        "noncurrent versions for as long as a transaction may be replayed.",
+    )
+
+
+def nothing_to_take(where: str) -> SourceChangedError:
+    """The error for an object that a transaction shall take as it is now, where there is none."""
+    return SourceChangedError(
+        f"the object {where!r}, which the transaction recorded, is gone, so there is nothing to take",
+        f"Put an object there and run {TAKE_AS_IT_IS} again. If the bucket keeps its recorded version, replay instead.",
+    )
+
+
 def digest_of(path: str) -> str:
     """:raises OSError: the file cannot be read."""
     with open(path, "rb") as file:

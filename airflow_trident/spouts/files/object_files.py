@@ -16,9 +16,17 @@ from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
+from airflow_trident.io.object_service import said
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.seekable import Seekable
-from airflow_trident.spouts.files.contents import RecordedFile, changed, gone, still_written
+from airflow_trident.spouts.files.contents import (
+    RecordedFile,
+    changed,
+    gone,
+    nothing_to_take,
+    still_written,
+    version_gone,
+)
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place, is_meant, plain_parts, plain_text_of
 
@@ -28,6 +36,9 @@ _THREADS = 8
 _PAGE = 1000
 _NO_NAMES = ("", ".", "..")
 _ITS_CONTENT = "its content is another"
+_A_DELETION = "MethodNotAllowed"
+"""S3's answer where the version that is asked for is that of a deletion, which took an object's over because versions were
+switched off."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +168,7 @@ class ObjectFiles(FileSource):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
             except FileNotFoundError:
-                raise gone(where) from None
+                raise nothing_to_take(where) from None
         return replace(_recorded(_found_file(status)), version=status["version"] or "")
 
     def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
@@ -168,7 +179,7 @@ class ObjectFiles(FileSource):
         yield cast("BinaryIO", ObjectReader(self, where, file))
 
     def range_of(self, where: str, file: RecordedFile, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of a recorded object.
+        """The bytes [begin, end) of a recorded object: of its version, or of an object in its place with its ETag.
 
         :raises SourceChangedError: the object is gone, or has other content.
         """
@@ -181,22 +192,24 @@ class ObjectFiles(FileSource):
         with self._asking(f"read {file.path!r}"):
             try:
                 content = bytes(self._got(file, options).bytes())
-            except client.exceptions.PreconditionError:
-                raise changed(where, _ITS_CONTENT, "its content") from None
-            except FileNotFoundError:
-                raise gone(where) from None
+            except (client.exceptions.PreconditionError, FileNotFoundError) as error:
+                if file.version and "version" not in options and not self.place.service.always_versions:
+                    raise version_gone(where) from None
+                missing = isinstance(error, FileNotFoundError)
+                raise (gone(where) if missing else changed(where, _ITS_CONTENT, "its content")) from None
         if len(content) != end - begin:
             raise changed(where, f"{file.size} bytes then, fewer now", "its content")
         return content
 
     def _got(self, file: RecordedFile, options: dict[str, Any]) -> Any:
-        """If the version is gone, and the bucket may keep no versions, the object that is there now: its ETag tells
+        """If the version is gone, it leaves the options, and the object that is there now is asked for: its ETag tells
         whether it has the same content."""
         client, store = self.place.obstore(), self.place.store()
         try:
             return client.get(store, file.path, options=options)
-        except FileNotFoundError:
-            if not (self.place.service.always_versions and options.pop("version", "") and "if_match" in options):
+        except (client.exceptions.BaseError, FileNotFoundError) as error:
+            gone_as = isinstance(error, FileNotFoundError) or said(str(error))[0] == _A_DELETION
+            if not (gone_as and options.pop("version", "") and "if_match" in options):
                 raise
         return client.get(store, file.path, options=options)
 
