@@ -37,8 +37,8 @@ _PAGE = 1000
 _NO_NAMES = ("", ".", "..")
 _ITS_CONTENT = "its content is another"
 _A_DELETION = "MethodNotAllowed"
-"""S3's answer where the version that is asked for is that of a deletion, which took an object's over because versions were
-switched off."""
+"""S3's answer where the version that is asked for is that of a deletion. Where versions were switched off, a deletion
+takes the place of a version that was recorded."""
 
 
 @dataclass(frozen=True)
