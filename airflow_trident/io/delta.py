@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE, GCS)}
 EXTRA = "airflow-trident[delta]"
 _MARKS = re.compile(r"\x1b\[\d+m|↳")
+_NOT_READ = re.compile(
+    r"Kernel error: (?:Unsupported|Invalid protocol action|Schema error|Max catalog version)", re.ASCII
+)
+"""How deltalake begins to say that it cannot read a table that is there."""
 _SECRETS = 5
 """Longest option value, in characters, that is no secret."""
 
@@ -145,6 +149,11 @@ class DeltaPlace:
             if "ermission denied" in str(error) or "Forbidden" in text:
                 raise ConfigurationError(
                     f"the Delta table {self.where!r} may not be used by this user ({text})", "Give it the right."
+                ) from None
+            if _NOT_READ.match(text):
+                raise ConfigurationError(
+                    f"the Delta table {self.where!r} has something that deltalake does not read ({text})",
+                    "Mend that in the program that wrote it, or use another table.",
                 ) from None
             raise unavailable(
                 f"the Delta table {self.where!r} cannot be read or written ({text})",

@@ -9,10 +9,14 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import CommitFailedError
 
-from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import ConfigurationError, CorruptRecordError
+from airflow_trident.contracts.state import Applied, StateSpec
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError
+from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table import META
+from airflow_trident.states.tables.version_race import Overtaken
+from tests.fixtures.deletion_vectors import commit
 from tests.fixtures.state import ticket
 from tests.fixtures.table import TABLES, staged
 
@@ -84,6 +88,132 @@ def test_a_table_that_files_cannot_be_added_to_is_refused(spec: StateSpec, case:
         opened(spec)
     assert text in str(caught.value)
     assert caught.value.cure
+
+
+Protocol = dict[str, Any]
+
+
+def of_features(*writer: str, reader: tuple[str, ...] = ()) -> Protocol:
+    names = {"writerFeatures": [*writer, *reader]} | ({"readerFeatures": [*reader]} if reader else {})
+    return {"minReaderVersion": 3 if reader else 1, "minWriterVersion": 7, **names}
+
+
+def by_another(spec: StateSpec, protocol: Protocol, configuration: dict[str, str], of_n: dict[str, Any]) -> None:
+    """A table as a writer with more features than deltalake makes it. `of_n`: what its column n is to have."""
+    made(spec, [WORD, N])
+    (path,) = (Path(foreign(spec).table_uri.removeprefix("file://")) / "_delta_log").glob("*.json")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if "protocol" in line:
+            line["protocol"] = protocol
+        if "metaData" in line:
+            line["metaData"]["configuration"] |= configuration
+            schema = json.loads(line["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"], 1):
+                if "delta.columnMapping.maxColumnId" in configuration:
+                    names = {"id": number, "physicalName": f"col-{number}"}
+                    field["metadata"] |= {f"delta.columnMapping.{name}": value for name, value in names.items()}
+                field["metadata"] |= of_n if field["name"] == "n" else {}
+            line["metaData"]["schemaString"] = json.dumps(schema)
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+
+MAPPED = {"delta.columnMapping.mode": "name"}
+BY_OTHERS: dict[str, tuple[Protocol, dict[str, str], dict[str, Any], str]] = {
+    "generated columns": (
+        of_features("generatedColumns"),
+        {},
+        {"delta.generationExpression": "length(word)"},
+        "its column n has delta.generationExpression",
+    ),
+    "identity columns": (
+        of_features("identityColumns"),
+        {},
+        {"delta.identity.start": 1, "delta.identity.step": 1, "delta.identity.allowExplicitInsert": False},
+        "its column n has delta.identity",
+    ),
+    "identity columns, of old": ({"minReaderVersion": 1, "minWriterVersion": 6}, {}, {}, "its writer version is 6"),
+    "row tracking": (
+        of_features("rowTracking", "domainMetadata"),
+        {"delta.enableRowTracking": "true"},
+        {},
+        "it tracks rows",
+    ),
+    "a column mapping": (
+        {"minReaderVersion": 2, "minWriterVersion": 5},
+        {**MAPPED, "delta.columnMapping.maxColumnId": "2"},
+        {},
+        "it maps names of columns",
+    ),
+    "a column mapping without names": (
+        {"minReaderVersion": 2, "minWriterVersion": 5},
+        MAPPED,
+        {},
+        "lacks the delta.columnMapping.physicalName",
+    ),
+    "clustering": (of_features("clustering", "domainMetadata"), {}, {}, "not written here: clustering, domainMetadata"),
+    "wider types": (of_features(reader=("typeWidening",)), {}, {}, "not written here: typeWidening"),
+    "times in commits": (
+        of_features("inCommitTimestamp"),
+        {"delta.enableInCommitTimestamps": "true"},
+        {},
+        "not written here: inCommitTimestamp",
+    ),
+    "collations": (of_features("collations-preview"), {}, {}, "not written here: collations-preview"),
+    "Iceberg beside it": (of_features("icebergCompatV2"), {}, {}, "not written here: icebergCompatV2"),
+    "a reader of the future": ({"minReaderVersion": 9, "minWriterVersion": 9}, {}, {}, "minimum reader version 9"),
+}
+
+
+@pytest.mark.parametrize("case", BY_OTHERS)
+def test_a_table_with_a_feature_that_is_not_written_here_is_refused(spec: StateSpec, case: str) -> None:
+    protocol, configuration, of_n, text = BY_OTHERS[case]
+    by_another(spec, protocol, configuration, of_n)
+    with pytest.raises(ConfigurationError) as caught:
+        opened(spec)
+    assert text in str(caught.value)
+    assert caught.value.cure
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        of_features("appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"),
+        of_features(reader=("v2Checkpoint", "timestampNtz", "variantType")),
+    ],
+)
+def test_a_table_with_features_that_change_no_file_is_written(
+    spec: StateSpec, tmp_path: Path, protocol: Protocol
+) -> None:
+    by_another(spec, protocol, {"delta.enableChangeDataFeed": "true", "delta.appendOnly": "true"}, {})
+    with opened(spec) as state:
+        assert state.apply_files(ticket(1), staged(tmp_path, ("a", 1))) is Applied.APPLIED
+    assert foreign(spec).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("Unsupported table features required: [ClusteredTable]", ConfigurationError),
+        ("Transaction failed: the lock table does not answer", OutcomeUnknownError),
+        ("Failed to commit transaction: 0", Overtaken),
+    ],
+)
+def test_what_deltalake_says_of_a_commit_is_told_apart(spec: StateSpec, said: str, error: type[Exception]) -> None:
+    undone: list[int] = []
+    place = spec.factory.place()  # type: ignore[attr-defined]
+    with pytest.raises(error), next_version(place, lambda: undone.append(1)):
+        raise CommitFailedError(said)
+    assert bool(undone) is (error is not OutcomeUnknownError), "a file of a commit that may be there stays"
+
+
+def test_a_feature_that_comes_later_is_refused_before_the_commit(spec: StateSpec, tmp_path: Path) -> None:
+    with opened(spec) as state:
+        state.apply_files(ticket(1), staged(tmp_path, ("a", 1)))
+        commit(tmp_path / "sales", {"protocol": of_features("clustering", "domainMetadata")})
+        with pytest.raises(ConfigurationError, match="not written here: clustering"):
+            state.apply_files(ticket(2), staged(tmp_path, ("b", 2)))
+    assert foreign(spec).count() == 1
 
 
 def test_a_constraint_that_comes_later_is_refused_when_it_is_there(spec: StateSpec, tmp_path: Path) -> None:

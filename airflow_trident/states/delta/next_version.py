@@ -6,10 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_trident.errors import OutcomeUnknownError
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.tables.version_race import Overtaken
+
+_REFUSED = (
+    "Unsupported ",
+    "Table features must be specified",
+    "Writer features must be specified",
+    "Reader features must be specified",
+    "The transaction includes Remove action",
+)
+"""How deltalake begins to say that the table takes no such commit, whoever else writes."""
+_NO_ANSWER = "Transaction failed"
+"""Said of a lock table that did not answer."""
 
 
 @contextmanager
@@ -19,15 +30,22 @@ def next_version(place: DeltaPlace, undo: Callable[[], None] = lambda: None) -> 
     :param undo: takes back what was written for the commit.
     :raises Overtaken: the commit is not the next version of the table.
     :raises OutcomeUnknownError: it is unknown whether it is.
+    :raises ConfigurationError: the table takes no such commit.
     """
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
     try:
         yield
-    except errors.CommitFailedError as error:
-        undo()
-        raise Overtaken from error
     except (OSError, errors.DeltaError) as error:
-        raise OutcomeUnknownError(
-            f"the commit to the Delta table {place.where!r} ended without an answer ({place.conceal(str(error))})",
-            "Run the task again: the table knows what is applied.",
-        ) from None
+        text = str(error)
+        if not isinstance(error, errors.CommitFailedError) or text.startswith(_NO_ANSWER):
+            raise OutcomeUnknownError(
+                f"the commit to the Delta table {place.where!r} ended without an answer ({place.conceal(text)})",
+                "Run the task again: the table knows what is applied.",
+            ) from None
+        undo()
+        if text.startswith(_REFUSED):
+            raise ConfigurationError(
+                f"the Delta table {place.where!r} has something that deltalake does not write ({place.conceal(text)})",
+                "Drop that feature of the table, or write to another table.",
+            ) from None
+        raise Overtaken from error

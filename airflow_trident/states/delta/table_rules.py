@@ -17,6 +17,24 @@ from airflow_trident.types import INTERVAL, has_times
 
 _OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity")
 _ON = "true"
+_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "invariants",
+        "checkConstraints",
+        "changeDataFeed",
+        "generatedColumns",
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
+"""Writer features of a table that files added by reference cannot break, or for which there is a check here."""
+_IDENTITY_VERSION = 6
+"""The writer version that has identity columns without naming them as a feature; deltalake does not write it."""
 
 
 def require_delta_columns(spec: StateSpec, taken: tuple[str, ...] = ()) -> None:
@@ -65,7 +83,16 @@ def _why_not(table: Any, spec: StateSpec) -> tuple[str, str] | None:
             return "it tracks rows", another
         if name == "delta.setTransactionRetentionDuration":
             return f"{name} is set, so that it forgets what was applied", "Unset it."
-    return _why_not_columns(table.schema(), spec)
+    return _why_not_columns(table.schema(), spec) or _why_not_features(table.protocol())
+
+
+def _why_not_features(protocol: Any) -> tuple[str, str] | None:
+    cure = "Drop what it does not need (ALTER TABLE ... DROP FEATURE in Spark), or write to another table."
+    if others := sorted(set(protocol.writer_features or ()) - _FEATURES):
+        return f"it has features that are not written here: {', '.join(others)}", cure
+    if protocol.min_writer_version == _IDENTITY_VERSION:
+        return f"its writer version is {_IDENTITY_VERSION}, that of identity columns", cure
+    return None
 
 
 def _why_not_columns(schema: Any, spec: StateSpec) -> tuple[str, str] | None:
