@@ -126,7 +126,8 @@ class IcebergPlace:
         """
         known: Any = require_extra("pyiceberg.exceptions", EXTRA)
         try:
-            yield
+            with read_whole(f"the Iceberg table {self.name!r} of catalog {self.catalog!r}"):
+                yield
         except (TridentError, known.CommitFailedException, FileNotFoundError):
             raise
         except faults() as error:
@@ -153,6 +154,23 @@ class IcebergPlace:
             if len(value) > _SHORT and name not in ("uri", "warehouse", "type"):
                 text = text.replace(value, "***")
         return text
+
+
+@contextmanager
+def read_whole(what: str) -> Iterator[None]:
+    """Wraps what asks pyiceberg for the files of a table.
+
+    :raises ConfigurationError: there are equality delete files, whose rows pyiceberg cannot leave out.
+    """
+    try:
+        yield
+    except (ValueError, NotImplementedError) as error:
+        if "equality deletes" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"{what} has equality delete files, which pyiceberg does not read",
+            "Rewrite its data files (rewrite_data_files of Spark), and run the task again.",
+        ) from None
 
 
 def _of_google(found: Connection) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.extras import require_extra
-from airflow_trident.io.iceberg import EXTRA, IcebergPlace
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace, read_whole
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
 
 _VERSION = 2
@@ -139,7 +139,7 @@ class IcebergLog(TableLog):
 
     def _whole(self, snapshot: Any) -> TableVersion:
         """All files that the table had at a snapshot."""
-        with self._place.errors(SourceUnavailableError), _kept(self.what):
+        with self._place.errors(SourceUnavailableError), _kept(self.what), read_whole(self.what):
             tasks = list(self.table.scan(snapshot_id=snapshot.snapshot_id).plan_files())
         if any(task.delete_files for task in tasks):
             raise ConfigurationError(
