@@ -33,7 +33,7 @@ help:
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
-	@echo "make test-yarn transactions and drains on a real YARN and HDFS (fetches 70 MB by Maven)"
+	@echo "make test-yarn transactions, drains and staging on a real YARN and HDFS (fetches 70 MB by Maven)"
 	@echo "make submit-kills KILLS=10   tasks killed while they submit: how many drivers work, SparkSubmitOperator's and ours"
 	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
@@ -81,7 +81,7 @@ contracts: java venv
 	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
 
 test-yarn: java venv
-	@$(RUN) python -m pytest -m rare tests/yarn $(ARGS)
+	@$(RUN) python -m pytest -m rare tests/yarn tests/contracts/test_hdfs_storage.py tests/contracts/test_storage.py $(ARGS)
 
 submit-kills: java venv
 	@$(RUN) python -m benchmarks.submit_kills $(KILLS)

@@ -15,6 +15,7 @@ from tests.fixtures.child import qtopology_folder  # noqa: F401 - a fixture for 
 from tests.fixtures.child_spout import others, queue  # noqa: F401 - fixtures for all
 from tests.fixtures.gcs import gcs, gcs_lake, gcs_object_server, gcs_server  # noqa: F401 - fixtures for all
 from tests.fixtures.grouped_words import grouped_words  # noqa: F401 - a fixture for all
+from tests.fixtures.hdfs import folder, hdfs  # noqa: F401 - fixtures for all
 from tests.fixtures.kafka import kafka, topic  # noqa: F401 - fixtures for all
 from tests.fixtures.object_store import bucket, lake, object_server, s3_server  # noqa: F401 - fixtures for all
 from tests.fixtures.postgres import postgres  # noqa: F401 - a fixture for all

@@ -23,7 +23,8 @@ from airflow_trident.cli.outcomes import outcome_text
 from airflow_trident.errors import LedgerBehindStateError, TridentError
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.files import make_folder
-from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook

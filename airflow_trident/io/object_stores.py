@@ -22,6 +22,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.gcs import GCS
+from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath, is_template, require_local_path, text_of_path
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.s3 import S3
@@ -43,12 +44,15 @@ def is_object_uri(path: AnyPath) -> bool:
 
 
 def require_place(what: str, path: AnyPath) -> str:
-    """A path of a file system or the URI of an object store, as a text. An ObjectStoragePath is its text.
+    """A path of a file system or the URI of an object store or of an HDFS, as a text. An ObjectStoragePath is its text.
 
     :param what: whose path it is, for the error.
-    :raises ConfigurationError: it is neither.
+    :raises ConfigurationError: it is none of these.
     """
     text = text_of_path(path)
+    if isinstance(text, str) and is_hdfs_uri(text):
+        HdfsPlace.parse(what, text)
+        return text.strip()
     if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
         ObjectPlace.parse(what, text)
         return text.strip()

@@ -12,7 +12,7 @@ from airflow_trident.io.iceberg import IcebergPlace
 from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from airflow_trident.spouts.parquet.spout import ParquetTableSpout
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import FieldSpec
 
 

@@ -24,7 +24,8 @@ from airflow_trident.staging.files import make_folder, stays_inside
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
 from airflow_trident.staging.packed import pack, unpack
 from airflow_trident.staging.parts import require_names, write_part
-from airflow_trident.staging.storage import Storage, absolute_root, storage_at
+from airflow_trident.staging.storage import absolute_root, storage_at
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.staging.files import stays_inside
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import Schema, parse_declared
 
 VERSIONS, LISTS, DATA = "_versions", "_lists", "_data"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.staging.manifest import Slot, StagedFile
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,8 +1,4 @@
-"""Files and objects that several processes share: five verbs, on file systems and on object stores.
-
-Correctness never needs a rename, or a link between two names. The files that count have a name that was taken once, by
-`put_if_absent`, and that the ledger knows. All other files have names that nobody else uses.
-"""
+"""The storage of an address: a folder, a place in an object store, or one in an HDFS."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import io
 import os
 import shutil
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -20,109 +15,28 @@ from functools import lru_cache
 from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_service import is_behind_the_end, said
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
 from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
+from airflow_trident.staging.hdfs_storage import HdfsStorage
+from airflow_trident.staging.verbs import PROBE, STAGING, Storage
 
-PROBE = ".airflow-trident-takes-names-once"
-"""An object that is put twice to test a place: the second try must be refused."""
 _PAGE = 1000
 """Objects in one answer."""
 _AT_ONCE = 10
 """Requests."""
 
-_STAGING = "the staging folder"
 
-
-class Storage(ABC):
-    """Names are relative, with ``/`` between their parts; a folder is the beginning of a name, up to a ``/``.
-
-    All verbs raise StoreUnavailableError if the storage does not answer or is full, and ConfigurationError if this user
-    lacks the permission or the storage is not what it should be.
-    """
-
-    is_local: bool
-    """Is it a file system, so that others can use its paths?"""
-
-    @property
-    @abstractmethod
-    def where(self) -> str:
-        """The place, for people."""
-
-    @abstractmethod
-    def put_if_absent(self, name: str, content: bytes) -> bool:
-        """Takes the name, in one atomic step, durably; the names of all files that were put into its folder become
-        durable, too.
-
-        :returns: does the name hold this content now? It may have done so before, if an earlier answer was lost.
-        """
-
-    @abstractmethod
-    def put(self, name: str, write: WriteTo) -> int:
-        """Puts what `write(file)` writes under a name that nobody else uses. The content is durable at once; the name
-        when :meth:`put_if_absent` takes a name in the same folder.
-
-        :returns: its size in bytes.
-        """
-
-    @abstractmethod
-    def get(self, name: str, start: int = 0, size: int | None = None) -> bytes:
-        """The content from byte `start` on: `size` bytes, or up to the end; fewer if it ends before.
-
-        :raises FileNotFoundError: the name does not exist.
-        """
-
-    @abstractmethod
-    def list(self, folder: str) -> Iterator[tuple[str, int]]:
-        """Names below the folder, at any depth, with sizes; none if the folder does not exist. An object store gives
-        them in name order."""
-
-    @abstractmethod
-    def delete(self, folder: str, first: str = "", end: str = "") -> int:
-        """Deletes, best effort because leftovers are only garbage, all names below the folder whose next part is
-        `first` or sorts after it, and before `end`, if `end` is given.
-
-        :returns: how many such parts there were.
-        """
-
-    @abstractmethod
-    def remove(self, names: Sequence[str]) -> None:
-        """Deletes these names, best effort. They must not belong to others."""
-
-    def at(self, name: str) -> str:
-        """A name for people; on file systems its absolute path."""
-        return f"{self.where}/{name}"
-
-    def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
-        """The sizes of those names that exist; all names are below the folder."""
-        there, wanted = dict(self.list(folder)), set(names)
-        return {name: size for name, size in there.items() if name in wanted}
-
-    def open(self, name: str) -> BinaryIO:
-        """Opens for reading; the file is seekable.
-
-        :raises FileNotFoundError: the name does not exist.
-        """
-        return io.BytesIO(self.get(name))
-
-    def require_usable(self) -> None:
-        """Does it exist, may this user write to it, and does it take names only once? Checked when an attempt begins.
-
-        :raises ConfigurationError: no; the error says what to change.
-        """
-
-    def resolved(self) -> Storage:
-        """The storage in a form for executors, which have no connections."""
-        return self
-
-
-def storage_at(root: str, what: str = _STAGING) -> Storage:
-    """The storage of a folder, or of a place in an object store; opens nothing.
+def storage_at(root: str, what: str = STAGING) -> Storage:
+    """The storage of a folder, or of a place in an object store or in an HDFS; opens nothing.
 
     :param what: what is stored there, as errors name it.
-    :raises ConfigurationError: `root` is neither.
+    :raises ConfigurationError: `root` is none of these.
     """
+    if is_hdfs_uri(root):
+        return HdfsStorage(HdfsPlace.parse(what, root))
     if is_object_uri(root) and not root.strip().lower().startswith("file:"):
         return ObjectStorage(ObjectPlace.parse(what, root))
     return PosixStorage(root, what)
@@ -155,7 +69,7 @@ class PosixStorage(Storage):
     """
 
     root: str
-    what: str = _STAGING
+    what: str = STAGING
     is_local = True
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.staging.manifest import Slot, StagedFile, TableRewrite
 from airflow_trident.staging.parts import write_pieces
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,8 @@ from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import PROBE, Storage, storage_at
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.verbs import PROBE, Storage
 from airflow_trident.states.files.sink_folder import ObjectSinkFolder
 from tests.faults.http_proxy import Answer, Rule, Verdict
 from tests.fixtures.azurite import (

@@ -29,7 +29,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.spouts.files.spout import FileSpout
-from airflow_trident.staging.storage import PROBE
+from airflow_trident.staging.verbs import PROBE
 from airflow_trident.states.files.sink import KEEP, FileSink, OpenFileSink
 from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.types import parse_declared

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +178,26 @@ def test_what_knows_object_stores_takes_their_uris_but_none_that_lost_a_slash(ma
         make("s3:/bucket/table")
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/out", "hdfs://nn/x", "s3://key:secret@bucket/x", "s3://bucket/../x"])
+@pytest.mark.parametrize("uri", ["ftp://host/out", "s3://key:secret@bucket/x", "s3://bucket/../x"])
 @pytest.mark.parametrize("make", ON_S3.values(), ids=ON_S3)
 def test_what_knows_s3_refuses_other_object_stores(make: Callable[[Any], object], uri: str) -> None:
     with pytest.raises(ConfigurationError, match=r"s3://"):
         make(uri)
+
+
+ON_HDFS = {name: make for name, make in ON_S3.items() if "staging" in name or name in OTHERS}
+
+
+@pytest.mark.parametrize("make", ON_HDFS.values(), ids=ON_HDFS)
+def test_a_staging_folder_may_be_in_an_hdfs(make: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"hdfs://\[connection@\]"):
+        make("hdfs://nn/../x")
+    monkeypatch.setenv("AIRFLOW_CONN_WEBHDFS_DEFAULT", '{"conn_type": "http"}')
+    with suppress(ConfigurationError):  # only one of them asks for the connection here
+        make("hdfs://nn/x")
+
+
+@pytest.mark.parametrize("name", sorted({*ON_S3} - {*ON_HDFS}))
+def test_what_cannot_be_in_an_hdfs_yet_says_so_when_the_dag_is_built(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"s3://"):
+        ON_S3[name]("hdfs://nn/x")

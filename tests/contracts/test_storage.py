@@ -22,17 +22,12 @@ from obstore.store import MemoryStore
 
 from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import (
-    ObjectStorage,
-    PosixStorage,
-    Storage,
-    absolute_root,
-    storage_at,
-    temporary_root,
-)
+from airflow_trident.staging.storage import ObjectStorage, PosixStorage, absolute_root, storage_at, temporary_root
+from airflow_trident.staging.verbs import Storage
 from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
 from tests.fixtures.azurite import Objects as _Objects
 from tests.fixtures.gcs import GcsBucket
+from tests.fixtures.hdfs import Folder
 from tests.fixtures.object_store import VARIABLE, Bucket
 
 Objects: TypeAlias = _Objects | GcsBucket
@@ -51,9 +46,11 @@ def _memory(bucket: str) -> MemoryStore:
     return MemoryStore()
 
 
-@pytest.fixture(
-    params=["posix", "memory", "bucket", "bucket with a prefix", "container", "container with a prefix", "gcs"]
-)
+PLACES = ["posix", "memory", "bucket", "bucket with a prefix", "container", "container with a prefix", "gcs"]
+ON_HDFS = [pytest.param(one, marks=pytest.mark.rare) for one in ("folder", "folder with a prefix")]
+
+
+@pytest.fixture(params=[*PLACES, *ON_HDFS])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     if request.param == "posix":
         yield PosixStorage(str(tmp_path / "root"))
@@ -61,7 +58,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield ObjectStorage(InMemory(bucket=tmp_path.name))
     else:
         fixture, _, prefix = request.param.partition(" ")
-        made: Objects = request.getfixturevalue(fixture)
+        made: Objects | Folder = request.getfixturevalue(fixture)
         monkeypatch.setenv(made.variable, made.connection(read_timeout_s=30))
         yield storage_at(made.uri + ("/some/prefix/" if prefix else ""))
 
@@ -366,7 +363,15 @@ def test_a_connection_that_does_not_fit_is_refused(
         ("gs://UPPER/x", "it is no gs://.connection@.bucket"),
         ("gs://bucket/a//b", "it is no gs://.connection@.bucket"),
         ("gs://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*type google_cloud_platform"),
-        ("hdfs://host/x", "mounted file systems, s3://, abfs:// and gs:// only"),
+        ("ftp://host/x", "mounted file systems, s3://, abfs:// and gs:// only"),
+        ("hdfs://", "it is no hdfs://.connection@..nameservice./path"),
+        ("hdfs://host/a/../b", "it is no hdfs://.connection@..nameservice./path"),
+        ("hdfs://host/a:b", "it is no hdfs://.connection@..nameservice./path"),
+        ("hdfs://host:port/a", "it is no hdfs://.connection@..nameservice./path"),
+        ("hdfs://host/a?op=OPEN", "it is no hdfs://.connection@..nameservice./path"),
+        ("webhdfs:///a", "it is no hdfs://.connection@..nameservice./path or webhdfs://namenode"),
+        ("hdfs://user:secret@host/a", "password in its URI .host 'host'.*connection of type webhdfs"),
+        ("webhdfs://user@host:9870/a", "takes no connection.*Write hdfs://user@/a.*or set HADOOP_USER_NAME"),
         ("abfs://UPPER/x", "it is no abfs://.connection@.container"),
         ("abfs://a--b/x", "it is no abfs://.connection@.container"),
         ("abfs://container//b", "it is no abfs://.connection@.container"),

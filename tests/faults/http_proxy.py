@@ -1,6 +1,7 @@
 """An HTTP proxy in front of an object store. It refuses, holds or loses the requests that a test names, and counts all.
 
-Client -> proxy -> server. A rule that a test sets decides what happens to a request.
+Client -> proxy -> server. A rule that a test sets decides what happens to a request. Where the server redirects to
+another one, the client is sent to this proxy again, which asks that other one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import urlsplit
+
+_NEXT = "&next="
+"""Comes last in the query of a redirected request: ``host:port`` of the other server."""
 
 
 class Verdict(StrEnum):
@@ -125,6 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.server.proxy
         body = self._body()
         path, _, query = self.path.partition("?")
+        query, _, redirected = query.partition(_NEXT)
+        self.path = f"{path}?{query}" if query else path
         verdict = proxy.rule(Request(self.command, path, query))
         proxy.asked[self.command] += 1
         proxy.harmed += verdict is not Verdict.PASS
@@ -134,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         if verdict is Verdict.UNAVAILABLE:
             self._answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>", {})
             return
-        status, headers, content = self._forwarded(body, unconditional=verdict is Verdict.UNCONDITIONAL)
+        status, headers, content = self._forwarded(redirected, body, unconditional=verdict is Verdict.UNCONDITIONAL)
         if verdict is Verdict.HOLD:
             self.connection.recv(1)  # a client that has sent its request sends nothing until it goes away
         if verdict in (Verdict.LOSE, Verdict.HOLD):
@@ -156,15 +163,19 @@ class _Handler(BaseHTTPRequestHandler):
             """Trailers."""
         return b"".join(pieces)
 
-    def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
+    def _forwarded(self, redirected: str, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
         headers = dict(self.headers.items())
         if unconditional:
             headers = {name: value for name, value in headers.items() if name.lower() not in _CONDITIONS}
-        server = http.client.HTTPConnection(self.server.proxy.target)
+        server = http.client.HTTPConnection(redirected or self.server.proxy.target)
         try:
             server.request(self.command, self.path, body, headers)
             answer = server.getresponse()
-            return answer.status, {name.title(): value for name, value in answer.getheaders()}, answer.read()
+            told = {name.title(): value for name, value in answer.getheaders()}
+            if answer.status == http.HTTPStatus.TEMPORARY_REDIRECT:
+                to = urlsplit(told["Location"])
+                told["Location"] = f"{self.server.proxy.url}{to.path}?{to.query}{_NEXT}{to.netloc}"
+            return answer.status, told, answer.read()
         finally:
             server.close()
 

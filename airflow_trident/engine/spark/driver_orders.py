@@ -16,10 +16,12 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
 from airflow_trident.io.private_files import create_private, read_own
 from airflow_trident.staging.files import make_folder
-from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.verbs import Storage
 
 
 def place(folder: str, name: str, ending: str, content: bytes) -> str:
@@ -29,7 +31,8 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
     :raises OSError, StoreUnavailableError, ConfigurationError: it cannot be written.
     """
     if is_object_uri(folder):
-        _lend(ObjectPlace.parse("the staging folder", folder).conn_id)
+        place = HdfsPlace if is_hdfs_uri(folder) else ObjectPlace
+        _lend(place.parse("the staging folder", folder).conn_id)
         address = f"{folder}/{name}-{hashlib.sha256(content).hexdigest()}{ending}"
         storage, own = _split(address)
         storage.put(own, lambda file: file.write(content))

@@ -27,7 +27,7 @@ from airflow_trident.io.partitioned import split_by
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.staging.parts import write_part
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import Field, Schema, has_times, names_of
 from airflow_trident.version import VERSION
 

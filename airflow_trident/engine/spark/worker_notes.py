@@ -21,7 +21,8 @@ from airflow_trident.engine.base import Job
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.staging.area import make_slot_folder
 from airflow_trident.staging.files import make_folder
-from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError, StoreUnavailableError
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
 from airflow_trident.staging.parquet_versions import ParquetVersion, ParquetVersions, TableFile
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import names_of
 
 _ANEW = "give the stream a new name and begin anew."

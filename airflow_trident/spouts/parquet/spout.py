@@ -27,7 +27,8 @@ from airflow_trident.spouts.table_log import (
 )
 from airflow_trident.spouts.table_rows import rows_of_file
 from airflow_trident.staging.files import storage_error
-from airflow_trident.staging.storage import ObjectStorage, Storage
+from airflow_trident.staging.storage import ObjectStorage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.staging.parquet_versions import ParquetVersion, ParquetVersions, TableFile
-from airflow_trident.staging.storage import Storage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.states.parquet.for_readers import dataset_of
 from airflow_trident.states.tables.rewriting import file_there, may_have, number_of
 

@@ -10,7 +10,8 @@ from airflow_trident.contracts.upkeep import Dialect
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.parquet_versions import ParquetVersion, TableFile
-from airflow_trident.staging.storage import ObjectStorage, Storage
+from airflow_trident.staging.storage import ObjectStorage
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.states.tables.latest_view import parquet_relation, require_few
 from airflow_trident.states.tables.new_files import OldFile
 

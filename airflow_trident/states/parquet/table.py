@@ -27,6 +27,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.io.hdfs import is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.parquet import write_parquet
@@ -43,7 +44,8 @@ from airflow_trident.staging.parquet_versions import (
     TableFile,
     new_table_id,
 )
-from airflow_trident.staging.storage import Storage, storage_at
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.verbs import Storage
 from airflow_trident.states.core.checks import require_columns, require_short_name
 from airflow_trident.states.parquet.committed import CommittedParquet, identity, paths_at
 from airflow_trident.states.parquet.for_readers import dataset_of, relation_of, uri_of, values_of
@@ -85,6 +87,11 @@ class ParquetTable(StateFactory):
         if self.keep_versions < 1:
             raise ConfigurationError(f"ParquetTable with keep_versions={self.keep_versions}", "Keep one or more.")
         object.__setattr__(self, "path", require_place("a Parquet table", self.path))
+        if is_hdfs_uri(self.path):
+            raise ConfigurationError(
+                f"a Parquet table cannot lie in {self.path!r}: it is not read from HDFS yet",
+                "Give it a folder, s3:// or abfs://.",
+            )
 
     def place(self) -> Storage:
         resolved: Storage | None = self.__dict__.get("resolved")

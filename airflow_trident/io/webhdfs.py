@@ -1,0 +1,275 @@
+"""The REST interface of HDFS: WebHDFS of a name node, or HttpFS or a gateway that speaks it.
+
+With the standard library alone, because executors read and write with it. The name node answers `CREATE` and `OPEN`
+with the address of a data node, where the content goes or comes from.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.webhdfs_errors import Refusal, Unreachable, said
+
+T = TypeVar("T")
+_PREFIX = "/webhdfs/v1"
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
+_REDIRECTS = (301, 302, 303, 307, 308)
+_LONG = 1 << 20
+"""A body that says why a request was refused is shorter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """How to reach an HDFS.
+
+    :param servers: ``host:port`` of each name node, or of a gateway.
+    :param path: before ``/webhdfs/v1``; of a gateway.
+    :param proxy_user: on whose behalf `user` acts.
+    :param verify: a file of CA certificates, or ``false``.
+    :param retries: tries after the first one.
+    """
+
+    servers: tuple[str, ...]
+    tls: bool = False
+    path: str = ""
+    user: str = ""
+    proxy_user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    verify: str = ""
+    certificate: str = ""
+    key: str = ""
+    connect_timeout_s: float = 5
+    read_timeout_s: float = 60
+    retries: int = 8
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Who asks, as the interface wants it in each request."""
+        if self.token:
+            return {"delegation": self.token}
+        given = {"user.name": self.user, "doas": self.proxy_user}
+        return {name: value for name, value in given.items() if value}
+
+
+@dataclass(frozen=True)
+class Status:
+    """A file or a folder. `name`: in its folder.
+
+    `file_id` is new with each creation and survives a rename; `modified_ms` is set by the last close.
+    """
+
+    name: str
+    is_file: bool
+    size: int
+    modified_ms: int
+    file_id: int
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Status:
+        return cls(
+            name=told["pathSuffix"],
+            is_file=told["type"] == "FILE",
+            size=int(told["length"]),
+            modified_ms=int(told["modificationTime"]),
+            file_id=int(told.get("fileId") or 0),
+        )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    content: bytes
+    location: str
+
+
+_ACTIVE: dict[tuple[str, ...], int] = {}
+"""The server that answered last."""
+
+
+@dataclass(frozen=True)
+class WebHdfs:
+    """Paths are absolute. Requests without an answer are tried again, at the next name node if there are several.
+
+    All verbs raise :class:`Refusal` if the server refuses, :class:`Unreachable` if nobody answers.
+    """
+
+    access: Access
+
+    def status(self, path: str) -> Status:
+        """:raises FileNotFoundError: there is none."""
+        return Status.of(self._json("GET", path, "GETFILESTATUS")["FileStatus"])
+
+    def children(self, folder: str, after: str = "") -> Iterator[Status]:
+        """In the order of the names' bytes, in pages.
+
+        :param after: names that sort behind this one.
+        :raises FileNotFoundError: the folder does not exist.
+        """
+        while True:
+            # HttpFS and the documents call it the one, name nodes of Hadoop 3.5 the other; what is unknown is ignored
+            begin = {"startAfter": after, "startafter": after} if after else {}
+            listing = self._json("GET", folder, "LISTSTATUS_BATCH", **begin)["DirectoryListing"]
+            page = [Status.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+            if after and any(one.name.encode() <= after.encode() for one in page):
+                raise Refusal(200, "UnsupportedOperationException", f"it lists from the beginning, not after {after!r}")
+            yield from page
+            if not page or not int(listing["remainingEntries"]):
+                return
+            after = page[-1].name
+
+    def read(self, path: str, start: int = 0, size: int | None = None) -> bytes:
+        """:raises FileNotFoundError: the file does not exist."""
+        where = {"offset": str(start)} | ({} if size is None else {"length": str(size)})
+        return self._again(lambda server: self._followed(server, "GET", path, "OPEN", where))
+
+    def create(self, path: Callable[[], str], content: bytes) -> None:
+        """Writes a new file and closes it.
+
+        :param path: gives another path for each try: a try whose answer was lost may still be writing. The last one is
+            the one that succeeded.
+        """
+        self._again(lambda server: self._followed(server, "PUT", path(), "CREATE", {"overwrite": "false"}, content))
+
+    def rename(self, source: str, target: str, *, over: bool = False) -> bool:
+        """Atomic. False: nothing was done, or an earlier try did it.
+
+        :param over: replace a file that is there.
+        """
+        try:
+            option = "OVERWRITE" if over else "NONE"
+            done = self._json("PUT", source, "RENAME", destination=target, renameoptions=option)
+        except FileNotFoundError:
+            return False
+        except Refusal as error:
+            if error.exception == "FileAlreadyExistsException":
+                return False
+            raise
+        return bool(done.get("boolean", True))  # with options a name node answers nothing
+
+    def make_folder(self, path: str, mode: str = "") -> None:
+        """With the folders above it, which get the same mode. One that exists stays as it is.
+
+        :param mode: "700"; as HDFS is set if empty.
+        """
+        self._json("PUT", path, "MKDIRS", **({"permission": mode} if mode else {}))
+
+    def delete(self, path: str) -> None:
+        """With all that is below it; nothing happens if there is none."""
+        self._json("DELETE", path, "DELETE", recursive="true")
+
+    # ---- requests ----------------------------------------------------------------------------------------------
+
+    def _json(self, method: str, path: str, operation: str, **parameters: str) -> dict[str, Any]:
+        content = self._again(lambda server: self._followed(server, method, path, operation, parameters))
+        try:
+            found = json.loads(content or b"{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise Refusal(200, "", f"it answers {content[:80]!r}")
+        return found
+
+    def _again(self, once: Callable[[str], T]) -> T:
+        """Tries `once(server)` until it is answered; waits when all servers have been tried."""
+        servers, wait_s = self.access.servers, _FIRST_WAIT_S
+        begin = _ACTIVE.get(servers, 0)
+        for attempt in range((self.access.retries + 1) * len(servers)):
+            place = (begin + attempt) % len(servers)
+            try:
+                found = once(servers[place])
+            except Unreachable as error:
+                last: Unreachable | Refusal = error
+            except Refusal as error:
+                if not error.is_passing:
+                    raise
+                last = error
+            else:
+                _ACTIVE[servers] = place
+                return found
+            if attempt % len(servers) == len(servers) - 1 and attempt + 1 < (self.access.retries + 1) * len(servers):
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+        raise last
+
+    def _followed(
+        self,
+        server: str,
+        method: str,
+        path: str,
+        operation: str,
+        parameters: Mapping[str, str],
+        content: bytes | None = None,
+    ) -> bytes:
+        """One operation: at the name node, and at the data node that it names. `content` goes to the latter only."""
+        query = urlencode({"op": operation, **self.access.query, **parameters})
+        url = f"{'https' if self.access.tls else 'http'}://{server}{self.access.path}{_PREFIX}{quote(path)}?{query}"
+        answer = self._asked(method, url, server, None)
+        if answer.status in _REDIRECTS and answer.location:
+            answer = self._asked(method, answer.location, server, content)
+        elif content is not None:
+            raise (
+                Refusal(answer.status, *said(answer.content))
+                if answer.status >= 400
+                else Refusal(answer.status, "", "it names no data node")
+            )
+        if answer.status >= 300:
+            raise Refusal(answer.status, *said(answer.content)).or_missing()
+        return answer.content
+
+    def _asked(self, method: str, url: str, server: str, content: bytes | None) -> _Answer:
+        parts = urlsplit(url)
+        headers = {"Content-Type": "application/octet-stream"} if content is not None else {}
+        if self.access.password and parts.netloc == server:
+            login = b64encode(f"{self.access.user}:{self.access.password}".encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
+        try:
+            client = self._client(parts.scheme == "https", parts.hostname or "", parts.port)
+            try:
+                client.connect()
+                client.sock.settimeout(self.access.read_timeout_s)
+                client.request(method, f"{parts.path}?{parts.query}", content, headers)
+                got = client.getresponse()
+                whole = got.read(_LONG) if got.status >= 300 else got.read()
+                return _Answer(got.status, whole, got.headers.get("Location", ""))
+            finally:
+                client.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+                raise Refusal(400, "", "it does not speak HTTP") from None
+            raise Unreachable(parts.netloc, parts.netloc != server, error) from None
+
+    def _client(self, tls: bool, host: str, port: int | None) -> http.client.HTTPConnection:
+        timeout_s = self.access.connect_timeout_s
+        if not tls:
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
+        access = self.access
+        context = _context(access.verify, access.certificate, access.key)
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+
+
+@lru_cache(maxsize=16)
+def _context(verify: str, certificate: str, key: str) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=verify if verify not in ("", "false") else None)
+        if verify == "false":
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
+    except OSError as error:
+        names = ", ".join(repr(one) for one in (verify, certificate, key) if one)
+        raise ConfigurationError(
+            f"certificates or keys of an HDFS cannot be read from {names} ({error.strerror or error})",
+            "Put the files on each machine that reads or writes there, or leave the extras out.",
+        ) from None
+    return context

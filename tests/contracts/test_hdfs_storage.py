@@ -1,0 +1,297 @@
+"""A storage in a real HDFS: requests that are refused, lost or slow, writers that are killed, name nodes that change,
+and what is said of a cluster that cannot be used. Its verbs are tested with those of the others, in test_storage.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
+from airflow_trident.staging.storage import storage_at
+from airflow_trident.staging.verbs import Storage
+from tests.contracts.test_storage import VERBS, names, put
+from tests.faults.http_proxy import Request, Rule, Verdict, pass_all
+from tests.fixtures.hdfs import CONN_ID, VARIABLE, Cluster, Folder, ask, connection
+
+pytestmark = pytest.mark.rare
+
+
+def only(place: int, verdict: Verdict) -> Rule:
+    """Harms the request at this place, from 0 on."""
+    asked, lock = count(), Lock()
+
+    def rule(request: Request) -> Verdict:
+        with lock:
+            return verdict if next(asked) == place else Verdict.PASS
+
+    return rule
+
+
+def operation(name: str) -> str:
+    return f"op={name}&"
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE, Verdict.HOLD], ids=lambda one: one.name)
+@pytest.mark.parametrize("verb", VERBS)
+def test_whichever_request_is_refused_lost_or_slow_the_result_is_the_same_and_nothing_is_left(
+    verb: str, verdict: Verdict, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, folder.connection(read_timeout_s=1))
+    _, call, expected = VERBS[verb]
+    for place in count():
+        folder.proxy.rule, folder.proxy.harmed = pass_all, 0
+        storage = storage_at(f"{folder.uri}/{place}")
+        put(storage, "t/there", b"12345")
+        put(storage, "t/other", b"x")
+        folder.proxy.rule = only(place, verdict)
+        assert call(storage) == expected, place
+        if not folder.proxy.harmed:
+            break
+        if verb.startswith("put"):
+            new = "new" if verb == "put_if_absent" else "unique"
+            assert storage.get(f"t/{new}") == b"mine"
+            assert sorted(folder.all_names(f"{place}/t")) == sorted([new, "other", "there"])
+    assert place >= (3 if verb.startswith("put") else 1)
+
+
+def test_of_two_who_take_a_name_while_answers_are_lost_one_has_it(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, folder.connection(max_retries=12))
+    storage, chosen = storage_at(folder.uri), random.Random(7)
+    folder.proxy.rule = lambda request: Verdict.LOSE if chosen.random() < 0.2 else Verdict.PASS
+    for number in range(15):
+        taken = [storage.put_if_absent(f"t/{number}", content) for content in (b"one", b"two")]
+        assert taken == [True, False]
+        assert storage.get(f"t/{number}") == b"one"
+    assert folder.proxy.harmed > 10
+
+
+def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(folder: Folder) -> None:
+    storage, stolen = storage_at(folder.uri), list[bool]()
+
+    def rule(request: Request) -> Verdict:
+        if operation("RENAME") in request.query and not stolen:
+            stolen.append(True)  # before the rule answers: the other's own requests pass
+            assert storage.put_if_absent("t/m", b"another one's")
+            return Verdict.LOSE
+        return Verdict.PASS
+
+    folder.proxy.rule = rule
+    assert not storage.put_if_absent("t/m", b"mine")
+    assert storage.get("t/m") == b"another one's"
+    assert folder.all_names("t") == ["m"]
+
+
+@pytest.mark.parametrize("verb", ["put_if_absent", "put", "get", "list"])
+def test_an_hdfs_that_stays_away_is_one_error_that_is_tried_again(verb: str, folder: Folder) -> None:
+    folder.proxy.rule = lambda request: Verdict.UNAVAILABLE
+    with pytest.raises(StoreUnavailableError, match=rf"in '{folder.uri}' .*run the task again") as caught:
+        VERBS[verb][1](storage_at(folder.uri))
+    assert caught.value.outcome is Outcome.RETRY
+
+
+KILLED = """
+import sys
+from airflow_trident.staging.storage import storage_at
+storage_at(sys.argv[1]).put_if_absent("t/m", b"mine" * (64 << 20))
+"""
+
+
+def test_of_a_writer_that_is_killed_nothing_is_seen(folder: Folder) -> None:
+    storage = storage_at(folder.uri)
+    put(storage, "t/there", b"12345")
+    direct = {VARIABLE: connection(f"http://{folder.server}", read_timeout_s=60)}
+    writer = subprocess.Popen([sys.executable, "-c", KILLED, folder.uri], env=os.environ | direct)
+    while len(folder.all_names("t")) == 1:
+        assert writer.poll() is None
+    writer.kill()
+    assert writer.wait() == -signal.SIGKILL
+    assert names(storage, "t") == ["t/there"]
+    assert len(folder.all_names("t")) == 2
+    with pytest.raises(FileNotFoundError):
+        storage.get("t/m")
+    assert storage.put_if_absent("t/m", b"another one's")
+    assert storage.delete("t") == 2
+    assert folder.all_names() == []
+
+
+def test_what_is_put_again_is_replaced_in_one_step(folder: Folder) -> None:
+    storage = storage_at(folder.uri)
+    for content in (b"first", b"second one"):
+        put(storage, "t/f", content)
+        assert storage.get("t/f") == content
+    assert folder.all_names("t") == ["f"]
+
+
+def test_a_list_is_read_in_pages(folder: Folder) -> None:
+    """A page has three names here."""
+    storage, given = storage_at(folder.uri), [f"t/{number}" for number in range(7)]
+    for name in given:
+        put(storage, name, b"x")
+    folder.proxy.asked.clear()
+    assert list(storage.list("t")) == [(name, 1) for name in given]
+    assert folder.proxy.asked == {"GET": 3}
+
+
+# ---- name nodes ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mended(hdfs: Cluster) -> Iterator[Cluster]:
+    yield hdfs
+    hdfs.hadoop.tell("unsafe 0")
+    hdfs.hadoop.tell("active 0")
+
+
+def both(hdfs: Cluster, **extra: Any) -> str:
+    return json.dumps(
+        {
+            "conn_type": "webhdfs",
+            "host": ",".join(hdfs.servers),
+            "login": "trident",
+            "extra": {"max_retries": 1, **extra},
+        }
+    )
+
+
+def test_the_active_one_of_several_name_nodes_is_asked(
+    mended: Cluster, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, both(mended))
+    storage = storage_at(folder.uri)
+    assert storage.put_if_absent("t/m", b"one")
+    mended.hadoop.tell("active 1")
+    assert not storage.put_if_absent("t/m", b"two")
+    assert storage.get("t/m") == b"one"
+
+
+def test_name_nodes_that_are_all_in_standby_are_one_error(
+    mended: Cluster, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, both(mended))
+    mended.hadoop.tell("standby 0")
+    with pytest.raises(StoreUnavailableError, match=r"StandbyException.*haadmin.*run the task again"):
+        storage_at(folder.uri).require_usable()
+
+
+def test_safe_mode_is_one_error_that_is_tried_again(mended: Cluster, folder: Folder) -> None:
+    storage = storage_at(folder.uri)
+    storage.put_if_absent("t/m", b"one")
+    mended.hadoop.tell("safe 0")
+    with pytest.raises(StoreUnavailableError, match=r"(SafeMode|Retriable)Exception.*safe ?mode"):
+        storage.put_if_absent("t/n", b"one")
+    assert storage.get("t/m") == b"one"
+
+
+# ---- what cannot be used ---------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_others_is_one_error_with_its_cure(folder: Folder, hdfs: Cluster) -> None:
+    hdfs.administrate("PUT", f"/{folder.name}/own", "MKDIRS&permission=700")
+    with pytest.raises(ConfigurationError, match=r"AccessControlException.*Permission denied.*user of the connection"):
+        storage_at(f"{folder.uri}/own/below").require_usable()
+    for verb in (lambda one: one.get("f"), lambda one: list(one.list("t")), lambda one: put(one, "t/f", b"")):
+        with pytest.raises(ConfigurationError, match="AccessControlException"):
+            verb(storage_at(f"{folder.uri}/own"))
+
+
+@pytest.mark.parametrize(
+    ("quota", "text"),
+    [("namespacequota=2", r"NSQuotaExceeded.*-setQuota"), ("storagespacequota=1", r"DSQuotaExceeded.*-setSpaceQuota")],
+)
+def test_a_quota_that_is_used_up_is_one_error_that_is_tried_again(
+    quota: str, text: str, folder: Folder, hdfs: Cluster
+) -> None:
+    storage = storage_at(folder.uri)
+    put(storage, "f", b"x")
+    hdfs.administrate("PUT", f"/{folder.name}", f"SETQUOTA&{quota}")
+    with pytest.raises(StoreUnavailableError, match=text):
+        put(storage, "t/f", b"x")
+    assert storage.get("f") == b"x"
+
+
+def test_a_file_where_a_folder_should_be_is_one_error(folder: Folder) -> None:
+    folder.put("f", "x")
+    with pytest.raises(ConfigurationError, match=r"f.*Name a folder: a file has this name"):
+        storage_at(f"{folder.uri}/f").require_usable()
+
+
+def host_and_port(address: str) -> dict[str, Any]:
+    host, port = address.split(":")
+    return {"host": host, "port": int(port)}
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"host": "127.0.0.1", "port": 1}, r"'127.0.0.1:1' does not answer .Connection refused.*See host and port"),
+        ({"host": "no-such-host.invalid"}, r"'no-such-host.invalid:[0-9]+' does not answer.*See host and port"),
+        ({"extra": {"use_ssl": True}}, r"does not answer.*SSL"),
+        ({"schema": "gateway/default"}, r"HTTP 40[45].*no WebHDFS answers there.*9870"),
+        ({"extra": {"proxy_user": "other"}}, r"AuthorizationException.*hadoop.proxyuser"),
+        ({"conn_type": "hdfs"}, r"of type 'hdfs', and hdfs:// needs one of type 'webhdfs'"),
+        ({"host": "http://namenode"}, r"no list of hosts.*without http://"),
+        ({"extra": {"read_timeout": "soon"}}, r"'soon' as read_timeout, which is no number"),
+        ({"extra": {"use_ssl": True, "verify": "/no/such"}}, r"cannot be read from '/no/such'.*on each machine"),
+    ],
+)
+def test_a_connection_that_does_not_fit_is_one_error_with_its_cure(
+    written: dict[str, Any], text: str, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"conn_type": "webhdfs", **host_and_port(folder.server), "login": "trident", **written}
+    told["extra"] = {"max_retries": 0, **written.get("extra", {})}
+    monkeypatch.setenv(VARIABLE, json.dumps(told))
+    with pytest.raises(TridentError, match=text):
+        storage_at(folder.uri).require_usable()
+
+
+def test_the_port_of_other_clients_is_named(folder: Folder, hdfs: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, connection(f"http://{hdfs.hadoop.setting('trident.rpc-address.0')}"))
+    with pytest.raises(ConfigurationError, match=r"does not speak HTTP.*no WebHDFS answers there.*9870"):
+        storage_at(folder.uri).require_usable()
+
+
+def test_a_place_that_works_is_checked_once_and_its_folder_is_private(folder: Folder) -> None:
+    for _ in range(3):
+        storage_at(f"{folder.uri}/staging").require_usable()
+    assert folder.status("staging")["permission"] == "700"
+    assert folder.proxy.asked["PUT"] == 2 + 2 * 3
+
+
+def test_a_place_that_was_resolved_needs_no_connection_any_more(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, folder.connection(delegation_token="a-secret-token"))
+    assert "a-secret-token" not in repr(storage_at(folder.uri).resolved())
+    monkeypatch.setenv(VARIABLE, folder.connection())
+    sent = pickle.dumps(storage_at(folder.uri).resolved())
+    monkeypatch.delenv(VARIABLE)
+    there: Storage = pickle.loads(sent)
+    assert there.put_if_absent("t/m", b"x")
+
+
+def test_without_a_connection_the_address_and_the_user_are_enough(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("HADOOP_USER_NAME", "trident")
+    assert storage_at(f"webhdfs://{folder.server}/{folder.name}").put_if_absent("t/m", b"x")
+    assert ask(folder.server, "GET", f"/{folder.name}/t/m", "GETFILESTATUS")["FileStatus"]["owner"] == "trident"
+    monkeypatch.setenv("AIRFLOW_CONN_WEBHDFS_DEFAULT", folder.connection())
+    assert storage_at(f"hdfs:///{folder.name}").get("t/m") == b"x"
+    assert CONN_ID not in storage_at(f"hdfs:///{folder.name}").where
