@@ -88,11 +88,11 @@ def test_cancelling_from_another_thread_ends_the_job_with_an_error_that_may_be_r
 ) -> None:
     """E4."""
     running = Background(engine, job_of(endless(tmp_path)))
-    wait_for((tmp_path / "begun").exists)
-    engine.cancel()
     try:
+        wait_for((tmp_path / "begun").exists)
+        engine.cancel()
         error = running.end()
-    finally:
+    finally:  # else a failure here would leave a job that never ends, and the process would wait for it
         (tmp_path / "enough").touch()
     assert isinstance(error, SparkJobError)
     assert error.outcome is Outcome.RETRY
