@@ -21,6 +21,7 @@ from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.java import java_version, require_java
+from airflow_trident.engine.spark.sessions.local import start_error
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.engine.spark.versions import TIMES_SINCE, field_with_times
@@ -173,6 +174,44 @@ def test_every_process_knows_the_session_of_an_attempt() -> None:
     others = {session_id_of(SLOT, attempt=number) for number in range(5)}
     others.add(session_id_of(Slot(topology="t", incarnation="j", txid=7, attempt=2)))
     assert len(others) == 6
+
+
+def test_a_connect_server_that_is_older_than_its_client_is_refused_before_anything_runs(
+    connect_server: str, monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    told: list[str] = []
+    jobs = [replace(job_of(TOPOLOGIES["word_count"]), progress=told.append)]
+    jobs += [replace(jobs[0], slot=replace(jobs[0].slot, attempt=number)) for number in (1, 2)]
+    with SparkEngine(ConnectSessions(connect_server)) as engine:
+        monkeypatch.setattr("pyspark.version.__version__", "99.1.0")
+        with pytest.raises(ConfigurationError, match=r"server has Spark .*, and the client here is pyspark 99\.1\.0"):
+            engine.run(jobs[0])
+        monkeypatch.setattr("pyspark.version.__version__", "3.5.9")
+        run(engine, jobs[1])
+        assert any("from a client of 3.5.9: ready" in line for line in told)
+        with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.9 has no times of day"):
+            engine.run(replace(jobs[2], plan=job_of(TOPOLOGIES["times_and_intervals"]).plan))
+
+
+def test_pyspark_with_the_jars_of_another_spark_is_refused(
+    spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, job_of: JobOf
+) -> None:
+    attached = spark_engine._sessions.open(SLOT)
+    monkeypatch.setattr("pyspark.version.__version__", "99.1.0")
+    try:
+        with (
+            SparkEngine(GivenSession(attached.session)) as engine,
+            pytest.raises(ConfigurationError, match=r"pyspark 99\.1\.0 is at work with the jars of Spark"),
+        ):
+            engine.run(job_of(TOPOLOGIES["word_count"]))
+    finally:
+        attached.release()
+
+
+def test_who_asked_a_standalone_master_in_vain_is_told_to_look_at_its_release() -> None:
+    error = start_error(RuntimeError("All masters are unresponsive! Giving up."), "Spark (spark://master:7077)")
+    assert "A master of another release of Spark gives no answer" in error.cure
+    assert "another release" not in start_error(RuntimeError("no"), "Spark (local[1])").cure
 
 
 def test_a_connect_server_that_is_not_there_is_named_at_once() -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.engine.spark.versions import hashed_to, release_of, require_version, spark_hash
+from airflow_trident.engine.spark.versions import (
+    hashed_to,
+    release_of,
+    require_jvm,
+    require_server,
+    require_version,
+    spark_hash,
+)
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Plan
 from tests.fixtures.engine import TOPOLOGIES, make_job
@@ -25,6 +32,24 @@ def test_a_release_is_two_numbers(version: str, release: tuple[int, int]) -> Non
 def test_an_older_spark_is_refused_with_the_one_that_is_needed(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"Spark 3\.4\.4 is too old.*Use Spark 3\.5 or newer"):
         require_version(plan_of("word_count", tmp_path), "3.4.4")
+
+
+def test_a_connect_server_is_refused_that_is_older_than_its_client() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"Spark 4\.1\.4, and the client here is pyspark 4\.2\.0.*Install pyspark 4\.1 here, or .* 4\.2 or newer",
+    ):
+        require_server("4.1.4", "4.2.0")
+    assert require_server("4.2.1-SNAPSHOT", "4.2.0") == ""
+    assert require_server("4.10.0", "4.2.0") == ", from a client of 4.2.0"
+
+
+def test_pyspark_is_refused_with_the_jars_of_another_spark() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"pyspark 4\.2\.0 .* Spark 3\.5\.1-amzn-1\. Unset SPARK_HOME.*pyspark 3\.5"
+    ):
+        require_jvm("3.5.1-amzn-1", "4.2.0")
+    require_jvm("4.2.1", "4.2.0")
 
 
 def test_a_time_of_day_is_refused_where_spark_has_none(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class SparkEngine(Engine):
         require_known(job.plan, SPARK_NODES)
         require_reachable(job.plan)
         with self._attached(job) as attached:
-            require_version(job.plan, attached.session.version)
+            require_version(job.plan, attached.version)
             try:
                 return _manifest(attached, job, manifest, what)
             except ExecutorPackageError as error:

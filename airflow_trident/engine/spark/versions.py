@@ -37,7 +37,7 @@ def release_of(version: str) -> tuple[int, int]:
 
 def require_version(plan: Plan, version: str) -> None:
     """
-    :param version: of the session; with Connect, of the server.
+    :param version: of the session; with Connect, of the server or of its client, whichever is older.
     :raises ConfigurationError: Spark is too old for the package, or for a type or a transform in the plan.
     """
     release = release_of(version)
@@ -57,6 +57,41 @@ def require_version(plan: Plan, version: str) -> None:
         raise ConfigurationError(
             f"field {field.name!r} is a {field.type}, and Spark {version} has no times of day",
             "Use Spark 4.1 or newer, engine='local', or keep the time as a string or a long.",
+        )
+
+
+def client_version() -> str:
+    """Of the installed pyspark, which is also the client of Spark Connect."""
+    return str(import_module("pyspark.version").__version__)
+
+
+def require_server(server: str, client: str) -> str:
+    """Spark Connect is compatible in one direction: a server takes clients of older releases.
+
+    :returns: what to tell people about the two; empty if they are of one release.
+    :raises ConfigurationError: the client is of a newer release than its server, which would fail at the first thing
+        that the server does not know.
+    """
+    if release_of(client) > release_of(server):
+        raise ConfigurationError(
+            f"the Spark Connect server has Spark {server}, and the client here is pyspark {client}: Spark's "
+            "servers take clients of their own release and of older ones only",
+            f"Install pyspark {'{}.{}'.format(*release_of(server))} here, or run a server of "
+            f"{'{}.{}'.format(*release_of(client))} or newer.",
+        )
+    return "" if release_of(client) == release_of(server) else f", from a client of {client}"
+
+
+def require_jvm(jvm: str, client: str) -> None:
+    """
+    :param jvm: the version of the Spark in the driver's JVM.
+    :raises ConfigurationError: pyspark is of another release. It calls methods of the JVM that differ between them.
+    """
+    if release_of(jvm) != release_of(client):
+        raise ConfigurationError(
+            f"pyspark {client} is at work with the jars of Spark {jvm}",
+            f"Unset SPARK_HOME, let it name a Spark {'{}.{}'.format(*release_of(client))}, or install pyspark "
+            f"{'{}.{}'.format(*release_of(jvm))}.",
         )
 
 

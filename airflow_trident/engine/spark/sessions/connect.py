@@ -51,13 +51,17 @@ class ConnectSessions(Sessions):
             for older in range(max(0, slot.attempt - _RELEASED_ATTEMPTS), 0 if trial else slot.attempt):
                 self._release_older(slot, older)
             session = self._session(str(uuid.uuid4()) if trial else session_id_of(slot))
-            return attach_connect(session, slot, lambda: stop_session(session), self._conf)
+            try:
+                return attach_connect(session, slot, lambda: stop_session(session), self._conf)
+            except ConfigurationError:
+                stop_session(session)
+                raise
         except (ConfigurationError, SparkJobError):
             raise
         except Exception as error:
             raise SparkJobError(
                 f"the Spark Connect server at {self.place} gave no session: {root_cause(str(error))}",
-                "Check its version (the client's is needed), token and log; a retry begins anew.",
+                "Check its version (the client's or a newer one), token and log; a retry begins anew.",
             ) from error
 
     @property

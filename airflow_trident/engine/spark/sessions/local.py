@@ -219,9 +219,10 @@ def start_error(error: Exception, what: str) -> ConfigurationError | SparkJobErr
             f"{what} needs Java {MIN_JAVA} or later and found Java {version}",
             "Install a newer one, or point JAVA_HOME to it.",
         )
-    return SparkJobError(
-        f"{what} did not start: {root_cause(str(error))}", "See the lines that Java printed before this one."
-    )
+    cure = "See the lines that Java printed before this one."
+    if "(spark://" in what:
+        cure += " A master of another release of Spark gives no answer: its page says of which one it is."
+    return SparkJobError(f"{what} did not start: {root_cause(str(error))}", cure)
 
 
 def _cores(master: str) -> int | None:

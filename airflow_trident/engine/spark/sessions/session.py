@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import tasks_of
-from airflow_trident.engine.spark.versions import connect_functions
+from airflow_trident.engine.spark.versions import (
+    client_version,
+    connect_functions,
+    release_of,
+    require_jvm,
+    require_server,
+)
 from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
@@ -92,6 +98,8 @@ class Attached:
     known: dict[Hashable, Any] = field(default_factory=dict)
     describe: Callable[[str], None] = lambda _what: None
     """Describe, for Spark's UI, the next jobs of this thread."""
+    version: str = ""
+    """Of Spark, as far as this session has it: of server or client, whichever is older."""
     about: str = ""
     """The session in words, for people: version, master and application."""
     send: Callable[[str], None] = lambda _path: None
@@ -241,6 +249,7 @@ class Sibling:
     @classmethod
     def of(cls, base: SparkSession) -> Sibling:
         context = base.sparkContext
+        require_jvm(context.version, client_version())
         session = _configured(base.newSession(), {**SESSION_CONF, **LISTING_CONF})
         java_sessions: Any = context._jvm.org.apache.spark.sql.SparkSession  # type: ignore[union-attr]
         return cls(session, java_sessions, _partitions(session), context.uiWebUrl or "", is_local(context))
@@ -291,6 +300,7 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         local=sibling.local,
         known=sibling.known,
         describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
+        version=context.version,
         about=f"Spark {context.version}, {context.master}, application {context.applicationId}",
         send=lambda path: send_once(context, path),
         tasks=lambda: tasks_of(context, tag),
@@ -303,7 +313,12 @@ def attach_connect(
     close: Callable[[], None] = lambda: None,
     conf: Mapping[str, str] | None = None,
 ) -> Attached:
-    """A Connect session with its own settings. Cancelling ends the attempt's jobs, which have its thread's tag."""
+    """A Connect session with its own settings. Cancelling ends the attempt's jobs, which have its thread's tag.
+
+    :raises ConfigurationError: the server is of an older release than the client.
+    """
+    server, client = session.version, client_version()
+    note = require_server(server, client)
     _configured(session, {**SESSION_CONF, **(conf or {})})
     tag = tag_of(slot)
     session.addTag(tag)
@@ -321,7 +336,8 @@ def attach_connect(
         partitions=_partitions(session),
         stop_jobs=stop_jobs,
         let_go=let_go,
-        about=f"Spark {session.version} by Spark Connect",
+        version=min(server, client, key=release_of),
+        about=f"Spark {server} by Spark Connect{note}",
         send=lambda path: session.addArtifacts(path, pyfile=True),
     )
 
