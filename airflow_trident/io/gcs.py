@@ -51,6 +51,9 @@ _TOKEN = (
 _BILLING = "See the billing account of the bucket's project; buckets whose requester pays are not supported."
 _KEPT = "Name a bucket without retention policy and holds: what is old is deleted."
 _REFUSED_TOKEN = re.compile(r"performing token request.*status code: 40[013]", re.DOTALL)
+_WHOLE = "non-partial response"
+"""What obstore says of an object that is given whole, because Google decompresses it on its way."""
+_COMPRESSED = "Put the object without Content-Encoding gzip, or with Cache-Control no-transform."
 _UNAUTHENTICATED = "status code: 401"
 _CURES = {
     "NoSuchBucket": "Make the bucket, or name one that is there.",
@@ -142,6 +145,8 @@ class _Gcs(ObjectService):
             return _CURES[code]
         if code in _DENIED:
             return self.refused(rights)
+        if _WHOLE in text:
+            return _COMPRESSED
         return _TOKEN if _REFUSED_TOKEN.search(text) or _UNAUTHENTICATED in text else ""
 
     def refused(self, rights: str) -> str:

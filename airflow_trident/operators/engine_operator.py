@@ -37,9 +37,9 @@ class EngineOperator(TridentOperator):
         session in the task's own process (templated).
     :param engine: ``spark``, or ``local`` for plain Python without Java: small batches and tests.
     :param spark_conf: settings of the session; they override those of the connection (templated).
-    :param staging_dir: folder of staged batches, or ``s3://[connection@]bucket/prefix`` or
-        ``abfs://[connection@]container/prefix``, as a text or as Airflow's ObjectStoragePath, the same for every task;
-        None: ``[trident] staging_dir`` (templated).
+    :param staging_dir: folder of staged batches, or ``s3://[connection@]bucket/prefix``,
+        ``abfs://[connection@]container/prefix`` or ``gs://[connection@]bucket/prefix``, as a text or as Airflow's
+        ObjectStoragePath, the same for every task; None: ``[trident] staging_dir`` (templated).
     :param attempt_timeout: how long one attempt may take (seconds, or a timedelta); then its job is cancelled and the
         attempt fails. None: no limit.
     :param openlineage_inject_parent_job_info: tell Spark's OpenLineage listener that this task is its parent; None:

@@ -35,7 +35,7 @@ from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, Obje
 from airflow_trident.types import parse_declared
 from tests.contracts.test_sinks import CLOCK, OTHER, ROWS, TOOK, batch, expected, rows_of, spec_of
 from tests.faults.http_proxy import Answer, Request, Verdict
-from tests.fixtures.azurite import Container, Objects
+from tests.fixtures.azurite import Container
 from tests.fixtures.object_store import CONN_ID, Bucket
 from tests.fixtures.program import run_code
 from tests.fixtures.state import ticket
@@ -176,7 +176,13 @@ def test_a_driver_elsewhere_is_told_the_connection_of_a_sink(bucket: Bucket) -> 
     assert set(connections_of(topology)) == {CONN_ID}
 
 
-def test_requests_of_a_commit_into_a_bucket(objects: Objects, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("service", "others"), [("bucket", {"POST": 1}), ("container", {"POST": 1, "HEAD": 2}), ("gcs", {"DELETE": 1})]
+)
+def test_requests_of_a_commit_into_a_bucket(
+    service: str, others: dict[str, int], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    objects = request.getfixturevalue(service)
     factory = FileSink(f"{objects.uri}/out")
     spec = replace(spec_of("files", tmp_path), factory=factory)
     with factory.make_state(spec) as state:
@@ -184,8 +190,7 @@ def test_requests_of_a_commit_into_a_bucket(objects: Objects, tmp_path: Path) ->
     before = objects.proxy.asked.copy()
     with factory.make_state(spec) as state:
         state.apply(ticket(2), batch(spec, *OTHER))
-    looks = {"HEAD": 2} if isinstance(objects, Container) else {}
-    assert objects.proxy.asked - before == Counter({"GET": 6, "PUT": 4, "POST": 1, **looks})
+    assert objects.proxy.asked - before == Counter({"GET": 6, "PUT": 4, **others})
 
 
 def test_what_is_copied_later_stays_hidden_until_it_is_there(container: Container, tmp_path: Path) -> None:

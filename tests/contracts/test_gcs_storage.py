@@ -3,6 +3,7 @@ FileSink and staging do with it."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 from collections.abc import Callable
@@ -196,6 +197,15 @@ def test_a_place_that_cannot_work_is_one_error_with_its_cure(rule: Rule, text: s
     gcs.proxy.rule = rule
     with pytest.raises(ConfigurationError, match=text):
         storage_at(gcs.uri).require_usable()
+
+
+def test_an_object_that_google_decompresses_is_refused(gcs: GcsBucket) -> None:
+    """It is given whole then, and never in parts."""
+    gcs.put("in/a", gzip.compress(b"1\n"), {"Content-Encoding": "gzip"})
+    spout = FileSpout(f"{gcs.uri}/in")
+    metadata = begin(spout)
+    with pytest.raises(ConfigurationError, match="without Content-Encoding gzip"):
+        lines(spout, metadata)
 
 
 def test_no_credentials_at_all_is_one_error_with_its_cure(gcs: GcsBucket, monkeypatch: pytest.MonkeyPatch) -> None:

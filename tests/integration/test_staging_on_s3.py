@@ -88,6 +88,8 @@ def test_the_local_engine_stages_in_an_object_store(objects: Objects, tmp_path: 
         ("connect_engine", "bucket"),
         ("submit_engine", "bucket"),
         pytest.param("submit_engine", "container", marks=pytest.mark.rare),  # what differs is storage, not the engine
+        pytest.param("spark_engine", "gcs", marks=pytest.mark.rare),
+        pytest.param("submit_engine", "gcs", marks=pytest.mark.rare),
     ],
 )
 def test_spark_stages_in_an_object_store_and_knows_what_it_read(

@@ -44,7 +44,8 @@ class DeltaSpout(Spout):
     :param start: where the first transaction begins: ``snapshot``, ``latest``, or the number of a version.
     :param changes: ``error`` or ``skip``, for versions that change or delete rows.
     :param max_files, max_bytes, max_rows: of one batch; a single larger file is a batch by itself.
-    :param conn_id: an Airflow connection (``aws``, ``wasb``, or one whose extras are storage options of delta-rs).
+    :param conn_id: an Airflow connection (``aws``, ``wasb``, ``google_cloud_platform``, or one whose extras are storage
+        options of delta-rs).
     :param storage_options: override those of the connection.
     :raises ConfigurationError: an argument is wrong.
     """

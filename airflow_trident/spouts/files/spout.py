@@ -63,8 +63,8 @@ class FileSpout(Spout):
     :param path: a file, a folder (its files; with `recursive` also those of its folders), or a pattern with ``*``,
         ``?``, ``[...]``, ``**``. It may begin with ``~``. A relative path is below the working directory of the process
         that uses it. Names that begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_``
-        are left out. Or ``s3://[connection@]bucket/`` or ``abfs://[connection@]container/`` with a folder or a pattern,
-        as a text or as Airflow's ObjectStoragePath.
+        are left out. Or ``s3://[connection@]bucket/``, ``abfs://[connection@]container/`` or ``gs://[connection@]bucket/``
+        with a folder or a pattern, as a text or as Airflow's ObjectStoragePath.
     :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
         csv and json files whose names end with ``.gz`` are unpacked.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.

@@ -56,7 +56,8 @@ class DeltaState(StateFactory):
     :param path: a folder that all committers share, or a URI such as ``s3://bucket/states``. Airflow's
         ObjectStoragePath brings its connection.
     :param table: the table's name below it.
-    :param conn_id: an Airflow connection (``aws``, ``wasb``, or one whose extras are storage options of delta-rs).
+    :param conn_id: an Airflow connection (``aws``, ``wasb``, ``google_cloud_platform``, or one whose extras are storage
+        options of delta-rs).
     :param storage_options: override those of the connection.
     :param fold_at: from this number of files on, a commit also folds some of them; None: only `fold()` does.
     :param keep_removed_h: how many hours folded files stay for their readers, and files that nobody committed; 1 or

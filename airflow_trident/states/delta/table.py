@@ -67,7 +67,8 @@ class DeltaTable(StateFactory):
     """A Delta table, made if missing; rows are appended unchanged.
 
     :param path: its folder, or a URI such as ``s3://bucket/sales``. Airflow's ObjectStoragePath brings its connection.
-    :param conn_id: an Airflow connection (``aws``, ``wasb``, or one whose extras are storage options of delta-rs).
+    :param conn_id: an Airflow connection (``aws``, ``wasb``, ``google_cloud_platform``, or one whose extras are storage
+        options of delta-rs).
     :param storage_options: override those of the connection.
     :param partition_by: its partition columns.
     """

@@ -64,7 +64,8 @@ class FileSink(StateFactory):
 
     :param path: the folder; may begin with ``~``; made if missing. All committers must share its file system, on which
         a hard link to an existing name must fail. Or ``s3://[connection@]bucket/folder`` or
-        ``abfs://[connection@]container/folder``, as a text or as Airflow's ObjectStoragePath.
+        ``abfs://[connection@]container/folder`` or ``gs://[connection@]bucket/folder``, as a text or as Airflow's
+        ObjectStoragePath.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 

@@ -70,8 +70,9 @@ _KEPT = 100
 class ParquetTable(StateFactory):
     """A folder of Parquet files with numbered versions, made if missing; rows are appended unchanged.
 
-    :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix`` (connection type ``aws``)
-        or ``abfs://[connection@]container/prefix`` (``wasb``), as a text or as Airflow's ObjectStoragePath.
+    :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix`` (connection type ``aws``),
+        ``abfs://[connection@]container/prefix`` (``wasb``) or ``gs://[connection@]bucket/prefix``
+        (``google_cloud_platform``), as a text or as Airflow's ObjectStoragePath.
     :param partition_by: its partition columns. The files contain them, too.
     :param keep_versions: this many versions, up to twice as many, stay readable; files that only older ones name are
         removed.
