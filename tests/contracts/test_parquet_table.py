@@ -28,7 +28,9 @@ def table(tmp_path: Path) -> ForeignParquetTable:
     return ForeignParquetTable(tmp_path)
 
 
-@pytest.fixture(params=["folder", "bucket", "bucket with a prefix", "container"])
+@pytest.fixture(
+    params=["folder", "bucket", "bucket with a prefix", "container", pytest.param("gcs", marks=pytest.mark.rare)]
+)
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
     if request.param == "folder":
         return spec_of(ParquetTable(str(tmp_path / "sales")))
@@ -77,7 +79,7 @@ def test_each_version_is_read_whole_in_a_folder_and_in_a_bucket(spec: StateSpec,
     assert rows(factory) == rows(factory, 4) == rows(factory, 3)
     assert len(factory.files(2)) == 2
     assert all(
-        path.startswith(("/", "s3://bucket-", "abfs://container-")) and path.endswith(".parquet")
+        path.startswith(("/", "s3://bucket-", "gs://bucket-", "abfs://container-")) and path.endswith(".parquet")
         for path in factory.files()
     )
 

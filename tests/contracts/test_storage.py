@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Barrier
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,12 +25,9 @@ from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.storage import ObjectStorage, PosixStorage, absolute_root, storage_at, temporary_root
 from airflow_trident.staging.verbs import Storage
 from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
-from tests.fixtures.azurite import Objects as _Objects
-from tests.fixtures.gcs import GcsBucket
+from tests.fixtures.azurite import Objects
 from tests.fixtures.hdfs import Folder
 from tests.fixtures.object_store import VARIABLE, Bucket
-
-Objects: TypeAlias = _Objects | GcsBucket
 
 
 @dataclass(frozen=True, kw_only=True)

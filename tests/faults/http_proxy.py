@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 _NEXT = "&next="
 """Comes last in the query of a redirected request: ``host:port`` of the other server."""
@@ -34,7 +34,7 @@ _CONDITIONS = ("if-none-match", "x-goog-if-generation-match")
 
 @dataclass(frozen=True)
 class Request:
-    """`path`: with the bucket, without the query."""
+    """`path`: with the bucket, without the query, decoded."""
 
     method: str
     path: str
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         query, _, redirected = query.partition(_NEXT)
         self.path = f"{path}?{query}" if query else path
-        verdict = proxy.rule(Request(self.command, path, query))
+        verdict = proxy.rule(Request(self.command, unquote(path), query))
         proxy.asked[self.command] += 1
         proxy.harmed += verdict is not Verdict.PASS
         if isinstance(verdict, Answer):

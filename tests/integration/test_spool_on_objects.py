@@ -115,7 +115,9 @@ def test_requests_of_a_transaction(objects: Objects, tmp_path: Path) -> None:
     assert objects.proxy.asked - before == Counter({"GET": 9, "PUT": 2}), "two listings, the token, and the mark"
     third, before = begin(spout, second), objects.proxy.asked.copy()
     spout.coordinator().success(3, third)
-    assert objects.proxy.asked - before == Counter({"GET": 3, "PUT": 1, "POST": 2}), "an old batch goes, then its mark"
+    assert objects.proxy.asked - before == Counter({"GET": 3, "PUT": 1, objects.deletes_by: 2}), (
+        "an old batch, its mark"
+    )
 
 
 def test_a_dag_is_built_without_a_connection_and_executors_need_none(
