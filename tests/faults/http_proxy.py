@@ -11,6 +11,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -93,6 +94,7 @@ class HttpProxy:
         self.rule: Rule = pass_all
         self.asked = Counter[str]()
         self.harmed = 0
+        self.taking = threading.Lock()  # moto looks whether a name is free and takes it in two steps; stores in one
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.proxy = self
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -167,17 +169,19 @@ class _Handler(BaseHTTPRequestHandler):
         headers = dict(self.headers.items())
         if unconditional:
             headers = {name: value for name, value in headers.items() if name.lower() not in _CONDITIONS}
+        conditional = self.command == "PUT" and any(name.lower() in _CONDITIONS for name in headers)
         server = http.client.HTTPConnection(redirected or self.server.proxy.target)
-        try:
-            server.request(self.command, self.path, body, headers)
-            answer = server.getresponse()
-            told = {name.title(): value for name, value in answer.getheaders()}
-            if answer.status == http.HTTPStatus.TEMPORARY_REDIRECT:
-                to = urlsplit(told["Location"])
-                told["Location"] = f"{self.server.proxy.url}{to.path}?{to.query}{_NEXT}{to.netloc}"
-            return answer.status, told, answer.read()
-        finally:
-            server.close()
+        with self.server.proxy.taking if conditional else nullcontext():
+            try:
+                server.request(self.command, self.path, body, headers)
+                answer = server.getresponse()
+                told = {name.title(): value for name, value in answer.getheaders()}
+                if answer.status == http.HTTPStatus.TEMPORARY_REDIRECT:
+                    to = urlsplit(told["Location"])
+                    told["Location"] = f"{self.server.proxy.url}{to.path}?{to.query}{_NEXT}{to.netloc}"
+                return answer.status, told, answer.read()
+            finally:
+                server.close()
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response_only(status)
