@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, GroupCommand
 
-from airflow_trident.cli.parser_parts import ARG_DAG, ARG_DAG_FILE, ARG_SPARK_CONF, ARG_TOPOLOGY, command
+from airflow_trident.cli.parser_parts import (
+    ARG_DAG,
+    ARG_DAG_FILE,
+    ARG_SPARK_CONF,
+    ARG_STAGING_DIR,
+    ARG_TOPOLOGY,
+    command,
+)
 
 ARG_QUERY = Arg(("query",), help="Name of the query", metavar="QUERY")
 ARG_QUERY_ARGS = Arg(("args",), help="A value for each argument of the query", nargs="*", metavar="ARG")
@@ -31,8 +38,11 @@ ARG_VIEW = Arg(
 )
 ARG_VIEW_CONN_ID = Arg(
     ("--spark-conn-id",),
-    help="Connection of type spark_connect that makes the view (default: a session on this machine)",
+    help="Connection of type spark_connect (default: a session on this machine)",
     metavar="CONN_ID",
+)
+ARG_COMPACTING = Arg(
+    ("--engine",), help="What finds and writes the rows (default: local)", choices=("local", "spark"), default="local"
 )
 ARG_DIALECT = Arg(
     ("--dialect",), help="Whose SQL (default: spark)", choices=("spark", "duckdb", "trino"), default="spark"
@@ -58,8 +68,13 @@ STATE = GroupCommand(
         _upkeep(
             "compact",
             "Leave out what counts no more of a table of upserts. The latest row of each key is written anew, and "
-            "small files become larger ones, in one commit that changes no answer. Needs memory for the keys of all "
-            "rows.",
+            "small files become larger ones, also of a table of rewritten rows, in one commit that changes no answer. "
+            "The local engine needs memory for the keys of all rows.",
+            ARG_COMPACTING,
+            ARG_VIEW_CONN_ID,
+            ARG_SPARK_CONF,
+            ARG_STAGING_DIR,
+            examples=("state compact customers latest --engine spark --spark-conn-id lake",),
         ),
         _upkeep("fold", "Make one file of all that batches have left of a DeltaState. No value changes."),
         _upkeep(

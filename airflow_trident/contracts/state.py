@@ -281,7 +281,7 @@ class StateFactory(ABC):
 
     def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
         """What a person or a schedule may do to an open state."""
-        return [Upkeep.COMPACT, Upkeep.PUBLISH] if spec.upserts else []
+        return [Upkeep.COMPACT, Upkeep.PUBLISH] if spec.upserts else [Upkeep.COMPACT] if spec.rewrites else []
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset | None:
         """The name in lineage of what a state writes; None if it has no such name. Called in a task, after its work: it

@@ -9,10 +9,11 @@ from airflow_trident.contracts.state import StateSpec
 from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.staging.table_compaction import upkeep_folder
 
 _UPSERTS = 'tables that persist_table(..., mode="upsert", keys=...) writes'
 _IS_FOR = {
-    Upkeep.COMPACT: _UPSERTS,
+    Upkeep.COMPACT: f'{_UPSERTS}, or with mode="rewrite"',
     Upkeep.FOLD: "a DeltaState",
     Upkeep.PUBLISH: f"a DeltaState, and, as a view, for {_UPSERTS}",
 }
@@ -50,11 +51,13 @@ def keep_up(
     *,
     view: View | None = None,
     engine: Engine | None = None,
+    staging_root: str | None = None,
 ) -> bool:
     """Does the upkeep.
 
     :param view: to publish.
-    :param engine: makes the view.
+    :param engine: makes the view, or compacts; None: this process compacts.
+    :param staging_root: where an engine that compacts leaves its files: a folder that it and this process see.
     :return: was there anything to do?
     :raises ConfigurationError: the state has no such upkeep, or its store cannot be used.
     :raises StoreUnavailableError: the store does not answer, or others are always faster; nothing was changed.
@@ -64,9 +67,25 @@ def keep_up(
     if view is not None and engine is not None:
         query = latest_query(spec, Dialect.SPARK, view.table)
         return engine.publish_view(view, query, (spec.topology, spec.name), progress)
+    state: Any
     with spec.factory.make_state(spec) as state:
-        done: bool = getattr(state, act)(progress=progress)
+        if engine is None:
+            done: bool = getattr(state, act)(progress=progress)
+            return done
+        assert act is Upkeep.COMPACT
+        assert staging_root is not None
+        with upkeep_folder(staging_root, spec.topology) as (storage, slot):
+            done = state.compact(progress=progress, by=lambda work: engine.compact_table(work, storage, slot, progress))
     return done
+
+
+def require_compacting(spec: StateSpec, act: Upkeep) -> None:
+    """:raises ConfigurationError: no engine takes part in this upkeep."""
+    if act is not Upkeep.COMPACT:
+        raise ConfigurationError(
+            f"`{act}` of state {spec.name!r} of topology {spec.topology!r} is done by this process, without an engine",
+            "Leave out engine and Spark connection.",
+        )
 
 
 def latest_query(spec: StateSpec, dialect: Dialect, table: str | None = None) -> str:

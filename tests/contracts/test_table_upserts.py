@@ -326,7 +326,7 @@ def test_the_upserts_of_the_guide_are_written_read_and_compacted(spark_engine: A
     blocks = fenced_blocks(DOCS / "how-to" / "write-to-a-table.md")
     (query,) = [text for language, text in blocks if language == "sql"]
     python = [here(text) for language, text in blocks if language == "python"]
-    words = ('mode="upsert"', "latest()", "TridentUpkeepOperator")
+    words = ('mode="upsert"', "latest()", 'action="compact"')
     upserts, reads, compacts = (next(one for one in python if word in one) for word in words)
     source = tmp_path / "data" / "changes"
     source.mkdir(parents=True)

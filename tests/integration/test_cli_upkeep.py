@@ -37,8 +37,17 @@ from tests.integration.test_cli_upkeep import build
 topology = build({folder!r})
 
 with DAG("kept", schedule=None) as dag:
-    for state, action in (("latest", "compact"), ("n", "fold"), ("n", "publish")):
+    for state, action in (("n", "fold"), ("n", "publish")):
         TridentUpkeepOperator(task_id=action, topology=topology, state=state, action=action)
+    TridentUpkeepOperator(
+        task_id="compact",
+        topology=topology,
+        state="latest",
+        action="compact",
+        engine="spark",
+        spark_conf={{"spark.sql.shuffle.partitions": "2"}},
+        staging_dir={folder!r} + "/staging",
+    )
 """
 
 
@@ -78,6 +87,7 @@ def test_states_are_kept_up_from_the_command_line(airflow_home: AirflowHome, tmp
         "state fold kept copied",
         "state publish kept latest",
         "state compact kept newest",
+        "state compact kept latest --spark-conn-id lake",
         "state compact keept latest",
     )
     assert (compacted.code, compacted.out.splitlines()) == (
@@ -96,13 +106,14 @@ def test_states_are_kept_up_from_the_command_line(airflow_home: AirflowHome, tmp
     assert (query.code, query.out.splitlines()[0]) == (0, 'SELECT "word", "n"')
     assert 'FROM "lake"."sales"."latest"' in query.out
     is_kept_up(tmp_path)
-    assert [one.code for one in wrong] == [1, 1, 1, 2, 1]
+    assert [one.code for one in wrong] == [1, 1, 1, 2, 2, 1]
     assert "no `compact` of state 'n'" in wrong[0].error
     assert "this state has fold and publish" in wrong[0].error
     assert "`fold` is for a DeltaState." in wrong[1].error
     assert "published as a view, and nothing names that. Name it: --view" in wrong[2].error
     assert "has no state 'newest'. It has latest, copied, n." in wrong[3].error
-    assert "no topology 'keept'" in wrong[4].error
+    assert "no topology 'keept'" in wrong[5].error
+    assert "are for --engine spark" in wrong[4].error
 
 
 def test_states_are_kept_up_by_tasks_and_a_wrong_one_is_refused_when_it_is_made(
@@ -125,11 +136,16 @@ tell([str(run.state), values])
     )
     assert told == ["success", {"compact": True, "fold": True, "publish": True}]
     is_kept_up(tmp_path)
-    for state, action, text in (
-        ("copied", "compact", "no `compact` of state 'copied'"),
-        ("copies", "compact", "has no state 'copies'"),
-        ("n", "squeeze", "'squeeze' is no upkeep"),
-        ("latest", "publish", "nothing names that"),
+    for state, action, text, more in (
+        ("copied", "compact", "no `compact` of state 'copied'", {}),
+        ("copies", "compact", "has no state 'copies'", {}),
+        ("n", "squeeze", "'squeeze' is no upkeep", {}),
+        ("latest", "publish", "nothing names that", {}),
+        ("latest", "compact", "no view in `compact`", {"view": "sales.latest"}),
+        ("latest", "compact", "is for a view", {"table": "sales.latest"}),
+        ("latest", "compact", "'flink' is unknown", {"engine": "flink"}),
+        ("latest", "compact", "the local engine has no", {"engine": "local", "spark_conn_id": "lake"}),
+        ("n", "fold", "`fold` of state 'n' .* without an engine", {"engine": "spark"}),
     ):
         with pytest.raises(ConfigurationError, match=text):
-            TridentUpkeepOperator(task_id="wrong", topology=topology, state=state, action=action)
+            TridentUpkeepOperator(task_id="wrong", topology=topology, state=state, action=action, **more)

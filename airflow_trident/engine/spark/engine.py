@@ -17,6 +17,7 @@ from airflow_trident.contracts.upkeep import View
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
+from airflow_trident.engine.spark.compaction_workers import compacted
 from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session, transforms_of
 from airflow_trident.engine.spark.errors import is_expression_error, is_read_error, translate
 from airflow_trident.engine.spark.group_run import GroupRun
@@ -31,6 +32,8 @@ from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentE
 from airflow_trident.io.extras import require_extra
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
+from airflow_trident.staging.table_compaction import Compacted, CompactionWork
+from airflow_trident.staging.verbs import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +108,16 @@ class SparkEngine(Engine):
         with self._upkeep(of[0], progress) as attached:
             require_persistent(attached.session, view)
             return publish_view(attached.session, view, query, of, progress)
+
+    def compact_table(
+        self, work: CompactionWork, storage: Storage, slot: Slot, progress: Callable[[str], object]
+    ) -> Compacted:
+        with self._upkeep(work.topology, progress) as attached:
+            try:
+                return compacted(attached, work, storage, slot, progress)
+            except Exception as error:  # noqa: BLE001 - any error becomes a typed one
+                typed = translate(error, f"the compaction of state {work.state!r} of topology {work.topology!r}")
+                raise typed from _cause(typed, error)
 
     @contextmanager
     def _upkeep(self, topology: str, progress: Callable[[str], object]) -> Iterator[Attached]:

@@ -246,7 +246,7 @@ class OpenDeltaTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         local = None if "://" in self.place.where else os.path.join(self.place.where, name)

@@ -73,6 +73,7 @@ def old_files(table: Any) -> list[OldFile]:
             bytes=task.file.file_size_in_bytes,
             values=_values(task.file.partition._data, dates) if task.file.spec_id == metadata.default_spec_id else None,
             entry=task,
+            deletes=tuple(sorted(one.file_path for one in task.delete_files)),
         )
         for task in table.scan().plan_files()
     ]

@@ -270,7 +270,7 @@ class OpenParquetTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
         path = f"{DATA}/{file_name(ticket)}"
         try:
             if not self._linked(staged, path):

@@ -65,8 +65,9 @@ class AppendingState(AdmittingState):
         """
 
     @abstractmethod
-    def _bring(self, ticket: CommitTicket, staged: str, footer: Any, values: PartitionValues) -> NewFile:
-        """:param footer: its `pyarrow.parquet.FileMetaData`.
+    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+        """:param ticket: None: the file has rows of several transactions.
+        :param footer: its `pyarrow.parquet.FileMetaData`.
         :param values: of all of its rows, in the partition columns.
         :raises StagingError: the staged file is gone.
         """

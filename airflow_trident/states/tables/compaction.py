@@ -1,4 +1,4 @@
-"""Compaction of a table of changes: finds the rows that still count, and rewrites files without the others."""
+"""Compaction in this process: finds the rows that still count, and rewrites files without the others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import TXID, Marker, StateSpec
 from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.staging.table_compaction import small_files
 from airflow_trident.states.tables.new_files import OldFile
 from airflow_trident.states.tables.upserts import latest_places
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_SMALL_BYTES = 32 << 20
-"""Two smaller files of a partition are merged."""
 _PIECE_BYTES = 128 << 20
 """Rows of this size in memory, in bytes, become a file."""
 
@@ -34,13 +33,22 @@ class Compaction:
         self._read = read
         self._kept: dict[str, pa.Array] = {}
         self.counts = ""
-        """How many rows count, once the files are chosen, for people."""
+        """What is written anew and why, once the files are chosen, for people."""
 
     def chosen(self, marker: Marker) -> list[OldFile]:
         """The files to rewrite: those with rows that no longer count, and small ones.
 
         :param marker: what is applied.
         """
+        if not self._spec.upserts:
+            small = self._small()
+            self.counts = f"small files that are merged: {len(small):,} of {len(self._files):,}"
+            return [one for one in self._files if one.path in small]
+        found = self._with_old_rows(marker)
+        self.counts += f" count; files that are written anew: {len(found):,}"
+        return found
+
+    def _with_old_rows(self, marker: Marker) -> list[OldFile]:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -70,20 +78,21 @@ class Compaction:
         return [one for one in self._files if one.path in touched | self._small()]
 
     def _small(self) -> set[str]:
-        small = [one for one in self._files if one.bytes < _SMALL_BYTES]
-        together = [list(group) for _, group in groupby(sorted(small, key=_partition), _partition)]
-        return {one.path for group in together if len(group) > 1 for one in group}
+        places = small_files([one.bytes for one in self._files], [partition_of(one) for one in self._files])
+        return {self._files[place].path for place in places}
 
     def tables(self, chosen: Sequence[OldFile]) -> Iterator[tuple[PartitionValues, pa.Table]]:
         """The remaining rows of the files, in pieces of the size of a file."""
         import pyarrow as pa
 
-        for _, files in groupby(sorted(chosen, key=_partition), _partition):
+        for _, files in groupby(sorted(chosen, key=partition_of), partition_of):
             held = list[pa.Table]()
             values: PartitionValues = ()
             for one in files:
                 values = one.values or ()
-                if len(self._kept[one.path]):
+                if one.path not in self._kept:
+                    held.append(self._read(one, None))
+                elif len(self._kept[one.path]):
                     held.append(self._read(one, None).take(self._kept[one.path]))
                 if sum(table.nbytes for table in held) >= _PIECE_BYTES:
                     yield values, pa.concat_tables(held)
@@ -92,5 +101,6 @@ class Compaction:
                 yield values, pa.concat_tables(held)
 
 
-def _partition(file: OldFile) -> str:
+def partition_of(file: OldFile) -> str:
+    """The same text for files of the same partition."""
     return repr(file.values)

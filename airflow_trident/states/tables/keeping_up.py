@@ -10,13 +10,19 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.upkeep import Dialect, named_table
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, TableChangedError
+from airflow_trident.staging.table_compaction import Compact, CompactionWork
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.compaction import Compaction
+from airflow_trident.states.tables.compaction import Compaction, partition_of
 from airflow_trident.states.tables.latest_view import latest_query
-from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name
+from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of
+from airflow_trident.states.tables.version_race import Overtaken
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -43,21 +49,24 @@ class KeptUpState(AppendingState):
         columns = self._committed(known).schema().names
         return latest_query(relation, columns, self._spec.key_names, self._spec.deleted, dialect)
 
-    def compact(self, *, progress: Callable[[str], object] = log.info) -> bool:
-        """Rewrites the rows of an upsert table in a commit of its own: the latest row of each key without those it
-        replaced, and small files as larger ones. Rows that others append meanwhile stay unchanged. Needs memory for the
-        keys of all rows.
+    def compact(self, *, progress: Callable[[str], object] = log.info, by: Compact | None = None) -> bool:
+        """Rewrites rows in a commit of its own: of a table of upserts the latest row of each key without those it
+        replaced, and small files as larger ones. Rows that others append meanwhile stay unchanged.
 
         A row that marks its key as deleted stays while a skipped transaction may still bring an older row.
 
         :param progress: gets lines for people.
+        :param by: finds and writes the rows elsewhere; None: in this process, which needs memory for the keys of all
+            rows.
         :return: was there anything to do?
-        :raises ConfigurationError: it is no table of upserts.
+        :raises ConfigurationError: it is a table of neither upserts nor rewritten rows.
         """
-        self._require_upserts()
+        if not self._spec.rewrites:
+            self._require_upserts()
         new: list[NewFile] = []
         gone: list[OldFile] = []
         tried: Tried = {}
+        columns: list[pa.Schema] = []
 
         def once() -> bool:
             known = self._known()
@@ -69,28 +78,70 @@ class KeptUpState(AppendingState):
                 return False
             files = self._files_of(known)
             now = {one.path: one for one in files}
-            if gone and all(one.path in now for one in gone):  # others have only appended
-                gone[:] = [now[one.path] for one in gone]
+            schema = self._committed(known).schema()
+            if gone and columns == [schema] and all(one.is_still(now.get(one.path)) for one in gone):
+                gone[:] = [now[one.path] for one in gone]  # others have only appended
             elif tried and self._has_any(tried, new):  # our commit's outcome was unknown, and others built on it
                 tried.clear()
                 new.clear()
                 return True
             else:
                 self._discard(new)
-                made = Compaction(self._spec, self._require_partitions(files), partial(self._read, known))
-                progress(f"reading the keys of all files ({len(files):,})")
-                gone[:] = made.chosen(known.marker)
-                progress(f"{made.counts} count; files that are written anew: {len(gone):,}")
-                for values, table in made.tables(gone):
-                    new.append(self._write(file_name(None), table, values))
+                columns[:] = [schema]
+                make = self._made_here if by is None else partial(self._made_by, by)
+                gone[:] = make(known, self._require_partitions(files), progress, new)
             if not gone:
                 return False
             self._require_no_nulls(new)
+            assert known.marker is not None
             self._commit(known, known.marker, new, gone, tried)
             new.clear()
             return True
 
         return self._decided(once, new, tried)
+
+    def _made_here(
+        self, known: Known, files: list[OldFile], progress: Callable[[str], object], new: list[NewFile]
+    ) -> list[OldFile]:
+        """The files to remove.
+
+        :param new: receives the files that replace them.
+        """
+        assert known.marker is not None
+        made = Compaction(self._spec, files, partial(self._read, known))
+        if self._spec.upserts:
+            progress(f"reading the keys of all files ({len(files):,})")
+        gone = made.chosen(known.marker)
+        progress(made.counts)
+        for values, table in made.tables(gone):
+            new.append(self._write(file_name(None), table, values))
+        return gone
+
+    def _made_by(
+        self, by: Compact, known: Known, files: list[OldFile], progress: Callable[[str], object], new: list[NewFile]
+    ) -> list[OldFile]:
+        """As :meth:`_made_here`. The files are taken as they are."""
+        assert known.marker is not None
+        spec, holes = self._spec, known.marker.holes
+        work = CompactionWork(
+            topology=spec.topology,
+            state=spec.name,
+            table=self._committed(known),
+            keys=spec.keys if spec.upserts else (),
+            deleted=spec.deleted if spec.upserts else None,
+            below=holes[0][0] if holes else None,
+            bytes=tuple(one.bytes for one in files),
+            partitions=tuple(map(partition_of, files)),
+        )
+        try:
+            done = by(work)
+        except TableChangedError as error:  # others have replaced files, and removed them
+            raise Overtaken from error
+        for file in done.files:
+            values = files[file.place].values
+            assert values is not None
+            new.append(self._bring(None, file.path, footer_of(file.path), values))
+        return [files[place] for place in done.gone]
 
     def _require_upserts(self) -> None:
         if not self._spec.upserts:

@@ -114,7 +114,7 @@ def _place_for_spark(uri: str) -> str:
     :raises ConfigurationError: Spark names it otherwise, and nobody said how.
     """
     scheme = urlsplit(uri).scheme
-    if scheme in ("", "file"):
+    if scheme in ("", "file", "gs", "hdfs"):
         return uri
     if scheme in ("s3", "s3a"):
         return f"s3a{uri[len(scheme) :]}"

@@ -32,12 +32,20 @@ class NewFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldFile:
     """A file of a table's version. `values`: of the partition columns; None: the file is partitioned otherwise.
-    `entry`: its entry in the table's log."""
+    `entry`: its entry in the table's log. `deletes`: paths of files that delete rows of it."""
 
     path: str
     bytes: int
     values: PartitionValues | None
     entry: Any
+    deletes: tuple[str, ...] = ()
+
+    def is_still(self, now: OldFile | None) -> bool:
+        """Has it the same rows in another version of the table?
+
+        :param now: the file of the same path there.
+        """
+        return now is not None and now.deletes == self.deletes
 
 
 def file_name(ticket: CommitTicket | None) -> str:
