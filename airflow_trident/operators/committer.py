@@ -21,6 +21,7 @@ from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
 from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks import asset_events
+from airflow_trident.tasks.airflow_versions import checked_deferrable
 from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
 from airflow_trident.tasks.waits import Until
 
@@ -69,7 +70,7 @@ class TridentCommitterOperator(EngineOperator):
         super().__init__(topology=topology, **kwargs)
         self.txid = txid
         self.retention = retention
-        self.deferrable = deferrable
+        self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
 

@@ -28,6 +28,7 @@ from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains.limits import pending_of
 from airflow_trident.runtime.waiting import Look, blocked
+from airflow_trident.tasks.airflow_versions import checked_deferrable
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 
@@ -80,7 +81,7 @@ class TridentCoordinatorOperator(TridentOperator):
             pending_of(topology.states, settings.parse_limit("max_pending", max_pending))
         self.max_transactions = max_transactions
         self.max_pending = max_pending
-        self.deferrable = deferrable
+        self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
         self.allow_backfill_runs = allow_backfill_runs

@@ -24,7 +24,7 @@ from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, pending_of, require_groups
 from airflow_trident.tasks import asset_events
-from airflow_trident.tasks.airflow_versions import recall, remember
+from airflow_trident.tasks.airflow_versions import checked_deferrable, recall, remember, remembers
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -96,7 +96,7 @@ class TridentDrainOperator(EngineOperator):
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = OnFailure(on_failure)
         self.retention = retention
-        self.deferrable = deferrable
+        self.deferrable = checked_deferrable(deferrable)
         self.allow_backfill_runs = allow_backfill_runs
         self._submitted: SubmittedDrain | None = None
         if all(map(is_known, (max_transactions, max_time_s, max_pending, group))):
@@ -209,6 +209,11 @@ class TridentDrainOperator(EngineOperator):
 
         try:
             if submission is None:
+                if not remembers(context):
+                    self.log.warning(
+                        "Airflow before 3.3 keeps nothing for a later try: a retry of this task submits another drain "
+                        "beside this one. The ledger lets one of them commit; the work of the other is lost."
+                    )
                 limits, retention = self._limits(), settings.retention(self.retention)
                 submission = drain.start(self.attempts(context), claim_of(context, "drain"), limits, retention, note)
             else:

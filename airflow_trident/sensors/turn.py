@@ -19,7 +19,7 @@ from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.waiting import blocked
-from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER
+from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
 from airflow_trident.tasks.liveness import ask_airflow, commits_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 
@@ -86,7 +86,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.txid = txid
         self.coordinator_task_id = coordinator_task_id
         self.incarnation = incarnation_for_triggerer(txid, coordinator_task_id)
-        self.deferrable = deferrable_default(deferrable)
+        self.deferrable = deferrable_default(checked_deferrable(deferrable))
         self.turn_wait_s = turn_wait_s
         self.on_failure = OnFailure(on_failure)
         self.zookeeper_conn_id = zookeeper_conn_id

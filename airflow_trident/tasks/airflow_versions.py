@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,8 +30,20 @@ DEFERS = _RELEASE >= (3, 2)
 STARTS_IN_TRIGGERER = _RELEASE >= (3, 3)
 """Can a sensor start in the triggerer? Older schedulers ignore that request."""
 
+_NOT_DEFERRED = (
+    f"deferrable=True counts for nothing in Airflow {__version__}: its triggerer ends when two threads ask it at once. "
+    "Tasks that wait give their slot back and look again. Leave it out, or use Airflow 3.2 or newer."
+)
+
 PARTITIONS_ASSETS = _RELEASE >= (3, 3)
 """Can a task report partitions of an asset when it succeeds?"""
+
+
+def checked_deferrable(given: bool | None) -> bool | None:
+    """A task's argument `deferrable`, unchanged. Warns, while a DAG is built, if this Airflow cannot do that."""
+    if given and not DEFERS:
+        warnings.warn(_NOT_DEFERRED, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
+    return given
 
 
 def add_partition_event(context: Context, asset: Asset, key: str, extra: dict[str, Any]) -> None:
@@ -57,6 +70,11 @@ def asset_events_since(asset: Asset, since: datetime) -> list[Any]:
 
     found = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).after(since.isoformat())
     return [event.extra for event in found]
+
+
+def remembers(context: Context) -> bool:
+    """Can a later try of the task know what this one stored? Not before Airflow 3.3."""
+    return context.get("task_state_store") is not None
 
 
 def recall(context: Context, key: str) -> Any:
