@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import FileSpout
+from airflow_trident import FileSink, FileSpout, FixedBatchSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SourceChangedError
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.gcs import GCS
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.verbs import PROBE, Storage
 from airflow_trident.states.files.sink_folder import ObjectSinkFolder
@@ -122,16 +123,24 @@ def test_what_a_connection_says_and_is_not_followed_is_refused(extra: dict[str, 
         GCS.settings_of(connected(**extra))
 
 
-def test_a_connection_for_a_driver_has_the_content_of_its_key_file(tmp_path: Path) -> None:
+def test_a_driver_elsewhere_is_told_the_content_of_the_key_file_of_a_sink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "key.json"
     file.write_text(account_key())
-    sent = GCS.portable(connected(extra__google_cloud_platform__key_path=str(file), project="tests"))
+    extra = {"extra__google_cloud_platform__key_path": str(file), "project": "tests"}
+    monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "google_cloud_platform", "extra": extra}))
+    topology = Topology("letters")
+    letters = topology.new_stream("letters", FixedBatchSpout("letter string", ["a"]))
+    letters.partition_persist(FileSink(f"gs://{CONN_ID}@lake/out"), "letter")
+    sent = connections_of(topology)[CONN_ID]
     file.unlink()
     assert (
         GCS.settings_of(sent)["service_account_key"]
         == GCS.settings_of(connected(keyfile_dict=account_key()))["service_account_key"]
     )
     assert sent.extra["project"] == "tests"
+    assert SECRET not in repr(sent)
 
 
 # ---- what does not work ----------------------------------------------------------------------------------------
