@@ -10,6 +10,7 @@ from decimal import Decimal
 from math import isnan, nan
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -111,6 +112,20 @@ def test_a_table_that_files_cannot_be_added_to_is_refused(table: ForeignIcebergT
         table.opened()
     assert text in str(caught.value)
     assert caught.value.cure
+
+
+def test_a_table_that_somebody_upgrades_to_version_3_is_refused_from_then_on(
+    table: ForeignIcebergTable, tmp_path: Path
+) -> None:
+    """pyiceberg reads that version and does not write it."""
+    with table.opened() as state:
+        state.apply_files(ticket(1), staged(tmp_path, ("a", 1)))
+        path = Path(urlsplit(table.table.metadata_location).path)
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 1}))
+        with pytest.raises(ConfigurationError, match="it has format version 3") as caught:
+            state.apply_files(ticket(2), staged(tmp_path, ("b", 2)))
+        assert "another table" in caught.value.cure
+    assert table.rows() == [("a", 1)]
 
 
 def test_a_partitioning_that_comes_later_is_refused_when_it_is_there(
