@@ -131,6 +131,17 @@ def set_by_sql(frame: DataFrame) -> Any:
     return frame.sparkSession.sql("SET spark.sql.ansi.enabled=false") and frame
 
 
+def set_by_builder(frame: DataFrame) -> Any:
+    from pyspark.sql import SparkSession
+
+    SparkSession.builder.config("spark.sql.ansi.enabled", "false").getOrCreate()
+    return frame
+
+
+def created(what: str) -> Callable[[DataFrame], Any]:
+    return lambda frame: frame.sparkSession.sql(f"CREATE {what}") and frame
+
+
 WRONG: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
     "nothing": (lambda frame: None, "gave NoneType and not a DataFrame"),
     "missing": (lambda frame: frame.drop("day"), "did not give day"),
@@ -145,6 +156,10 @@ WRONG: dict[str, tuple[Callable[[DataFrame], Any], str]] = {
     "counts": (lambda frame: frame.limit(frame.count()), "calls count()"),
     "collects": (lambda frame: frame.collect() and frame, "calls collect()"),
     "caches": (lambda frame: frame.cache(), "calls cache()"),
+    "as_text": (lambda frame: frame.toJSON() and frame, "calls toJSON()"),
+    "global_function": (created("GLOBAL TEMPORARY VIEW v AS SELECT 1"), "is no query"),
+    "function_for_all": (created("FUNCTION f(x INT) RETURNS INT RETURN x"), "is no query"),
+    "settings_by_builder": (set_by_builder, "calls SparkSession.builder with settings"),
     "streams": (
         lambda frame: frame.sparkSession.readStream.format("rate").load(),
         "gave a streaming DataFrame",
@@ -181,6 +196,54 @@ def test_what_a_function_writes_is_refused_before_it_is_written(engine: Engine, 
         with pytest.raises(UserCodeError):
             engine.run(job_of(transformed(function)))
     assert not leak.exists()
+
+
+CONTEXT: dict[str, Callable[[Any, str], Any]] = {
+    "parallelize": lambda context, leak: context.parallelize([1], 1).saveAsTextFile(leak),
+    "setLocalProperty": lambda context, leak: context.setLocalProperty("spark.scheduler.pool", leak),
+    "setJobGroup": lambda context, leak: context.setJobGroup(leak, leak),
+    "addFile": lambda context, leak: context.addFile(__file__),
+    "stop": lambda context, leak: context.stop(),
+}
+
+
+@pytest.mark.parametrize("name", CONTEXT)
+def test_the_application_is_not_for_functions(spark_engine: Engine, name: str, tmp_path: Path, job_of: JobOf) -> None:
+    leak = tmp_path / "leak"
+
+    def acts(frame: DataFrame) -> Any:
+        CONTEXT[name](frame.sparkSession.sparkContext, str(leak))
+        return frame
+
+    with pytest.raises(UserCodeError, match=rf"calls sparkContext\.{name},"):
+        spark_engine.run(job_of(transformed(acts)))
+    assert not leak.exists()
+
+
+def test_what_a_function_may_have_of_its_session(spark_engine: Engine, job_of: JobOf) -> None:
+    """Broadcast variables, UDFs, literal rows, and functions by SQL: they stay in the attempt's session."""
+
+    def own(frame: DataFrame) -> Any:
+        from pyspark.sql.functions import udf
+
+        session = frame.sparkSession
+        shared = session.sparkContext.broadcast({0: 5})
+        assert session.sparkContext.defaultParallelism
+        session.sql("/* mine */ CREATE OR REPLACE TEMPORARY FUNCTION twice(x INT) RETURNS INT RETURN x * 2")
+        add = udf(lambda x: x + shared.value[0], "int")
+        return session.createDataFrame([(1,), (2,)], "n int").select(add("n").alias("n")).selectExpr("twice(n) AS n")
+
+    given = run(spark_engine, job_of(lambda topology: keep(orders(topology).transform(own, "n int"))))
+    assert given == {"rows": rows_as_text([(12,), (14,)])}
+
+
+def test_a_dataframe_of_another_session_is_refused(spark_engine: Engine, job_of: JobOf) -> None:
+    def foreign(frame: DataFrame) -> Any:
+        return frame.sparkSession.newSession().createDataFrame([(1, 1, "day")], FIELDS)
+
+    with pytest.raises(UserCodeError, match="gave a DataFrame of another session") as caught:
+        spark_engine.run(job_of(transformed(foreign)))
+    assert "frame.sparkSession" in caught.value.cure
 
 
 def test_outside_of_a_transform_actions_are_what_they_were(spark_engine: Engine, job_of: JobOf) -> None:

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from airflow_trident.errors import PlanError, UserCodeError
-from airflow_trident.operations.sql_query import require_query
+from airflow_trident.operations.sql_query import plain, require_query
 
 _INSIDE: ContextVar[str] = ContextVar("inside_transform", default="")
 _LOCK = Lock()
@@ -25,10 +25,19 @@ _FRAME_ACTIONS = (
     *("collect", "toArrow", "toPandas", "toLocalIterator", "take", "head", "first", "tail", "show", "count", "isEmpty"),
     *("foreach", "foreachPartition", "cache", "persist", "unpersist", "checkpoint", "localCheckpoint"),
     *("createGlobalTempView", "createOrReplaceGlobalTempView", "approxQuantile", "corr", "cov", "pandas_api"),
+    "toJSON",
 )
 _FRAME_WRITERS = ("write", "writeStream", "rdd")
 _FRAME_WRITES = ("writeTo", "mergeInto")
 _SESSION = ("stop",)
+_CONTEXT_READS = frozenset(
+    {
+        *("accumulator", "appName", "applicationId", "broadcast", "defaultMinPartitions", "defaultParallelism"),
+        *("environment", "getConf", "getLocalProperty", "master", "pythonExec", "pythonVer", "resources", "serializer"),
+        *("sparkHome", "sparkUser", "startTime", "uiWebUrl", "version"),
+    }
+)
+"""What a function may have of a SparkContext; Spark's own Python code needs some, and names with an underscore."""
 _CATALOG = (
     *("cacheTable", "uncacheTable", "clearCache", "createTable", "createExternalTable", "dropGlobalTempView"),
     *("recoverPartitions", "refreshTable", "refreshByPath"),
@@ -62,6 +71,8 @@ def _wrap_all() -> None:
                 _wrap_property(frame, name)
             for name in _SESSION:
                 _wrap(session, name)
+            _wrap_context(session)
+            _wrap_builder(session)
             for name in _CATALOG:
                 _wrap(catalog, name)
             _wrap_sql(session)
@@ -122,6 +133,45 @@ def _wrap_property(kind: type, name: str) -> None:
     setattr(kind, name, property(getter))
 
 
+class _Context:
+    """A SparkContext without what acts, or changes the application for others."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and name not in _CONTEXT_READS:
+            _refuse(f"sparkContext.{name}")
+        return getattr(self._context, name)
+
+
+def _wrap_context(kind: type) -> None:
+    original = kind.__dict__.get("sparkContext")
+    if not isinstance(original, property) or original.fget is None:
+        return
+    made: Callable[[Any], Any] = original.fget
+
+    @wraps(made)
+    def getter(self: Any) -> Any:
+        return _Context(made(self)) if _INSIDE.get() else made(self)
+
+    kind.sparkContext = property(getter)  # type: ignore[attr-defined]
+
+
+def _wrap_builder(kind: Any) -> None:
+    """`SparkSession.builder.config(...).getOrCreate()` sets that for the session that others in the process use."""
+    builder = kind.Builder
+    made: Callable[..., Any] = builder.getOrCreate
+
+    @wraps(made)
+    def get_or_create(self: Any) -> Any:
+        if self._options:
+            _refuse("SparkSession.builder with settings")
+        return made(self)
+
+    builder.getOrCreate = get_or_create
+
+
 def _wrap_sql(kind: type) -> None:
     original = kind.__dict__.get("sql")
     assert original is not None
@@ -137,10 +187,13 @@ def _wrap_sql(kind: type) -> None:
 
 
 def _require_reads(text: str) -> None:
-    words = text.split(None, 4)
-    upper = " ".join(words[:4]).upper()
-    if upper.startswith(("CREATE TEMPORARY", "CREATE TEMP ", "CREATE OR REPLACE TEMP")) and "VIEW" in upper:
-        return  # a view of the attempt's own session
+    words = plain(text).upper().split(None, 5)[:5]
+    if words[:1] == ["CREATE"]:
+        if words[1:3] == ["OR", "REPLACE"]:
+            del words[1:3]
+        if words[1:2] in (["TEMPORARY"], ["TEMP"]) and words[2:3] in (["VIEW"], ["FUNCTION"]):
+            return  # of the attempt's own session
+    upper = " ".join(words)
     if upper.startswith(("DESCRIBE", "DESC ", "SHOW", "EXPLAIN")):
         return
     try:
