@@ -113,16 +113,22 @@ def test_every_request_may_fail_once_and_nothing_else_comes_of_it(objects: Objec
     assert contents(made, "counts") == WORDS
 
 
+def costs(folder: Path) -> Topology:
+    """Three transactions, each with one staged file."""
+    (folder / "in").mkdir()
+    made = Topology("costs")
+    for number in range(3):
+        (folder / "in" / str(number)).write_text("a line\n")
+    lines = made.new_stream("lines", FileSpout(str(folder / "in"), max_files=1))
+    lines.persistent_aggregate(SqliteState(str(folder / "c.db")), Count(), "count", name="counts")
+    return made
+
+
 @pytest.mark.parametrize("retention", [50, 1])
 def test_a_transaction_costs_five_requests_and_two_where_something_is_pruned(
     retention: int, objects: Objects, tmp_path: Path
 ) -> None:
-    (tmp_path / "in").mkdir()
-    made = Topology("costs")
-    for number in range(3):
-        (tmp_path / "in" / str(number)).write_text("a line\n")
-    lines = made.new_stream("lines", FileSpout(str(tmp_path / "in"), max_files=1))
-    lines.persistent_aggregate(SqliteState(str(tmp_path / "c.db")), Count(), "count", name="counts")
+    made = costs(tmp_path)
     with MemoryLedger(made.name) as ledger:
         runner = LocalRunner(
             ledger=ledger, topology=made, engine=LocalEngine(), staging_root=objects.uri, retention=retention
@@ -133,6 +139,25 @@ def test_a_transaction_costs_five_requests_and_two_where_something_is_pruned(
         more = {"GET": 1, objects.deletes_by: names} if retention == 1 else {}
         runner.run()
         assert objects.proxy.asked - before == Counter({"PUT": 2, "GET": 3}) + Counter(more)
+
+
+@pytest.mark.parametrize("retention", [50, 1])
+def test_the_same_transaction_costs_five_fsyncs_in_a_folder(
+    retention: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, fsync, synced = costs(tmp_path), os.fsync, list[str]()
+
+    def counted(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    with MemoryLedger(made.name) as ledger:
+        root = str(tmp_path / "staging")
+        runner = LocalRunner(ledger=ledger, topology=made, engine=LocalEngine(), staging_root=root, retention=retention)
+        runner.run(max_transactions=2)
+        monkeypatch.setattr(os, "fsync", counted)
+        runner.run()
+    assert sum(path.startswith(root) for path in synced) == 5, synced
 
 
 # ---- phases in processes of their own --------------------------------------------------------------------------
