@@ -81,7 +81,7 @@ contracts: java venv
 	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
 
 test-yarn: java venv
-	@$(RUN) python -m pytest -m rare tests/yarn tests/contracts/test_hdfs_storage.py tests/contracts/test_storage.py $(ARGS)
+	@$(RUN) python -m pytest -m rare tests/yarn tests/contracts/test_hdfs_storage.py tests/contracts/test_hdfs_sinks.py tests/contracts/test_storage.py $(ARGS)
 
 submit-kills: java venv
 	@$(RUN) python -m benchmarks.submit_kills $(KILLS)

@@ -135,10 +135,31 @@ class HdfsStorage(Storage):
         return parts
 
     def remove(self, names: Sequence[str]) -> None:
-        with suppress(TridentError), self.place.errors("delete files"):
+        with suppress(TridentError):
+            self.take_away(names)
+
+    def take_away(self, names: Sequence[str]) -> None:
+        """As :meth:`remove`, and errors are raised. That a name is not there is none."""
+        with self.place.errors("delete files"):
             client = self.place.client()
             for name in names:
                 client.delete(self._path(name))
+
+    def files(self) -> Sequence[str]:
+        """The names of files right in the folder."""
+        with self.place.errors("list the folder"):
+            return [_given(one.name) for one in self._children(self.place.client(), "") if one.is_file]
+
+    def move(self, name: str, target: str) -> None:
+        """In one step, also over a file that is there. Nothing happens if there is no such file."""
+        with self.place.errors(f"rename {name!r}"):
+            client, old, new = self.place.client(), self._path(name), self._path(target)
+            if client.rename(old, new, over=True):
+                return
+            with suppress(FileNotFoundError):
+                client.status(old)
+                client.delete(new)  # an HttpFS renames over nothing
+                client.rename(old, new)
 
     def require_usable(self) -> None:
         """No request if it was checked before in this process. The folder is made, for its user alone, if missing."""

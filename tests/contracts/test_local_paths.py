@@ -185,11 +185,14 @@ def test_what_knows_s3_refuses_other_object_stores(make: Callable[[Any], object]
         make(uri)
 
 
-ON_HDFS = {name: make for name, make in ON_S3.items() if "staging" in name or name in OTHERS}
+NOT_ON_HDFS = ("FileSpout.path", "ParquetTable.path")
+ON_HDFS = {name: make for name, make in ON_S3.items() if name not in NOT_ON_HDFS}
 
 
 @pytest.mark.parametrize("make", ON_HDFS.values(), ids=ON_HDFS)
-def test_a_staging_folder_may_be_in_an_hdfs(make: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_sinks_and_spools_may_be_in_an_hdfs(
+    make: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ConfigurationError, match=r"hdfs://\[connection@\]"):
         make("hdfs://nn/../x")
     monkeypatch.setenv("AIRFLOW_CONN_WEBHDFS_DEFAULT", '{"conn_type": "http"}')
@@ -197,7 +200,7 @@ def test_a_staging_folder_may_be_in_an_hdfs(make: Callable[[Any], object], monke
         make("hdfs://nn/x")
 
 
-@pytest.mark.parametrize("name", sorted({*ON_S3} - {*ON_HDFS}))
+@pytest.mark.parametrize("name", NOT_ON_HDFS)
 def test_what_cannot_be_in_an_hdfs_yet_says_so_when_the_dag_is_built(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"s3://"):
         ON_S3[name]("hdfs://nn/x")

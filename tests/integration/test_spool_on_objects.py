@@ -18,6 +18,7 @@ from airflow_trident.spouts.spool import spool
 from airflow_trident.types import Json
 from tests.faults.http_proxy import Request, Verdict, each_fails_once
 from tests.fixtures.azurite import Objects
+from tests.fixtures.hdfs import Folder
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket
 from tests.fixtures.spout import FileQueue
 
@@ -25,7 +26,7 @@ ROWS = [(number, f"row {number}") for number in range(20)]
 _T = TypeVar("_T")
 
 
-def spooled(objects: Objects, source: CallableSource, **options: Any) -> SpooledSpout:
+def spooled(objects: Objects | Folder, source: CallableSource, **options: Any) -> SpooledSpout:
     return SpooledSpout(source, f"{objects.uri}/spool", **options)
 
 

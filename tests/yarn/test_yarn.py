@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from airflow_trident.engine.spark.sessions.java import spark_home
 from tests.fixtures.airflow import AirflowHome
-from tests.fixtures.hadoop import hadoop  # noqa: F401 - a fixture
+from tests.fixtures.hadoop import hadoop, setting  # noqa: F401 - a fixture
+from tests.fixtures.hdfs import USER, ask, connection
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
@@ -74,10 +74,7 @@ tell({name: run(name) for name in NAMES})
 
 def resource_manager(hadoop: Path) -> str:  # noqa: F811
     """The address of its REST interface."""
-    settings = {
-        one.findtext("name"): one.findtext("value") for one in ElementTree.parse(hadoop / "yarn-site.xml").getroot()
-    }
-    return f"http://{settings['yarn.resourcemanager.webapp.address']}"
+    return f"http://{setting(hadoop, 'yarn.resourcemanager.webapp.address', 'yarn-site.xml')}"
 
 
 @pytest.fixture
@@ -118,6 +115,30 @@ def test_a_transaction_and_a_drain_run_on_yarn(on_yarn: AirflowHome, mode: str) 
         f"one_{mode}": [["success"], [["WORD0", 1], ["WORD1", 1], ["WORD2", 1]]],
         f"drain_{mode}": [["success"], [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]],
     }, on_yarn.output
+
+
+@pytest.mark.parametrize(("mode", "address"), [("client", "hdfs:///staging"), ("cluster", "webhdfs://NODE/staging")])
+def test_a_transaction_and_a_drain_stage_on_the_hdfs_of_the_cluster(
+    on_yarn: AirflowHome,
+    hadoop: Path,  # noqa: F811
+    mode: str,
+    address: str,
+) -> None:
+    """With its connection lent to a driver beside the task; a driver in the cluster needs none."""
+    node = setting(hadoop, "trident.http-address.0")
+    on_yarn.options |= {
+        "AIRFLOW_CONN_WEBHDFS_DEFAULT": connection(f"http://{node}", read_timeout_s=60),
+        "AIRFLOW__TRIDENT__STAGING_DIR": address.replace("NODE", node),
+        "AIRFLOW__TRIDENT__STAGING_IN_LEDGER": "off",
+        "HADOOP_USER_NAME": USER,
+    }
+    assert on_yarn.python(PROGRAM.replace("NAMES", repr([f"one_{mode}", f"drain_{mode}"]))) == {
+        f"one_{mode}": [["success"], [["WORD0", 1], ["WORD1", 1], ["WORD2", 1]]],
+        f"drain_{mode}": [["success"], [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]],
+    }, on_yarn.output
+    found = ask(node, "GET", "/staging", "LISTSTATUS")["FileStatuses"]["FileStatus"]
+    assert {f"one_{mode}", f"drain_{mode}"} < {one["pathSuffix"] for one in found}
+    assert not (on_yarn.folder / "trident" / "staging").exists()
 
 
 ORPHANED = """

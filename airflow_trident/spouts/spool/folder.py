@@ -1,4 +1,4 @@
-"""The folder of a spool, in a file system or an object store."""
+"""The folder of a spool, in a file system, an object store or an HDFS."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import SourceUnavailableError, StoreUnavailableError
+from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath, require_local_path
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
+from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.storage import ObjectStorage
 
 if TYPE_CHECKING:
@@ -65,9 +67,11 @@ class SpoolFolder(ABC):
 
 def spool_folder(path: AnyPath) -> SpoolFolder:
     """
-    :raises ConfigurationError: it is neither a path of a file system nor a place in an object store.
+    :raises ConfigurationError: it is no path of a file system, no place in an object store and none in an HDFS.
     """
     path = require_place(_WHAT, path)
+    if is_hdfs_uri(path):
+        return HdfsSpoolFolder(HdfsPlace.parse(_WHAT, path))
     if is_object_uri(path):
         return ObjectSpoolFolder(ObjectPlace.parse(_WHAT, path))
     return LocalSpoolFolder(os.path.expanduser(require_local_path(_WHAT, path)))
@@ -157,6 +161,43 @@ class ObjectSpoolFolder(SpoolFolder):
 
     def remove(self, names: Iterable[str]) -> None:
         ObjectStorage(self.place).take_away(list(names))
+
+
+@dataclass(frozen=True)
+class HdfsSpoolFolder(SpoolFolder):
+    """Files count when the name node has renamed them."""
+
+    place: HdfsPlace
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled with the connection's settings: executors have no connections."""
+        return {"place": self.place.resolved(required=False)}
+
+    @property
+    def where(self) -> str:
+        return self.place.where
+
+    def make(self) -> None:
+        HdfsStorage(self.place).require_usable()
+
+    def names(self) -> list[str]:
+        with _reading():
+            return list(HdfsStorage(self.place).files())
+
+    def take(self, name: str, content: bytes) -> bool:
+        return HdfsStorage(self.place).put_if_absent(name, content)
+
+    def read(self, name: str) -> bytes:
+        with _reading():
+            return HdfsStorage(self.place).get(name)
+
+    def opened(self, name: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        return pa.BufferReader(self.read(name))
+
+    def remove(self, names: Iterable[str]) -> None:
+        HdfsStorage(self.place).take_away(list(names))
 
 
 @contextmanager

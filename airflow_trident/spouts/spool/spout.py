@@ -38,7 +38,8 @@ class SpooledSpout(Spout):
     :param source: a :class:`SpoolSource`.
     :param folder: for this stream alone, the same for coordinators, workers and executors; durable storage. Or
         ``s3://[connection@]bucket/folder``, ``abfs://[connection@]container/folder`` or
-        ``gs://[connection@]bucket/folder``, as a text or as Airflow's ObjectStoragePath.
+        ``gs://[connection@]bucket/folder``, as a text or as Airflow's ObjectStoragePath, or
+        ``hdfs://[connection@]/folder``.
     :param max_rows: how many rows the source is asked for in one batch.
     :param keep: the last committed batch and this number before it are kept, to be read again and to know their ids; a
         batch that is not acknowledged is always kept.

@@ -27,6 +27,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
 from airflow_trident.io.parquet import write_parquet
@@ -36,7 +37,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import stays_inside
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, ObjectSinkFolder, SinkFolder
+from airflow_trident.states.files.sink_folder import META, HdfsSinkFolder, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.types import ddl, is_nested
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ class FileSink(StateFactory):
     :param path: the folder; may begin with ``~``; made if missing. All committers must share its file system, on which
         a hard link to an existing name must fail. Or ``s3://[connection@]bucket/folder`` or
         ``abfs://[connection@]container/folder`` or ``gs://[connection@]bucket/folder``, as a text or as Airflow's
-        ObjectStoragePath.
+        ObjectStoragePath; or ``hdfs://[connection@]/folder``.
     :param format: ``parquet``, ``csv`` (with a line of names) or ``json`` (one object per line).
     """
 
     path: AnyPath
     format: str = "parquet"
-    place: ObjectPlace | None = field(default=None, init=False, repr=False, compare=False)
+    place: ObjectPlace | HdfsPlace | None = field(default=None, init=False, repr=False, compare=False)
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True)
 
@@ -79,7 +80,8 @@ class FileSink(StateFactory):
         path = require_place("FileSink", self.path)
         object.__setattr__(self, "path", path)
         if is_object_uri(path):
-            object.__setattr__(self, "place", ObjectPlace.parse("FileSink", path))
+            kind = HdfsPlace if is_hdfs_uri(path) else ObjectPlace
+            object.__setattr__(self, "place", kind.parse("FileSink", path))
         if self.format not in _SUFFIXES:
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
@@ -97,8 +99,12 @@ class FileSink(StateFactory):
 
     def make_state(self, spec: StateSpec) -> OpenFileSink:
         self.validate(spec)
-        local = LocalSinkFolder(os.path.abspath(os.path.expanduser(str(self.path))))
-        return OpenFileSink(local if self.place is None else ObjectSinkFolder(self.place), self.format, spec)
+        return OpenFileSink(self._folder(), self.format, spec)
+
+    def _folder(self) -> SinkFolder:
+        if self.place is None:
+            return LocalSinkFolder(os.path.abspath(os.path.expanduser(str(self.path))))
+        return HdfsSinkFolder(self.place) if isinstance(self.place, HdfsPlace) else ObjectSinkFolder(self.place)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(str(self.path))

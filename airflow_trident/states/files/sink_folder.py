@@ -1,5 +1,5 @@
-"""The folder of a FileSink, in a file system or an object store. A bucket has no rename, but a copy inside the store
-appears whole or not at all."""
+"""The folder of a FileSink, in a file system, an object store or an HDFS. A bucket has no rename, but a copy inside the
+store appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from airflow_trident.errors import StoreUnavailableError
+from airflow_trident.io.hdfs import HdfsPlace
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder, write_durably
+from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.storage import ObjectStorage
 
 META = "_trident"
@@ -218,6 +220,58 @@ class ObjectSinkFolder(SinkFolder):
 
     def open(self, final: str) -> BinaryIO:
         return ObjectStorage(self.place).open(final)
+
+
+@dataclass(frozen=True)
+class HdfsSinkFolder(SinkFolder):
+    """A hidden file is published by a rename, which the name node does in one step."""
+
+    place: HdfsPlace
+
+    @property
+    def where(self) -> str:
+        return self.place.where
+
+    @property
+    def _all(self) -> HdfsStorage:
+        return HdfsStorage(self.place)
+
+    @property
+    def _meta(self) -> HdfsStorage:
+        return HdfsStorage(replace(self.place, path=f"{self.place.path}/{META}"))
+
+    def make(self) -> None:
+        self._meta.require_usable()
+
+    def noted(self) -> list[str]:
+        return list(self._meta.files())
+
+    def note(self, name: str) -> bytes:
+        return self._meta.get(name)
+
+    def take(self, name: str, content: bytes) -> bool:
+        return self._meta.put_if_absent(name, content)
+
+    def hide(self, name: str, write: Callable[[BinaryIO], None]) -> None:
+        self._meta.put(name, write)
+
+    def forget(self, names: Iterable[str]) -> None:
+        self._meta.take_away(list(names))
+
+    def show(self, hidden: str, final: str) -> None:
+        self._all.move(f"{META}/{hidden}", final)
+
+    def remove(self, final: str) -> None:
+        self._all.take_away([final])
+
+    def settle(self) -> None:
+        """Nothing to do: an answer means that the name node has logged the change."""
+
+    def shown(self) -> list[str]:
+        return list(self._all.files())
+
+    def open(self, final: str) -> BinaryIO:
+        return self._all.open(final)
 
 
 def _unlink(path: str) -> None:
