@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,20 +139,6 @@ def test_a_committer_that_was_stopped_before_it_recorded_its_fence_changes_nothi
         with pytest.raises(FencedError):
             state.apply_files(ticket(1, fence=98), staged(tmp_path, ("a", 1)))
         assert state.marker().fence == 99
-
-
-def test_of_three_committers_one_appends(table: ForeignTable, tmp_path: Path) -> None:
-    table.opened().close()
-    files = staged(tmp_path, ("a", 1))
-
-    def commit(_: int) -> Applied:
-        with table.opened() as state:
-            return state.apply_files(ticket(1), files)
-
-    with ThreadPoolExecutor(3) as pool:
-        answers = sorted(pool.map(commit, range(3)))
-    assert answers == [Applied.ALREADY, Applied.ALREADY, Applied.APPLIED]
-    assert table.rows() == [("a", 1)]
 
 
 def test_an_answer_that_was_lost_is_asked_of_the_table(
