@@ -87,11 +87,12 @@ def ledger_checks(hook: ZooKeeperHook) -> Iterator[Finding]:
     yield _ok("connection", f"{hook.zookeeper_conn_id}: {wanted.hosts}{wanted.chroot} ({kind}, {user})")
     from airflow_trident.ledger.zookeeper.diagnose import server_facts
 
-    if wanted.tls:
-        yield _ok("server", "not asked for its version and limits, which it tells only without TLS")
-    else:
+    try:
         for facts in server_facts(wanted):
             yield from _server(facts, wanted.session_timeout_s)
+    except TridentError as error:
+        yield _fail("connection", str(error))
+        return
     with hook.get_ledgers() as ledgers:
         root = settings.text(settings.ROOT)
         for subject, check in (("write", _write), ("access", _access)):

@@ -4,6 +4,7 @@ on loopback run with the configuration that stands in them."""
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
 import signal
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_trident.cli.doctor_checks import Finding, Level, ledger_checks
 from airflow_trident.errors import LedgerAuthError, LedgerUnavailableError
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.embedded.java import java_executable
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
@@ -146,6 +149,30 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
         for process in processes:
             process.kill()
             process.wait(30)
+
+
+def test_doctor_asks_each_server_of_the_ensemble_over_tls(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def found(**extra: Any) -> list[Finding]:
+        login = {"login": OURS.user, "password": OURS.password}
+        connection = {"conn_type": "zookeeper", "host": ensemble.hosts, **login, "extra": {"use_ssl": True, **extra}}
+        monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", json.dumps(connection))
+        return list(ledger_checks(ZooKeeperHook()))
+
+    ca = str(ensemble.authority.certificate)
+    with open_ledger(ensemble.settings(OURS), "doctors") as ledger:  # waits until the servers have a leader
+        ledger.register(DEFINITION)
+    findings = found(ca=ca)
+    assert {one.level for one in findings} <= {Level.OK, Level.WARN}, findings
+    servers = [one.text for one in findings if one.subject == "server"]
+    assert sorted(text.partition(": ")[0].rpartition(" ")[2] for text in servers) == ["follower", "follower", "leader"]
+    assert sum(one.subject == "session" for one in findings) == 3
+    assert any(one.subject == "access" and "digest:airflow" in one.text for one in findings)
+    (tmp_path / "no.pem").write_text("no certificate")
+    (_, refused) = found(ca=str(tmp_path / "no.pem"))
+    assert (refused.level, refused.subject) == (Level.FAIL, "connection")
+    assert "certificates of the connection cannot be used" in refused.text
 
 
 def test_a_ledger_on_the_ensemble_survives_the_loss_of_a_server(ensemble: Ensemble) -> None:

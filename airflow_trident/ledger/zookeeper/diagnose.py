@@ -6,19 +6,18 @@ A fact is None if the server does not tell it: its administrator may have switch
 from __future__ import annotations
 
 import re
-import socket
+import ssl
 import statistics
 import struct
 import time
 import uuid
 from dataclasses import dataclass
 
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
-from airflow_trident.ledger.zookeeper.four_letters import four_letters
-from airflow_trident.ledger.zookeeper.settings import DEFAULT_PORT, ZooKeeperSettings
-
-PROBE_TIMEOUT_S = 5.0
+from airflow_trident.ledger.zookeeper.four_letters import connected, four_letters
+from airflow_trident.ledger.zookeeper.settings import DEFAULT_PORT, Tls, ZooKeeperSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +36,36 @@ class ServerFacts:
 
 
 def server_facts(settings: ZooKeeperSettings) -> list[ServerFacts]:
-    """The facts of each server, asked without TLS: a server that only speaks TLS tells nothing."""
-    return [_ask(address, settings.session_timeout_s) for address in settings.hosts.split(",")]
+    """The facts of each server, asked as the ledger's client asks it: over TLS, if that is set.
+
+    :raises ConfigurationError: the certificates cannot be used.
+    """
+    tls = _context(settings.tls)
+    return [_ask(address, settings.session_timeout_s, tls) for address in settings.hosts.split(",")]
 
 
-def _ask(address: str, session_timeout_s: float) -> ServerFacts:
+def _context(tls: Tls | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=tls.ca or None)
+        context.check_hostname = tls.check_hostname and tls.verify
+        if not tls.verify:
+            context.verify_mode = ssl.CERT_NONE
+        if tls.certificate:
+            context.load_cert_chain(tls.certificate, tls.key, tls.key_password or "")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"TLS: the certificates of the connection cannot be used ({error})", "They must be PEM files."
+        ) from None
+    return context
+
+
+def _ask(address: str, session_timeout_s: float, tls: ssl.SSLContext | None) -> ServerFacts:
     host, port = _host_port(address)
-    serving = four_letters(host, port, "srvr", PROBE_TIMEOUT_S)
-    monitor = four_letters(host, port, "mntr", PROBE_TIMEOUT_S)
-    configured = four_letters(host, port, "conf", PROBE_TIMEOUT_S)
+    serving = four_letters(host, port, "srvr", tls=tls)
+    monitor = four_letters(host, port, "mntr", tls=tls)
+    configured = four_letters(host, port, "conf", tls=tls)
     version = re.search(r"version: (\d+\.\d+\.\d+)", serving)
     mode = re.search(r"^Mode: (\w+)", serving, re.MULTILINE)
     return ServerFacts(
@@ -56,7 +76,7 @@ def _ask(address: str, session_timeout_s: float) -> ServerFacts:
         data_bytes=_number(r"^zk_approximate_data_size\s+(\d+)", monitor),
         connections=_number(r"^Connections: (\d+)", serving),
         max_connections=_number(r"^maxClientCnxns=(-?\d+)", configured),
-        session_timeout_s=_granted_s(host, port, session_timeout_s),
+        session_timeout_s=_granted_s(host, port, session_timeout_s, tls),
     )
 
 
@@ -72,14 +92,14 @@ def _number(pattern: str, text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _granted_s(host: str, port: int, wanted_s: float) -> float | None:
+def _granted_s(host: str, port: int, wanted_s: float, tls: ssl.SSLContext | None) -> float | None:
     """Opens a session by hand and closes it again, because kazoo does not show the granted timeout.
 
     The frames are ZooKeeper's ConnectRequest and ConnectResponse (zookeeper.jute) and a close request (opcode -11).
     """
     request = struct.pack(">iqiqi16s?", 0, 0, int(wanted_s * 1000), 0, 16, bytes(16), False)
     try:
-        with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S) as connection:
+        with connected(host, port, tls) as connection:
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = b""
             while len(answer) < 12:
