@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_trident import Count, DataFrameSpout, MemoryLedger, MemoryState, Stream, Topology, col
+from airflow_trident import Count, DataFrameSpout, FileSpout, MemoryLedger, MemoryState, Stream, Topology, col
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.submit import SubmitEngine
@@ -273,6 +273,39 @@ def test_a_table_that_the_function_reads_itself_is_joined(engine: Engine, tmp_pa
 
     given = run(engine, job_of(lambda topology: keep(orders(topology).transform(scaled, "cust int, n long"))))
     assert given == {"rows": rows_as_text([(1, 30), (2, 200)])}
+
+
+def test_a_table_that_the_function_reads_itself_is_read_anew_and_a_stream_of_it_is_not(
+    spark_engine: Engine, tmp_path: Path, job_of: JobOf
+) -> None:
+    """T2: a replay gets another version of what the batch does not name."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def write(number: int) -> None:
+        pq.write_table(pa.table({"factor": pa.array([10**number])}), tmp_path / "factors" / f"{number}.parquet")
+
+    def by_itself(frame: DataFrame) -> Any:
+        table = frame.sparkSession.read.parquet(str(tmp_path / "factors"))
+        return frame.limit(1).join(table).select("factor")
+
+    def by_a_stream(frame: DataFrame, factors: DataFrame) -> Any:
+        return frame.limit(1).join(factors).select("factor")
+
+    def both(topology: Topology) -> None:
+        spout = FileSpout(str(tmp_path / "factors" / "*.parquet"), format="parquet", fields="factor long")
+        factors = topology.new_stream("factors", spout)
+        keep(orders(topology).transform(by_itself, "factor long"), "by_itself")
+        others = {"factors": factors}
+        keep(orders(topology, "more").transform(by_a_stream, "factor long", others=others), "by_a_stream")
+
+    (tmp_path / "factors").mkdir()
+    write(1)
+    job = job_of(both)
+    assert run(spark_engine, job) == dict.fromkeys(("by_itself", "by_a_stream"), rows_as_text([(10,)]))
+    write(2)
+    again = run(spark_engine, replace(job, slot=replace(job.slot, attempt=1)))
+    assert again == {"by_itself": rows_as_text([(10,), (100,)]), "by_a_stream": rows_as_text([(10,)])}
 
 
 # ---- who refuses it --------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
 from airflow_trident.engine.spark.refused_actions import no_actions
 from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect, is_of_session
 from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
+from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import FieldError, TridentError, UserCodeError
 from airflow_trident.operations.calls.infer import takes_context
 from airflow_trident.operations.sql_query import SqlQuery
@@ -25,7 +26,7 @@ from airflow_trident.plan.graph import Node
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.plan.transform_node import TransformNode
-from airflow_trident.types import WHOLE_TYPES, Field, names_of, parse_type
+from airflow_trident.types import Field, names_of, parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 TRANSACTION_TIME = "transaction_time"
 _CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 _DATA_ERROR = re.compile(r"SQLSTATE: 2[23][0-9A-Z]{3}")
-_WHOLE = tuple(WHOLE_TYPES)
 _CURE = "Mend the function, or the fields that the topology declares."
 
 
@@ -252,7 +252,7 @@ def _column(attached: Attached, node: TransformNode, field: Field, given: str) -
         found = given
     if found == field.type:
         return column
-    if not _widens(found, field.type):
+    if not widens(found, field.type):
         raise _wrong(
             node,
             f"gave the column {field.name} as {found}, declared is {field.type}",
@@ -260,16 +260,6 @@ def _column(attached: Attached, node: TransformNode, field: Field, given: str) -
             "loses nothing is widened by itself.",
         )
     return column.cast(field.type).alias(field.name)
-
-
-def _widens(given: str, wanted: str) -> bool:
-    if given == "void":
-        return True
-    if given in _WHOLE and wanted in _WHOLE:
-        return _WHOLE.index(given) < _WHOLE.index(wanted)
-    if wanted == "double":
-        return given in ("float", "byte", "short", "int")
-    return wanted == "string" and given.startswith(("char(", "varchar("))
 
 
 # ---- errors ----------------------------------------------------------------------------------------------------

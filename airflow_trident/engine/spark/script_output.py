@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import FieldError, StagingError, TridentError, UserCodeError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.parquet import parquet_file
 from airflow_trident.staging.files import sync_folder
 from airflow_trident.types import Schema, ddl, names_of, parse_type
 
@@ -118,7 +121,8 @@ def _checked(application: str, name: str, schema: Schema, root: str, path: str) 
     given = ", ".join(f"{column} {kind}" for column, kind in found)
     missing = [one for one in names_of(schema) if one not in dict(found)]
     more = [column for column, _ in found if column not in names_of(schema)]
-    others = [one.name for one in schema if one.name in dict(found) and dict(found)[one.name] != one.type]
+    differ = [one for one in schema if one.name in dict(found) and dict(found)[one.name] != one.type]
+    others = [one.name for one in differ if not widens(dict(found)[one.name], one.type)]
     if missing or more or others:
         said = [
             *([f"without {', '.join(missing)}"] if missing else []),
@@ -129,7 +133,27 @@ def _checked(application: str, name: str, schema: Schema, root: str, path: str) 
             f"script {application!r} wrote its output {name!r} {' and '.join(said)}: it has ({given}), {declared}",
             "Select and cast the declared columns in the script, or declare what it writes.",
         )
+    if differ:
+        path = _widened(path, schema)
     return WrittenFile(path=os.path.relpath(path, root), rows=footer.num_rows, bytes=os.path.getsize(path))
+
+
+def _widened(path: str, schema: Schema) -> str:
+    """The rows with the declared types in a file beside it, piece by piece: tables get files as they are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = arrow_schema(schema)
+    made = f"{path.removesuffix('.parquet')}-widened.parquet"
+    with open(path, "rb") as source, open(made, "wb") as file:
+        with pq.ParquetWriter(file, wanted, compression="zstd") as writer:
+            for rows in parquet_file(source).iter_batches():
+                columns = [rows.column(one.name).cast(one.type) for one in wanted]
+                writer.write_batch(pa.record_batch(columns, schema=wanted))
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(os.path.dirname(made))
+    return made
 
 
 # ---- the fields of a file that Spark wrote -----------------------------------------------------------------------
