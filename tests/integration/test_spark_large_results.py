@@ -96,6 +96,29 @@ def test_a_driver_that_takes_little_gets_little(
     assert len([file for file in manifest.files if file.state == "many"]) == 2, "the workers wrote it"
 
 
+def test_what_a_transform_makes_out_of_few_rows_does_not_have_to_fit_the_driver(
+    spark_engine: SparkEngine, job_of: JobOf, takes: Callable[[str, str], None]
+) -> None:
+    """T10: its input says nothing of its size."""
+
+    def wordy(frame: Any) -> Any:
+        many = frame.selectExpr("explode(sequence(1, 6000)) AS place", "word")
+        return many.selectExpr("concat(word, '-', place) AS word", "1L AS n")
+
+    def build(topology: Topology) -> None:
+        made = topology.new_stream("words", FixedBatchSpout("word string", ["a", "b"])).transform(
+            wordy, "word string, n long"
+        )
+        made.group_by("word").persistent_aggregate(PaperState(), "n", Sum(), "total", name="many")
+
+    takes("48k", "48k")
+    job = job_of(build)
+    manifest = spark_engine.run(job)
+    expected = sorted(repr((f"{word}-{place}", 1)) for word in "ab" for place in range(1, 6001))
+    assert staged(job, manifest) == {"many": expected}
+    assert len(manifest.files) > 1, "the workers wrote it"
+
+
 def test_a_batch_of_unknown_size_is_not_collected_without_any_limit(
     spark_engine: SparkEngine, job_of: JobOf, takes: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
