@@ -1,10 +1,12 @@
-"""Entries of a Parquet table's version for new files."""
+"""Entries of a Parquet table's version: for new files, and for what is applied."""
 
 from __future__ import annotations
 
 import datetime
+from dataclasses import asdict
 from typing import Any
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.parquet_versions import TableFile
 from airflow_trident.states.tables.new_files import NewFile, nulls_of
@@ -18,3 +20,8 @@ def entry_of(path: str, footer: Any, size: int, values: PartitionValues) -> NewF
 
 def _json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def marker_content(marker: Marker) -> dict[str, Any]:
+    """Rows of a sink are applied one transaction at a time, so there is never a group."""
+    return {name: value for name, value in asdict(marker).items() if name != "group"}

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,7 @@ from airflow_trident.staging.verbs import Storage
 from airflow_trident.states.core.checks import require_columns, require_short_name
 from airflow_trident.states.parquet.committed import CommittedParquet, identity, paths_at
 from airflow_trident.states.parquet.for_readers import dataset_of, relation_of, uri_of, values_of
-from airflow_trident.states.parquet.new_entries import entry_of
+from airflow_trident.states.parquet.new_entries import entry_of, marker_content
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing
@@ -336,7 +336,7 @@ class OpenParquetTable(KeptUpState):
             made.append(self._versions.put_list(files))
             following, files = replace(following, lists=(*following.lists, made[-1])), ()
         number = last.version + 1
-        applied = AppliedState(of=self._of, marker=_content(marker), commit=commit, at=number)
+        applied = AppliedState(of=self._of, marker=marker_content(marker), commit=commit, at=number)
         states = {**last.states, self._app: applied}
         if new and self._storage.is_local:
             sync_folder(self._storage.at(DATA))
@@ -397,8 +397,3 @@ class OpenParquetTable(KeptUpState):
 
     def _delete(self, path: str) -> None:
         self._storage.remove([path])
-
-
-def _content(marker: Marker) -> dict[str, Any]:
-    """Rows of a sink are applied one transaction at a time, so there is never a group."""
-    return {name: value for name, value in asdict(marker).items() if name != "group"}
