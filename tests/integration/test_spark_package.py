@@ -242,6 +242,25 @@ def test_workers_of_another_version_are_told_before_anything_is_unpickled() -> N
     assert f"have airflow-trident {VERSION}, and this job is of 0.0.9" in error.message
 
 
+def test_executors_with_another_python_are_one_error_that_says_which_setting_names_theirs(
+    spark_engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The driver tells each worker its Python, and the worker compares that with its own before it unpickles. Here
+    the driver claims another one: to the worker that is the same."""
+    (tmp_path / "a.txt").write_text("the cat\n")
+
+    def words(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(tmp_path / "a.txt"))).each("line", Words(), "word"))
+
+    attached = spark_engine._sessions.open(Slot(topology="other", incarnation="i", txid=1, attempt=0))
+    monkeypatch.setattr(attached.session.sparkContext, "pythonVer", "3.7")
+    attached.release()
+    with pytest.raises(ConfigurationError) as caught:
+        spark_engine.run(make_job(words, tmp_path / "staging"))
+    assert "the Python workers of Spark run another Python version than this process" in caught.value.message
+    assert "Set spark.pyspark.python" in caught.value.cure
+
+
 def test_another_library_that_a_worker_lacks_is_named() -> None:
     error = translate(RuntimeError("ModuleNotFoundError: No module named 'confluent_kafka.admin'"), "the job")
     assert isinstance(error, ConfigurationError)
