@@ -18,7 +18,8 @@ class Kind:
     records have one field more. `elsewhere`: files that an engine writes do not reach the staging folder. `taken_back`:
     committers fall asleep, or die, in the middle of commits, and people take these commits back. `groups`: several
     transactions are begun, processed and committed together. `chunks`: some processes keep small staged batches in the
-    ledger, others do not.
+    ledger, others do not. `ready`: runs begin with a ready sensor, or are made by the events of a batch trigger; in
+    some all runs are given up at the end, and only new ones can commit what they left.
     """
 
     opaque: bool = False
@@ -32,6 +33,7 @@ class Kind:
     taken_back: bool = False
     groups: bool = False
     chunks: bool = False
+    ready: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -54,4 +56,6 @@ KINDS: dict[str, Kind] = {
     "stores": Kind(tasks=True, stores=True),
     "lives": Kind(tasks=True, lives=True),
     "versions": Kind(tasks=True, versions=True),
+    "ready": Kind(tasks=True, ready=True),
+    "ready-opaque": Kind(tasks=True, ready=True, opaque=True),
 }

@@ -25,11 +25,18 @@ PATIENT_ROUNDS = 5
 """For this number of runs a person waits whether Airflow's tasks go on."""
 
 
-def end(world: World) -> None:
-    """When nothing goes wrong any more, everything is committed. Zombies that wake up then change nothing (P9)."""
+def end(world: World, given_up: bool) -> None:
+    """When nothing goes wrong any more, everything is committed. Zombies that wake up then change nothing (P9).
+
+    :param given_up: a person gives up all runs, and no more data come: only new runs commit what is left.
+    """
     try:
         while world.scheduler.others_at_work():
             world.scheduler.step()
+        if given_up:
+            from tests.simulation import shell_jobs
+
+            shell_jobs.give_up_runs(world)
         _settle(world)
         for number in range(WORKERS):
             world.scheduler.freeze(f"worker-{number}", frozen=False)
@@ -50,11 +57,12 @@ def calm_down(world: World) -> None:
     for _ in range(world.random.choice((40, 100, 250))):
         world.scheduler.step(safe=True)
     world.calm = True
+    given_up = world.kind.ready and world.random.random() < 0.5
     world.scheduler.faults.none()
     for number in range(WORKERS):
-        if world.random.random() < 0.4:
+        if not given_up and world.random.random() < 0.4:
             world.scheduler.freeze(f"worker-{number}", frozen=True)
-    end(world)
+    end(world, given_up)
 
 
 def _settle(world: World) -> None:
@@ -122,7 +130,8 @@ def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
     for selection in again:
         with suppress(TransitionError):  # the ledger was restored, or the topology removed
             replay(world, ledger, selection)
-    for txid in replay(world, ledger, Selection(failed=True)):
+    listed = not world.kind.ready or ledger.view(0).exceptions.unfinished  # else nobody types what commits all the rest
+    for txid in replay(world, ledger, Selection(failed=True)) if listed else ():
         replay(world, ledger, Selection(first=txid, last=txid))  # as the output says: nobody is at work any more
     view = ledger.view(0)
     pending = () if patient and world.kind.tasks else _stands_still(world, ledger, view)
@@ -133,6 +142,8 @@ def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
 def _stands_still(world: World, ledger: ZNodeLedger, view: LedgerView) -> list[int]:
     """The transactions that `airflow trident ledger list` calls pending, but processed ones only without an Airflow."""
     pending = ledger.transactions(view.pointer.committed + 1)
+    if world.kind.ready:
+        pending = [tx for tx in pending if not tx.invalidated]  # the next run emits it again: it must come
     return [tx.txid for tx in pending if tx.status is Status.PROCESSING or not world.kind.tasks]
 
 

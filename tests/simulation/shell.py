@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from airflow_trident import (
     TridentCoordinatorOperator,
     TridentDrainOperator,
     TridentEmitterOperator,
+    TridentReadySensor,
     TridentTurnSensor,
     trident_transaction,
 )
@@ -29,6 +31,7 @@ from airflow_trident.topology.topology import Topology
 DAG_ID, DRAINED, AGAIN = "plays", "drained", "again"
 OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 VERBS = {
+    TridentReadySensor: "ready",
     TridentCoordinatorOperator: "coordinate",
     TridentEmitterOperator: "emit",
     TridentTurnSensor: "turn",
@@ -36,8 +39,19 @@ VERBS = {
     TridentDrainOperator: "drain",
     TridentBackfillOperator: "backfill",
 }
-BEHIND = {"coordinate": None, "emit": "coordinate", "turn": "emit", "commit": "turn", "drain": None, "backfill": None}
-"""Verb -> the verb before it; without a turn sensor the commit comes after the emitter."""
+BEHIND = {
+    "ready": None,
+    "coordinate": "ready",
+    "emit": "coordinate",
+    "turn": "emit",
+    "commit": "turn",
+    "drain": None,
+    "backfill": None,
+}
+"""Verb -> the verb before it; without a turn sensor the commit comes after the emitter, without a ready sensor the
+coordinator is the first."""
+OF_RUN = ("ready", "coordinate")
+"""These come before all transactions of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +69,18 @@ class Deploy:
 
 
 @functools.cache
-def deployed(topology: Topology, **arguments: Any) -> Deploy:
+def deployed(topology: Topology, *, ready: bool, **arguments: Any) -> Deploy:
     """Histories with the same arguments share the operators: building DAGs took a twelfth of a history's time.
 
+    :param ready: with a ready sensor.
     :param arguments: `retries`, `max_transactions`, `group_id`, and all other arguments of :func:`trident_transaction`.
     """
     common = {"topology": topology, "engine": "local", "retries": arguments["retries"]}
     on_failure, retention = arguments["on_failure"], arguments["retention"]
     with DAG(DAG_ID, schedule=None) as dag:
-        trident_transaction(topology, engine="local", deferrable=False, turn_wait_s=4, **arguments)
+        group = trident_transaction(topology, engine="local", deferrable=False, turn_wait_s=4, **arguments)
+        if ready:
+            TridentReadySensor(task_id="ready", topology=topology, retries=arguments["retries"]) >> group
     with DAG(DRAINED, schedule=None) as drained:
         TridentDrainOperator(
             task_id="drain", on_failure=on_failure, retention=retention, max_pending=arguments["max_pending"], **common
@@ -100,7 +117,7 @@ class Task:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """A DAG run and its task instances."""
+    """A DAG run and its task instances. `let_on`: what its ready sensor may have seen when it let the run go on."""
 
     dag_id: str
     run_id: str
@@ -110,6 +127,7 @@ class Run:
     over: bool = False
     queued: bool = False
     clear_number: int = 0
+    let_on: object = None
 
     def live(self) -> list[Task]:
         return [task for task in self.tasks if task.state != "removed"]
@@ -117,6 +135,12 @@ class Run:
     def queue(self) -> None:
         """A run that has ended goes on, when there is room for it."""
         self.queued, self.over = self.queued or self.over, False
+
+
+def _poke_once(sensor: TridentReadySensor, context: Any) -> None:
+    """A sensor in mode reschedule."""
+    if not sensor.poke(context):
+        raise AirflowRescheduleException(datetime.now(UTC))
 
 
 class Airflow:
@@ -129,6 +153,7 @@ class Airflow:
         self.install(deploy)
         self.runs: list[Run] = []
         self.deploys = 1
+        self.knows_unmapped = False
         self._number = 0
 
     def install(self, deploy: Deploy) -> None:
@@ -144,6 +169,8 @@ class Airflow:
         run = Run(dag_id, f"run {self._number}", datetime.fromtimestamp(time_s, UTC))
         self.runs.append(run)
         first = {DAG_ID: "coordinate", DRAINED: "drain", AGAIN: "backfill"}[dag_id]
+        if dag_id == DAG_ID and "ready" in self.deploy.operators:
+            self._add(run, "ready", -1)
         self._add(run, first, -1)
         return run
 
@@ -186,7 +213,7 @@ class Airflow:
         for task in run.live():
             if task.task_id != self.deploy.operators[task.verb].task_id if task.verb in self.deploy.operators else True:
                 task.state, task.process = "removed", None
-        first = next((task for task in run.live() if self.deploy.behind(task.verb) is None), None)
+        first = next((task for task in run.live() if task.verb in ("coordinate", "drain", "backfill")), None)
         if first is None:
             first = self._add(run, "coordinate", -1)
         if first.verb != "coordinate" or first.state in (None, "skipped"):
@@ -194,7 +221,7 @@ class Airflow:
         many = first.xcom if isinstance(first.xcom, list) else None
         wanted = range(len(many)) if self.deploy.max_transactions > 1 and many is not None else (-1,)
         for task in run.live():
-            if task.verb != "coordinate" and task.map_index not in wanted and first.state == "success":
+            if task.verb not in OF_RUN and task.map_index not in wanted and first.state == "success":
                 task.state, task.process = "removed", None
         if first.state != "success" and self.deploy.max_transactions > 1:
             return
@@ -215,7 +242,7 @@ class Airflow:
 
     def _before(self, task: Task) -> Task | None:
         verb = self.deploy.behind(task.verb)
-        index = -1 if verb == "coordinate" else task.map_index
+        index = -1 if verb in OF_RUN else task.map_index
         return next((one for one in task.run.live() if (one.verb, one.map_index) == (verb, index)), None)
 
     # ---- what people do ------------------------------------------------------------------------------------------
@@ -227,7 +254,7 @@ class Airflow:
             one
             for one in task.run.live()
             if order.index(one.verb) >= order.index(task.verb)
-            and (task.verb == "coordinate" or one.map_index == task.map_index)
+            and (task.verb in OF_RUN or one.map_index == task.map_index)
         ]
         for one in cleared:
             one.state, one.process, one.again = None, None, False
@@ -247,7 +274,18 @@ class Airflow:
                     if task.task_id in task_ids:
                         index = f"_{task.map_index}" if task.map_index >= 0 else ""
                         found.setdefault(run.run_id, {})[f"{task.task_id}{index}"] = task.state
+                if self.knows_unmapped:
+                    found[run.run_id] = self._unmapped(run, task_ids) | found.get(run.run_id, {})
         return found
+
+    def _unmapped(self, run: Run, task_ids: Sequence[str]) -> dict[str, Any]:
+        """The tasks that a run will have when its coordinator has succeeded."""
+        first = next((task.state for task in run.live() if task.verb == "coordinate"), "success")
+        if first == "success":
+            return {}
+        behind = {"failed": "upstream_failed", "upstream_failed": "upstream_failed", "skipped": "skipped"}.get(first)
+        operators = (self.deploy.operators.get(verb) for verb in ("emit", "turn", "commit"))
+        return {one.task_id: behind for one in operators if one is not None and one.task_id in task_ids}
 
     def context(self, task: Task) -> Any:
         run = task.run
@@ -277,6 +315,8 @@ class Airflow:
         own["open_ledger"] = open_ledger
         own["open_engine"] = open_engine
         own["watching_ui"] = lambda _context: nullcontext()
+        if task.verb == "ready":
+            own["execute"] = partial(_poke_once, operator)
         return operator
 
     def begins(self, task: Task) -> object:

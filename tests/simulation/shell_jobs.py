@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import functools
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_trident import settings
-from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, TridentError, UnknownTopologyError
+from airflow_trident.errors import TridentError, UnknownTopologyError
 from airflow_trident.operators import base
 from airflow_trident.operators.base import TridentOperator
-from airflow_trident.protocol.records import Command, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Command
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import drain_passes
 from airflow_trident.sensors.turn import TridentTurnSensor
 from airflow_trident.topology.topology import Topology
 from tests.simulation.accidents import clock_moves, store_accident, topology_removed
-from tests.simulation.jobs import deliver, expected, expected_text, give_back, lose_staged, replay
+from tests.simulation.jobs import deliver, expected, give_back, lose_staged, replay
 from tests.simulation.kinds import Kind
+from tests.simulation.pieces import batch_of
 from tests.simulation.pool import SimPool, sim_wait
 from tests.simulation.scheduler import Killed
-from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, VERBS, Airflow, Task, deployed
+from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, OVER, Airflow, Task, deployed
+from tests.simulation.shell_judge import judge_error, judge_ready, seen_by, waits_for_itself
 from tests.simulation.swaps import swapped
+from tests.simulation.triggerer import AGAIN_S, instead_of_a_triggerer, look_of_triggerer
 from tests.simulation.world import Process, World, world_of
 
 TIDY_ROUNDS = 6
@@ -64,7 +64,10 @@ def instead_of_airflow(world: World) -> AbstractContextManager[None]:
         return {**OPTIONS, "retention": str(world.retention)}.get(option.name, option.default)
 
     chance = world.random
+    if world.kind.ready:
+        world.triggered = chance.random() < 0.5
     world.airflow = Airflow(world.topology, _deploy(world), max_active_runs=chance.choice((1, 2, 4)))
+    world.airflow.knows_unmapped = world.kind.ready
     log = _Log(world)
     return swapped(
         [
@@ -73,6 +76,7 @@ def instead_of_airflow(world: World) -> AbstractContextManager[None]:
             (settings, "text", text),
             (TridentOperator, "log", log),
             (TridentTurnSensor, "log", log),
+            *(instead_of_a_triggerer(world, log) if world.kind.ready else ()),
             (base, "_log", log),
             (drain_passes, "ThreadPoolExecutor", lambda **_: SimPool(world)),
             (drain_passes, "wait", sim_wait),
@@ -95,6 +99,7 @@ def _deploy(world: World) -> Any:
         on_failure=chance.choice(("block", "block", "skip")) if not world.kind.ordered else "block",
         turn_sensor=chance.random() < 0.7,
         retention=world.retention,
+        ready=world.kind.ready and not world.triggered,
     )
 
 
@@ -113,7 +118,8 @@ def work_on(world: World, task: Task, place: int) -> None:
     process = Process(place=place, task=task, later=world.kind.versions and world.random.random() < 0.5)
     mark = airflow.begins(task)
     world.note(f"{task.name} try {task.try_number} of {task.max_tries + 1} begins")
-    before, failed, held_by_own = set(world.judge.done), world.judge.failed(), _waits_for_itself(world, task)
+    before, failed, held_by_own = set(world.judge.done), world.judge.failed(), waits_for_itself(world, task)
+    seen = seen_by(world, task.run) if world.kind.ready else None
     outcome: Any
     try:
         with world.running(process):
@@ -125,81 +131,22 @@ def work_on(world: World, task: Task, place: int) -> None:
         return
     except (Exception, SystemExit) as error:  # noqa: BLE001 - as Airflow does
         outcome = error
-        _judge_error(world, task, error)
+        judge_error(world, task, error)
     became = airflow.ends(task, mark, outcome)
     world.note(f"{task.name}: {became}, {outcome!r}"[:400])
-    if became == "up_for_reschedule" and held_by_own and held_by_own == _waits_for_itself(world, task):
+    if became == "up_for_reschedule" and held_by_own and held_by_own == waits_for_itself(world, task):
         world.judge.broken("P9", f"{task.name} waits for {held_by_own}, which cannot begin before it has ended")
+    if task.verb == "ready" or (became == "skipped" and "nothing new" in str(outcome)):
+        judge_ready(world, task, became, seen)
     if became == "success" and task.verb == "coordinate":
         world.judge.coordinated(task, outcome, before, failed)
     if became == "success" and task.verb == "commit":
         world.judge.green(task, outcome)
 
 
-def _waits_for_itself(world: World, task: Task) -> str:
-    """At the end of a history: what all others wait for, if it is an attempt of a task behind this one that has not
-    begun again, or if it is left to a run that is queued until one like this has ended; otherwise ""."""
-    judge = world.judge
-    lowest = judge.records.get(judge.pointer.committed + 1)
-    if not world.calm or lowest is None:
-        return ""
-    queued = _left_to_queued(world, task, lowest)
-    if queued or lowest.status is not Status.PROCESSING or lowest.attempt < 0:
-        return queued
-    owner, order = lowest.owner, list(VERBS.values())
-    behind = [
-        one
-        for one in task.run.live()
-        if (one.task_id, one.map_index) == (owner.task_id, owner.map_index)
-        and order.index(one.verb) > order.index(task.verb)
-        and (task.verb == "coordinate" or one.map_index == task.map_index)
-    ]
-    waits = owner.run_id == task.run.run_id and behind and behind[0].state in (None, "up_for_retry")
-    return f"attempt {lowest.attempt} of {lowest.txid} by {behind[0].name}" if waits else ""
-
-
-def _left_to_queued(world: World, task: Task, lowest: TxRecord) -> str:
-    """What is to be processed or committed by a run for which there is no room."""
-    staged = lowest.status is Status.PROCESSED
-    if (
-        not (staged or lowest.status is Status.PROCESSING)
-        or task.run.dag_id != DAG_ID
-        or world.airflow.has_room(DAG_ID)
-    ):
-        return ""
-    by = lowest.claim if staged or lowest.attempt < 0 else lowest.owner
-    claimed = [run for run in world.airflow.runs if run.queued and run.run_id == lowest.claim.run_id]
-    left = [run for run in claimed if run.run_id == by.run_id and run.dag_id == by.dag_id == DAG_ID]
-    return f"{lowest.status} {lowest.txid} of {left[0].run_id}, which is queued" if left else ""
-
-
-def _judge_error(world: World, task: Task, error: BaseException) -> None:
-    """:raises Broken: no interleaving may lead to this error."""
-    if isinstance(error, AirflowSkipException | AirflowRescheduleException):
-        return
-    cause = error if isinstance(error, TridentError) else error.__cause__
-    if isinstance(cause, BlockedError):
-        return
-    if task.verb == "drain" and type(cause) is TridentError:
-        return  # it waited long enough for transactions that others hold
-    if isinstance(cause, ConfigurationError) and "is not a txid" in cause.message:
-        return  # a deploy changed how many transactions a run takes, and the run's coordinator has not run again
-    if isinstance(cause, TridentError):
-        if isinstance(cause, TransitionError) and "never began" in cause.message:
-            if not world.judge.lives:
-                world.judge.broken("P11", f"{task.name}: {cause}")
-            return
-        expected(world, task.verb, cause, also=world.may_refuse)
-    elif isinstance(error, AirflowException | SystemExit):
-        expected_text(world, str(error))
-    else:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        world.judge.broken("P11", f"{task.name}: {type(error).__name__}: {error} ({place.filename}:{place.lineno})")
-
-
 def _some_task(world: World, place: int) -> None:
     ready = world.airflow.runnable()
-    if world.airflow.has_room(DAG_ID) and (not ready or world.random.random() < 0.3):
+    if not world.triggered and world.airflow.has_room(DAG_ID) and (not ready or world.random.random() < 0.3):
         world.note(f"run {world.airflow.new_run(DAG_ID, world.clock.time()).run_id!r} is scheduled")
         ready = world.airflow.runnable()
     if ready:
@@ -292,6 +239,11 @@ def _staging(world: World, place: int) -> None:
     lose_staged(world, None)  # type: ignore[arg-type]
 
 
+def _triggerer(world: World, place: int) -> None:
+    if world.triggered:
+        look_of_triggerer(world, place)
+
+
 JOBS: dict[Callable[[World, int], None], float] = {
     _some_task: 14,
     _notice_dead: 2,
@@ -306,6 +258,7 @@ JOBS: dict[Callable[[World, int], None], float] = {
     clock_moves: 0.2,
     store_accident: 0.5,
     topology_removed: 0.5,
+    _triggerer: 4,
 }
 ROUGH = (_clear, _other_run, _type, _mark, _notice_dead)
 
@@ -332,6 +285,8 @@ def _chances(kind: Kind, rough: float) -> list[float]:
 def _often(kind: Kind, rough: float, job: Callable[[World, int], None]) -> float:
     if job is store_accident:
         return 6.0 * kind.stores
+    if job is _triggerer:
+        return float(kind.ready)
     if job is topology_removed:
         return 2.0 * kind.lives
     return rough if job in ROUGH else 1.0
@@ -365,8 +320,35 @@ def _until_idle(world: World) -> None:
                 work_on(world, task, 0)
 
 
+def give_up_runs(world: World) -> None:
+    """A person marks all runs failed, and never looks at them again. No more data come."""
+    world.clears = False
+    while world.tree.held:
+        world.tree.deliver(0)
+    batches = [*world.judge.done.values(), *(batch_of(one.metadata) for one in world.judge.records.values())]
+    world.total = max((record + 1 for batch in batches for record in batch), default=world.total)
+    for run in world.airflow.runs:
+        for task in run.live():
+            if task.state not in OVER:
+                task.state, task.process = "failed", None
+    world.note("a person marks all runs failed")
+
+
 def scheduled(world: World) -> bool:
-    """Run the next scheduled run. True: its coordinator found nothing new."""
-    run = world.airflow.new_run(DAG_ID, world.clock.time())
+    """Run the next scheduled run, or that of the next event. True: its coordinator found nothing new, its ready sensor
+    waits, or no event came though it was time to send the last one again."""
+    if world.triggered:
+        world.scheduler.doze(AGAIN_S)
+        if not look_of_triggerer(world, 0):
+            return True
+        _until_idle(world)
+        return False
+    waiting = (one.run for run in world.airflow.runs if not run.over for one in run.live() if _is_waiting(one))
+    run = next(waiting, None) or world.airflow.new_run(DAG_ID, world.clock.time())
     _until_idle(world)
-    return any(task.verb == "coordinate" and task.state == "skipped" for task in run.tasks)
+    first = next(task for task in run.tasks if task.verb == "coordinate")
+    return first.state == "skipped" or any(_is_waiting(task) for task in run.live())
+
+
+def _is_waiting(task: Task) -> bool:
+    return task.verb == "ready" and task.state == "up_for_reschedule"

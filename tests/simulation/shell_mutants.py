@@ -12,7 +12,11 @@ from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.records import Exceptions, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import backfill, commit, phases
+from airflow_trident.sensors import ready
+from airflow_trident.sensors.ready import TridentReadySensor
 from airflow_trident.tasks import liveness
+from airflow_trident.tasks.source_lag import last_position
+from airflow_trident.triggers.batch import TridentBatchTrigger
 from tests.simulation.follower import Answer
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.opaque_mutants import MUTANTS
@@ -91,6 +95,71 @@ def _() -> Sequence[Patch]:
 @mutant("a run without new data replays what another left FAILED", "tasks")
 def _() -> Sequence[Patch]:
     return [(liveness, "UNFINISHED", frozenset(Status))]
+
+
+# ---- what makes runs ---------------------------------------------------------------------------------------------
+
+
+@mutant("a ready sensor looks for new data alone", "ready")
+def _() -> Sequence[Patch]:
+    return [(TridentReadySensor, "_is_one_left", lambda self, context: False)]
+
+
+@mutant("a ready sensor waits while the last transaction has no batch", "ready-opaque")
+def _() -> Sequence[Patch]:
+    def one_left(self: TridentReadySensor, context: Any) -> bool:
+        with self.open_ledger() as ledger:
+            return last_position(ledger)[1] is not None and original(self, context)
+
+    original = TridentReadySensor._is_one_left
+    return [(TridentReadySensor, "_is_one_left", one_left)]
+
+
+@mutant("the ready sensor of a cleared run waits for new data", "ready")
+def _() -> Sequence[Patch]:
+    return [(TridentReadySensor, "_has_transactions", lambda self, context, ledger: False)]
+
+
+@mutant("a ready sensor compares its source with the last transaction but one", "ready")
+def _() -> Sequence[Patch]:
+    def position(ledger: Any) -> Any:
+        last, found = last_position(ledger)
+        before = ledger.view(last - 1).tx if last > 1 else None
+        return last, before.position if before is not None else found
+
+    return [(ready, "last_position", position)]
+
+
+@mutant("a batch trigger looks for new data alone", "ready")
+def _() -> Sequence[Patch]:
+    async def nothing(self: TridentBatchTrigger, ledger: Any, last: int) -> None:
+        return None
+
+    return [(TridentBatchTrigger, "_left", nothing)]
+
+
+@mutant("a batch trigger sends an event once", "ready")
+def _() -> Sequence[Patch]:
+    async def run(self: TridentBatchTrigger) -> Any:
+        self.again_s = float("inf")
+        async for event in original(self):
+            yield event
+
+    original = TridentBatchTrigger.run
+    return [(TridentBatchTrigger, "run", run)]
+
+
+@mutant("a batch trigger looks for nothing while the last transaction has no batch", "ready-opaque")
+def _() -> Sequence[Patch]:
+    async def look(self: TridentBatchTrigger, hub: Any) -> Any:
+        found = await original(self, hub)
+        return None if found is None or (found.left and await hub.call(has_no_batch)) else found
+
+    def has_no_batch(ledger: Any) -> bool:
+        return last_position(ledger)[1] is None
+
+    original = TridentBatchTrigger._look
+    return [(TridentBatchTrigger, "_look", look)]
 
 
 # ---- what people see ---------------------------------------------------------------------------------------------

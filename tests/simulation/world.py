@@ -77,6 +77,7 @@ class World:
     :param dead: tasks whose process is gone although Airflow does not know it yet.
     :param loses_staged: staged files were lost, or are not where others look for them.
     :param clears: does the person at the end clear red tasks?
+    :param triggered: runs are made by the events of a batch trigger; `trigger`: its generator of events, if it runs.
     :param may_refuse: errors that are right in this kind of history.
     """
 
@@ -107,6 +108,8 @@ class World:
     copies: dict[str, Store] = field(default_factory=dict)
     removals: int = 0
     clears: bool = True
+    triggered: bool = False
+    trigger: Any = None
     loses_staged: bool = False
     may_refuse: tuple[type[TridentError], ...] = ()
     _followers: list[Any] = field(default_factory=list)
