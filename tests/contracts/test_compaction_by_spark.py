@@ -27,6 +27,8 @@ from tests.fixtures.table import TABLES, ForeignTable, before_the_commit
 
 Compact = Callable[[StateSpec], bool]
 SMALL = 1 << 20
+ONE_KIND = ["parquet", *(pytest.param(kind, marks=pytest.mark.rare) for kind in TABLES if kind != "parquet")]
+"""What each kind of table does is tested by others: the suite's time is limited."""
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def test_spark_merges_partitions_each_and_finds_null_keys_and_ties_as_this_proce
     assert len(table.named(table.version())) == len({row["word"] for row in found[1]})
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", ONE_KIND)
 def test_two_compactions_by_spark_and_here_and_a_commit_at_once_leave_the_latest_rows(
     kind: str, tmp_path: Path, compact: Compact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +160,7 @@ def rewritten(kind: str, folder: Path) -> ForeignTable:
 
 
 @pytest.mark.parametrize("how", ["here", "by Spark"])
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", ONE_KIND)
 def test_small_files_of_rewritten_tables_are_merged_and_a_batch_of_before_is_processed_again(
     kind: str, how: str, tmp_path: Path, compact: Compact
 ) -> None:
