@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from airflow_trident import DeltaState
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError
 from tests.contracts.test_table_upserts import changes, changes_table
 from tests.fixtures.deletion_vectors import delete_rows, purge, rows_in
 from tests.fixtures.rewrites import keyed, processed
-from tests.fixtures.state import ticket
+from tests.fixtures.state import batch, counts, ticket
 from tests.fixtures.table import ForeignDeltaTable, ForeignTable, before_the_commit, staged
 
 Batch = Callable[[Any, int], StagedFiles]
@@ -96,3 +97,18 @@ def test_vectors_that_come_between_the_look_and_the_commit_are_seen(
         with pytest.raises(ConfigurationError, match="has deletion vectors"):
             state.apply_files(ticket(2), batch(state, 2))
     assert rows_in(tmp_path / "sales") == [("a", 1)]
+
+
+def test_a_state_does_not_count_what_somebody_deleted_of_its_runs(tmp_path: Path) -> None:
+    spec = counts(DeltaState(str(tmp_path)))
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, ("a", 1), ("b", 2)))
+        (log,) = tmp_path.rglob("_delta_log")
+        delete_rows(log.parent, 1)
+        for refused in (
+            lambda: state.apply(ticket(2), batch(spec, ("a", 1))),
+            lambda: state.get_many([("b",)]),
+            lambda: spec.factory.make_state(spec).get_many([("b",)]),
+        ):
+            with pytest.raises(ConfigurationError, match="has deletion vectors"):
+                refused()

@@ -24,6 +24,7 @@ from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.groups import merged
 from airflow_trident.states.core.marker import group_from_json, group_to_json
 from airflow_trident.states.core.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, does_not_fit, merge
+from airflow_trident.states.delta.deletion_vectors import require_whole_files
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -272,9 +273,13 @@ class Runs:
 
 
 def runs_of(table: Any) -> list[Run]:
-    """The runs of an open table, oldest commit first."""
+    """The runs of an open table, oldest commit first.
+
+    :raises ConfigurationError: somebody deleted rows of a run, which would still count here.
+    """
     import pyarrow as pa
 
+    require_whole_files(table)
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     try:
         runs = [
