@@ -22,7 +22,7 @@ from airflow_trident.io.webhdfs_errors import Refusal, Unreachable, said
 
 T = TypeVar("T")
 _PREFIX = "/webhdfs/v1"
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S, _RETRY_S = 0.1, 8.0, 60.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONG = 1 << 20
 """A body that says why a request was refused is shorter."""
@@ -182,25 +182,33 @@ class WebHdfs:
 
     def _again(self, once: Callable[[str], T]) -> T:
         """Tries `once(server)` until it is answered; waits when all servers have been tried."""
-        servers, wait_s = self.access.servers, _FIRST_WAIT_S
-        begin = _ACTIVE.get(servers, 0)
-        for attempt in range((self.access.retries + 1) * len(servers)):
-            place = (begin + attempt) % len(servers)
+        begun, wait_s, left = time.monotonic(), _FIRST_WAIT_S, self.access.retries
+        while True:
+            try:
+                return self._at_one_of_all(once)
+            except (Unreachable, Refusal) as error:
+                if not error.is_passing or not left or time.monotonic() - begun > _RETRY_S:
+                    raise
+            time.sleep(wait_s)
+            wait_s, left = min(2 * wait_s, _LONGEST_WAIT_S), left - 1
+
+    def _at_one_of_all(self, once: Callable[[str], T]) -> T:
+        """First at the server that answered last."""
+        servers = self.access.servers
+        first = _ACTIVE.get(servers, 0)
+        *others, last = ((first + number) % len(servers) for number in range(len(servers)))
+        for place in others:
             try:
                 found = once(servers[place])
-            except Unreachable as error:
-                last: Unreachable | Refusal = error
-            except Refusal as error:
+            except (Unreachable, Refusal) as error:
                 if not error.is_passing:
                     raise
-                last = error
             else:
                 _ACTIVE[servers] = place
                 return found
-            if attempt % len(servers) == len(servers) - 1 and attempt + 1 < (self.access.retries + 1) * len(servers):
-                time.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-        raise last
+        found = once(servers[last])
+        _ACTIVE[servers] = last
+        return found
 
     def _followed(
         self,

@@ -72,6 +72,8 @@ class Refusal(Exception):
 class Unreachable(Exception):
     """No answer, or half of one. `redirected`: it is a data node that the name node named."""
 
+    is_passing = True
+
     def __init__(self, server: str, redirected: bool, cause: Exception) -> None:
         super().__init__(server, redirected, cause)
         self.server, self.redirected, self.cause = server, redirected, cause
