@@ -269,13 +269,17 @@ _RESUME = _lifecycle("resume", "Begin new transactions again after a pause.")
 
 # ---- the rest --------------------------------------------------------------------------------------------------
 
+ARG_DOCTORS_SPARK = Arg(
+    ("--spark-conn-id",), help="Also ask the Spark of this connection: its version and workers", metavar="CONN_ID"
+)
 _DOCTOR = _command(
     "doctor",
     "doctor.doctor",
     "Check that everything a topology needs is there and in order. One line per check: ok, warn or fail, with the "
     "cure. Exit code 1 if anything fails.",
-    (ARG_STAGING_DIR, ARG_CONN_ID, ARG_VERBOSE),
+    (ARG_STAGING_DIR, ARG_CONN_ID, ARG_DOCTORS_SPARK, ARG_VERBOSE),
     "doctor",
+    "doctor --spark-conn-id spark_connect",
 )
 
 

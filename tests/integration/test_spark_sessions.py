@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import FixedBatchSpout, Topology
+from airflow_trident.cli.doctor_checks import Level
+from airflow_trident.cli.spark_checks import spark_checks
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.driver_tags import DriverTags
@@ -206,6 +209,28 @@ def test_pyspark_with_the_jars_of_another_spark_is_refused(
             engine.run(job_of(TOPOLOGIES["word_count"]))
     finally:
         attached.release()
+
+
+def test_doctor_asks_a_connect_server_and_its_workers(connect_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(host: str, port: int, kind: str = "spark_connect") -> list[tuple[Level, str, str]]:
+        connection = {"conn_type": kind, "host": host, "port": port}
+        monkeypatch.setenv("AIRFLOW_CONN_DOCTORS", json.dumps(connection))
+        return [(one.level, one.subject, one.text) for one in spark_checks("doctors")]
+
+    host, _, port = connect_server.removeprefix("sc://").partition(":")
+    (server, workers) = asked(host, int(port))
+    assert server[:2] == (Level.OK, "spark")
+    assert re.search(r"doctors: Spark \d+\.\d+\.\d+ by Spark Connect", server[2])
+    assert workers[:2] == (Level.OK, "executors")
+    assert re.search(r"Python 3\.\d+\.\d+, pyarrow \d+", workers[2])
+    (lost,) = asked("127.0.0.1", free_port())
+    assert lost[0] is Level.FAIL
+    assert "no Spark Connect server answers" in lost[2]
+    monkeypatch.setattr("pyspark.version.__version__", "99.1.0")
+    (refused,) = asked(host, int(port))
+    assert refused[0] is Level.FAIL
+    assert "the client here is pyspark 99.1.0" in refused[2]
+    assert list(spark_checks(None)) == []
 
 
 def test_who_asked_a_standalone_master_in_vain_is_told_to_look_at_its_release() -> None:

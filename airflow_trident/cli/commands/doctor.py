@@ -8,12 +8,14 @@ from itertools import chain
 
 from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, trident_command
 from airflow_trident.cli.doctor_checks import Level, ledger_checks, machine_checks
+from airflow_trident.cli.spark_checks import spark_checks
 
 
 @trident_command
 def doctor(args: Namespace) -> int | None:
     levels: Counter[Level] = Counter()
-    for check in chain(machine_checks(args.staging_dir), ledger_checks(open_hook(args))):
+    checks = machine_checks(args.staging_dir), spark_checks(args.spark_conn_id), ledger_checks(open_hook(args))
+    for check in chain(*checks):
         levels[check.level] += 1
         print(f"{check.level:<4}  {check.subject:<10}  {one_line(check.text)}", flush=True)
     print(", ".join(f"{levels[level]} {level}" for level in Level))

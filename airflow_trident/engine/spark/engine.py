@@ -61,6 +61,11 @@ class SparkEngine(Engine):
         self._told = self._opening = ""
         self._sends = False
 
+    @property
+    def sessions(self) -> Sessions:
+        """Where its sessions come from."""
+        return self._sessions
+
     def coalesces(self, plan: Plan) -> Coalesces:
         found = super().coalesces(plan)
         if not found.passes or not transforms_of(plan) or self._sessions.have_siblings:

@@ -1,0 +1,45 @@
+"""What a Spark says of itself and of its Python workers, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.engine.spark.errors import translate
+from airflow_trident.engine.spark.sessions.session import Sessions
+from airflow_trident.engine.spark.versions import to_arrow
+from airflow_trident.staging.manifest import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+_SLOT = Slot(topology="doctor", incarnation="doctor", txid=0, attempt=0)
+
+
+def tried(sessions: Sessions) -> tuple[str, str, int]:
+    """Opens a session and runs one task in it, which needs nothing of this package.
+
+    :returns: the session in words, Python and pyarrow of the worker in words, and the major version of that pyarrow.
+    :raises SparkJobError: it cannot be reached.
+    :raises ConfigurationError: it is of a release that is refused, or its workers have no pyarrow or another Python.
+    """
+
+    def versions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # inside, so it travels by value
+        import platform
+
+        import pyarrow
+
+        for _ in batches:
+            found = [platform.python_version(), pyarrow.__version__]
+            yield pyarrow.RecordBatch.from_pydict({"found": found})
+
+    attached = sessions.open(_SLOT, trial=True)
+    try:
+        one: Any = attached.session.range(0, 1, 1, 1)
+        python, arrow = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
+    except Exception as error:
+        raise translate(error, "a task on Spark's executors") from error
+    finally:
+        attached.release()
+    return attached.about, f"Python {python}, pyarrow {arrow}", int(arrow.partition(".")[0])
