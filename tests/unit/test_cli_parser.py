@@ -100,6 +100,7 @@ def test_all_commands_of_the_design_are_there_and_each_has_a_handler(commands: d
             "state compact",
             "state fold",
             "state publish",
+            "state view",
             "plan",
             "qtopology check",
             "qtopology plan",
