@@ -17,6 +17,7 @@ from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
 from airflow_trident.engine.spark.views import publish_view
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.runtime.upkeep import keep_up, latest_query, require_upkeep
+from airflow_trident.states.tables.latest_view import latest_query as of_columns
 from tests.contracts.test_table_upserts import changes, changes_table, three
 from tests.fixtures.state import ticket
 from tests.fixtures.table import TABLES, ForeignTable
@@ -132,6 +133,45 @@ def test_what_is_not_its_own_is_not_replaced_and_what_is_missing_is_said(session
         published(session, table, View(name="nowhere.latest"))
     with pytest.raises(ConfigurationError, match=r"REQUIRES_SINGLE_PART_NAMESPACE.*spark\.sql\.catalog\.NAME"):
         published(session, table, View(name="no.such.latest"))
+
+
+class Overtaken:
+    """A session before whose first view somebody else makes one of that name."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.is_first = session, True
+
+    def sql(self, text: str) -> Any:
+        if text.startswith("CREATE") and self.is_first:
+            self.is_first = False
+            self.session.sql("CREATE VIEW sales.latest AS SELECT 'theirs' AS one")
+        return self.session.sql(text)
+
+
+def test_a_view_that_others_make_meanwhile_is_not_replaced(session: Any) -> None:
+    view = View(name="sales.latest")
+    with pytest.raises(ConfigurationError, match=r"already, and it is not the view of state 'rows'"):
+        publish_view(Overtaken(session), view, "SELECT 1 AS one", OF, [].append)
+    assert read(session, view) == [("theirs",)]
+
+
+@pytest.mark.parametrize("name", ["short_urls", "tokens"])
+def test_a_state_whose_name_looks_like_a_secret_to_spark_can_replace_its_view(session: Any, name: str) -> None:
+    view = View(name="sales.latest")
+    for query, is_new in (("SELECT 1 AS token", True), ("SELECT 1 AS token", False), ("SELECT 2 AS token", True)):
+        assert publish_view(session, view, query, ("words", name), [].append) is is_new
+    with pytest.raises(ConfigurationError, match="already, and it is not the view"):
+        publish_view(session, view, "SELECT 3 AS token", OF, [].append)
+    assert read(session, view) == [(2,)]
+
+
+def test_a_column_whose_name_differs_only_in_case_from_that_of_the_row_numbers_is_read(
+    session: Any, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"id": [1, 1], "_Place": ["old", "new"], "_txid": [1, 2]}), tmp_path / "copy.parquet")
+    session.sql(f"CREATE TABLE sales.changes USING parquet LOCATION '{tmp_path}/copy.parquet'")
+    query = of_columns("sales.changes", ["id", "_Place", "_txid"], ["id"], None, Dialect.SPARK)
+    assert [tuple(row) for row in session.sql(query).collect()] == [(1, "new")]
 
 
 def test_a_catalogue_in_memory_is_refused(spark_engine: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from airflow_trident.engine.spark.errors import root_cause, translate
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError
 
 _PROPERTY = "airflow-trident.latest"
-"""Says whose view it is."""
+"""Says whose view it is, see `_mark`."""
 _OWN_CATALOG = "spark_catalog"
 _TRIES = 5
 _NOT_FOUND = "TABLE_OR_VIEW_NOT_FOUND"
@@ -49,9 +50,9 @@ def publish_view(session: Any, view: View, query: str, of: tuple[str, str], prog
     :raises ConfigurationError: there is no such schema or catalogue, or the name is taken.
     :raises StoreUnavailableError: others are always faster.
     """
-    name, own = Dialect.SPARK.quoted(*view.parts), json.dumps({"topology": of[0], "state": of[1]})
-    text = Dialect.SPARK.text
-    made = f"CREATE OR REPLACE VIEW {name} TBLPROPERTIES ({text(_PROPERTY)} = {text(own)}) AS\n{query}"
+    name, own, text = Dialect.SPARK.quoted(*view.parts), _mark(of), Dialect.SPARK.text
+    said = f"The latest rows of state {of[1]} of topology {of[0]}"
+    made = f"VIEW {name} COMMENT {text(said)} TBLPROPERTIES ({text(_PROPERTY)} = {text(own)}) AS\n{query}"
     for _ in range(_TRIES):
         there = _said_by(session, name, view)
         if there is not None and there != own:
@@ -63,13 +64,18 @@ def publish_view(session: Any, view: View, query: str, of: tuple[str, str], prog
             return False
         progress(f"{'making' if there is None else 'replacing'} view {view.name}")
         try:
-            session.sql(made)
+            session.sql(f"{'CREATE' if there is None else 'CREATE OR REPLACE'} {made}")
         except Exception as error:  # noqa: BLE001 - any error becomes a typed one
             if there is None and any(one in str(error) for one in _OTHERS_FIRST):
                 continue
             raise _typed(error, view) from None
         return True
     raise StoreUnavailableError(f"others make view {view.name!r} again and again", "Run it again when they have ended.")
+
+
+def _mark(of: tuple[str, str]) -> str:
+    """Whose view it is. A digest: Spark does not show properties that look like secrets, as of a state `tokens`."""
+    return hashlib.sha256(json.dumps({"topology": of[0], "state": of[1]}).encode()).hexdigest()
 
 
 def _said_by(session: Any, name: str, view: View) -> str | None:

@@ -26,8 +26,8 @@ def latest_query(
     :param relation: the table, as the query names it.
     :param columns: all of the table's.
     """
-    place = "_place"
-    while place in columns:
+    place, taken = "_place", {one.lower() for one in columns}  # engines ignore case
+    while place in taken:
         place += "_"
     by = ", ".join(map(dialect.quoted, keys))
     shown = ", ".join(dialect.quoted(name) for name in columns if name != TXID)
