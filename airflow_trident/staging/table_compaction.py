@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -166,9 +166,11 @@ def _remove_left(above: str, mine: str) -> None:
     """Ages are of the clock that gave `mine` its time."""
     now = os.stat(mine).st_mtime
     with os.scandir(above) as found:
-        left = [one.path for one in found if one.name.startswith(_UPKEEP) and one.stat().st_mtime < now - _LEFT_S]
-    for path in left:
-        shutil.rmtree(path, ignore_errors=True)
+        upkeeps = [one.path for one in found if one.name.startswith(_UPKEEP)]
+    for path in upkeeps:
+        with suppress(FileNotFoundError):  # its upkeep has ended, and removed it
+            if os.stat(path).st_mtime < now - _LEFT_S:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def require_whole(work: CompactionWork, files: Sequence[StagedFile], counting: int) -> None:

@@ -16,7 +16,7 @@ from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.contracts.upkeep import Upkeep
-from airflow_trident.errors import ConfigurationError, TableChangedError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, TableChangedError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.runtime.upkeep import keep_up
 from airflow_trident.staging.table_compaction import Compacted, CompactionWork, files_to_rewrite, upkeep_folder
@@ -148,6 +148,26 @@ def test_files_that_others_rewrite_while_spark_reads_or_before_the_commit_are_re
     assert len(left) == 1, "what was written in vain is removed"
 
 
+def test_a_file_that_is_gone_though_nobody_has_changed_the_table_is_an_error_at_once(
+    tmp_path: Path, spark_engine: Any
+) -> None:
+    table: Any = changes_table(TABLES["parquet"], tmp_path)
+    works = list[CompactionWork]()
+    with table.opened() as state, upkeep_folder(str(tmp_path / "staging"), "words") as (storage, slot):
+        three(state, tmp_path)
+        next(iter(table.data_files())).unlink()
+
+        def by(work: CompactionWork) -> Compacted:
+            works.append(work)
+            assert len(works) == 1
+            found: Compacted = spark_engine.compact_table(work, storage, slot, [].append)
+            return found
+
+        with pytest.raises(CorruptRecordError, match=r"_data/trident-.* is gone, and .*Bring the file back"):
+            state.compact(by=by)
+    assert len(table.named(table.version())) == 3, "nothing was changed"
+
+
 def rewritten(kind: str, folder: Path) -> ForeignTable:
     """A table of rewritten rows with two files."""
     table = changes_table(TABLES[kind], folder)
@@ -197,9 +217,12 @@ def test_what_a_killed_upkeep_has_left_is_removed_when_it_is_old(tmp_path: Path)
         path.mkdir(parents=True)
     for path in (old, other):
         os.utime(path, (1, 1))
+    ended = tmp_path / "words" / "upkeep-ended"  # as one that ends between being listed and being looked at
+    ended.symlink_to("nowhere")
     with upkeep_folder(str(tmp_path), "words") as (storage, slot):
         assert Path(storage.at(slot.path)).is_dir()
         assert not old.exists()
+    ended.unlink()
     assert sorted(path.name for path in (tmp_path / "words").iterdir()) == ["incarnation", "upkeep-young"]
     with (
         pytest.raises(ConfigurationError, match=r"leaves its files in a folder.*staging_dir="),

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.upkeep import Dialect, named_table
-from airflow_trident.errors import ConfigurationError, TableChangedError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, TableChangedError
 from airflow_trident.staging.table_compaction import Compact, CompactionWork
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.compaction import Compaction, partition_of
@@ -60,6 +60,7 @@ class KeptUpState(AppendingState):
             rows.
         :return: was there anything to do?
         :raises ConfigurationError: it is a table of neither upserts nor rewritten rows.
+        :raises CorruptRecordError: one of its files is gone.
         """
         if not self._spec.rewrites:
             self._require_upserts()
@@ -135,8 +136,13 @@ class KeptUpState(AppendingState):
         )
         try:
             done = by(work)
-        except TableChangedError as error:  # others have replaced files, and removed them
-            raise Overtaken from error
+        except TableChangedError as error:
+            if self._version_of(self._known()) == work.table.version:
+                raise CorruptRecordError(
+                    f"{error.message}, and no other version followed",
+                    f"Bring the file back, or restore {self._what} to a version whose files are all there.",
+                ) from error
+            raise Overtaken from error  # others have replaced files, and removed them
         for file in done.files:
             values = files[file.place].values
             assert values is not None
