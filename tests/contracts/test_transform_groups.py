@@ -87,6 +87,21 @@ def test_by_key_the_results_of_all_are_merged(spark_engine: Engine, job_of: JobO
     assert merged_by_keys(jobs[0], tables_of(jobs, manifest)) == merged_by_keys(jobs[0], rows)
 
 
+def test_all_cores_work_for_a_group(spark_engine: Engine, job_of: JobOf) -> None:
+    """Spark unites frames of one partition each in one partition, which one task reads."""
+    from pyspark import SparkContext
+
+    jobs = jobs_of(job_of, TRANSFORMS["aggregated"])
+    more = [replace(jobs[0], slot=replace(jobs[0].slot, txid=txid)) for txid in range(10, 14)]
+    spark_engine.run_group(jobs)
+    tracker = SparkContext.getOrCreate().statusTracker()
+    before = set(tracker.getJobIdsForGroup())
+    spark_engine.run_group([*jobs, *more])
+    ran = [found for job in set(tracker.getJobIdsForGroup()) - before if (found := tracker.getJobInfo(job)) is not None]
+    stages = [tracker.getStageInfo(stage) for one in ran for stage in one.stageIds]
+    assert max(one.numTasks for one in stages if one is not None) > 1
+
+
 def raises_in_the_second(frame: DataFrame, context: TransformContext) -> Any:
     if context.txid == 2:
         raise ValueError("the second")

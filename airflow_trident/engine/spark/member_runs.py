@@ -31,6 +31,8 @@ TASKS = 2
 
 _NUMBERED_CODE = "spark.sql.codegen.useIdInClassName"
 """Spark numbers what it compiles by its place in the plan: then nothing is compiled once for all transactions."""
+_ZIPPED_UNION = "spark.sql.unionOutputPartitioning"
+"""Spark (since 4.1) unites frames of one partition each in one partition: one core then works for all transactions."""
 
 
 class MemberRuns:
@@ -63,7 +65,8 @@ class MemberRuns:
         for place, job in enumerate(self._jobs):
             sibling = Sibling.of(self._attached.session) if place else None
             attached = self._attached if sibling is None else replace(self._attached, session=sibling.session)
-            attached.session.conf.set(_NUMBERED_CODE, "false")
+            for name in (_NUMBERED_CODE, _ZIPPED_UNION):
+                attached.session.conf.set(name, "false")
             own = _NotesOfOne(notes, _begin_of(job))
             self._siblings.append(sibling)
             others = len(self._jobs) - 1

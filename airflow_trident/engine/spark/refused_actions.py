@@ -7,6 +7,7 @@ detected.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +30,7 @@ _FRAME_ACTIONS = (
 )
 _FRAME_WRITERS = ("write", "writeStream", "rdd")
 _FRAME_WRITES = ("writeTo", "mergeInto")
+_CONNECT_FRAME = "pyspark.sql.connect.dataframe"
 _SESSION = ("stop",)
 _CONTEXT_READS = frozenset(
     {
@@ -59,7 +61,8 @@ def no_actions(node: str) -> Iterator[None]:
 
 
 def _wrap_all() -> None:
-    """Wraps each installed pair of classes, classic and Connect."""
+    """Wraps the classes of this process: classic ones, and those of Connect if anybody has imported them. To import
+    them takes a third of a second, and a process with a classic session cannot open one of Connect."""
     with _LOCK:
         for frame, session, catalog in _classes():
             if frame in _WRAPPED:
@@ -84,6 +87,8 @@ def _classes() -> Iterator[tuple[type, type, type]]:
     from pyspark.sql.session import SparkSession
 
     yield DataFrame, SparkSession, Catalog
+    if _CONNECT_FRAME not in sys.modules:
+        return
     try:
         from pyspark.sql.connect.catalog import Catalog as ConnectCatalog
         from pyspark.sql.connect.dataframe import DataFrame as ConnectFrame

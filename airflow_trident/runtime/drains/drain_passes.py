@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import TypeAlias
 
 from airflow_trident.engine.base import Engine, Job
@@ -41,17 +42,22 @@ Gate: TypeAlias = Callable[[Sequence[TxRecord], Manifest], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """What a pass staged, and how many seconds it took."""
+    """What a pass staged, how many seconds it took, and whether it began before any pass of the drain had ended."""
 
     manifest: Manifest
     took_s: float
+    cold: bool
 
 
-def run_pass(engine: Engine, jobs: Sequence[Job], limit_s: float | None) -> Passed:
-    """See :func:`~airflow_trident.runtime.timeouts.run_in_time`."""
-    began = time.monotonic()
+def run_pass(engine: Engine, jobs: Sequence[Job], limit_s: float | None, ended: Event) -> Passed:
+    """See :func:`~airflow_trident.runtime.timeouts.run_in_time`.
+
+    :param ended: set when the first pass has ended.
+    """
+    cold, began = not ended.is_set(), time.monotonic()
     manifest = run_in_time(engine, jobs, limit_s)
-    return Passed(manifest=manifest, took_s=time.monotonic() - began)
+    ended.set()
+    return Passed(manifest=manifest, took_s=time.monotonic() - began, cold=cold)
 
 
 def parts_of(records: Sequence[TxRecord], named_txid: int | None) -> list[list[TxRecord]]:
@@ -124,6 +130,7 @@ class Passes:
         self._gate = gate
         self._workers = workers
         self._at_gate = False
+        self._ended = Event()
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="trident-pass")
         self._running: dict[Future[Passed], list[TxRecord]] = {}
         self._tries: Counter[int] = Counter()
@@ -189,7 +196,8 @@ class Passes:
         if len(records) == 1:
             self._tries[records[0].txid] += 1
         jobs = [job_of(self.ledger, self.topology, one, self.staging_root, self.progress) for one in records]
-        self._running[self._pool.submit(run_pass, self.engine, jobs, self.attempts.timeout_s)] = list(records)
+        future = self._pool.submit(run_pass, self.engine, jobs, self.attempts.timeout_s, self._ended)
+        self._running[future] = list(records)
 
     # ---- end one ---------------------------------------------------------------------------------------------------
 
@@ -239,7 +247,7 @@ class Passes:
             return error
         self.rows_read += max(manifest.rows_read, 0)
         self.size.staged(manifest)
-        self.size.passed(len(records), passed.took_s)
+        self.size.passed(len(records), passed.took_s, cold=passed.cold)
         return None
 
     def _gated(self, records: Sequence[TxRecord], manifest: Manifest, staged: Mapping[int, StagedRef]) -> bool:

@@ -46,7 +46,6 @@ class GroupSize:
         self.together = self._fixed != 1
         self._now = self._fixed or min(FIRST, self._most)
         self._sizes: list[int | None] = []
-        self._passes = 0
         self._took: list[tuple[int, float]] = []
         self._read: deque[int] = deque(maxlen=REMEMBERED)
 
@@ -54,10 +53,12 @@ class GroupSize:
     def now(self) -> int:
         return self._now if self._fixed is not None else max(1, min(self._now, self._room()))
 
-    def passed(self, members: int, took_s: float) -> None:
-        """A pass of `members` transactions succeeded. The first pass of a process takes longer than all others."""
-        self._passes += 1
-        if self._fixed is None and (self._passes > 1 or took_s < LONG_S):
+    def passed(self, members: int, took_s: float, *, cold: bool = False) -> None:
+        """A pass of `members` transactions succeeded.
+
+        :param cold: it began before any had ended. The first passes of a process take longer than all others.
+        """
+        if self._fixed is None and (not cold or took_s < LONG_S):
             others = [one for one in self._took if one[0] != members]  # of each size the last one
             self._took = [*others[1 - REMEMBERED :], (members, took_s)]
             self._now = min(self._most, next_size(self._now, self._took))
