@@ -21,7 +21,7 @@ class Upkeep(StrEnum):
     which Spark makes in a catalogue (`View`)."""
 
 
-class Dialect(StrEnum):
+class ViewDialect(StrEnum):
     """Whose SQL a query is for."""
 
     SPARK = "spark"
@@ -30,12 +30,12 @@ class Dialect(StrEnum):
 
     def quoted(self, *parts: str) -> str:
         """Quoted names, joined by dots."""
-        mark = "`" if self is Dialect.SPARK else '"'
+        mark = "`" if self is ViewDialect.SPARK else '"'
         return ".".join(f"{mark}{one.replace(mark, 2 * mark)}{mark}" for one in parts)
 
     def text(self, value: str) -> str:
         """A literal."""
-        if self is Dialect.SPARK:
+        if self is ViewDialect.SPARK:
             return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
         return "'" + value.replace("'", "''") + "'"
 
@@ -66,7 +66,7 @@ class View:
         return _parts(self.name)
 
 
-def named_table(name: str, dialect: Dialect) -> str:
+def named_table(name: str, dialect: ViewDialect) -> str:
     """The table of that name in a query.
 
     :raises ConfigurationError: a part of the name is empty.

@@ -20,7 +20,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.local_paths import AnyPath, text_of_path
 from airflow_trident.io.webhdfs import Access, WebHdfs
-from airflow_trident.io.webhdfs_errors import Refusal, Unreachable, translated
+from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, translated
 
 DEFAULT_CONN_ID = "webhdfs_default"
 CONN_TYPE = "webhdfs"
@@ -123,7 +123,7 @@ class HdfsPlace:
         """
         try:
             yield
-        except (Refusal, Unreachable) as error:
+        except (RemoteException, Unreachable) as error:
             raise translated(error, doing, self.where) from None
 
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.webhdfs_errors import Refusal, Unreachable, said
+from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, said
 
 T = TypeVar("T")
 _PREFIX = "/webhdfs/v1"
@@ -63,7 +63,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Status:
+class FileStatus:
     """A file or a folder. `name`: in its folder.
 
     `file_id` is new with each creation and survives a rename; `modified_ms` is set by the last close.
@@ -76,7 +76,7 @@ class Status:
     file_id: int
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Status:
+    def of(cls, told: Mapping[str, Any]) -> FileStatus:
         return cls(
             name=told["pathSuffix"],
             is_file=told["type"] == "FILE",
@@ -101,16 +101,16 @@ _ACTIVE: dict[tuple[str, ...], int] = {}
 class WebHdfs:
     """Paths are absolute. Requests without an answer are tried again, at the next name node if there are several.
 
-    All verbs raise :class:`Refusal` if the server refuses, :class:`Unreachable` if nobody answers.
+    All verbs raise :class:`RemoteException` if the server refuses, :class:`Unreachable` if nobody answers.
     """
 
     access: Access
 
-    def status(self, path: str) -> Status:
+    def status(self, path: str) -> FileStatus:
         """:raises FileNotFoundError: there is none."""
-        return Status.of(self._json("GET", path, "GETFILESTATUS")["FileStatus"])
+        return FileStatus.of(self._json("GET", path, "GETFILESTATUS")["FileStatus"])
 
-    def children(self, folder: str, after: str = "") -> Iterator[Status]:
+    def children(self, folder: str, after: str = "") -> Iterator[FileStatus]:
         """In the order of the names' bytes, in pages.
 
         :param after: names that sort behind this one.
@@ -120,9 +120,11 @@ class WebHdfs:
             # HttpFS and the documents call it the one, name nodes of Hadoop 3.5 the other; what is unknown is ignored
             begin = {"startAfter": after, "startafter": after} if after else {}
             listing = self._json("GET", folder, "LISTSTATUS_BATCH", **begin)["DirectoryListing"]
-            page = [Status.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+            page = [FileStatus.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
             if after and any(one.name.encode() <= after.encode() for one in page):
-                raise Refusal(200, "UnsupportedOperationException", f"it lists from the beginning, not after {after!r}")
+                raise RemoteException(
+                    200, "UnsupportedOperationException", f"it lists from the beginning, not after {after!r}"
+                )
             yield from page
             if not page or not int(listing["remainingEntries"]):
                 return
@@ -151,7 +153,7 @@ class WebHdfs:
             done = self._json("PUT", source, "RENAME", destination=target, renameoptions=option)
         except FileNotFoundError:
             return False
-        except Refusal as error:
+        except RemoteException as error:
             if error.exception == "FileAlreadyExistsException":
                 return False
             raise
@@ -177,7 +179,7 @@ class WebHdfs:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise Refusal(200, "", f"it answers {content[:80]!r}")
+            raise RemoteException(200, "", f"it answers {content[:80]!r}")
         return found
 
     def _again(self, once: Callable[[str], T]) -> T:
@@ -186,7 +188,7 @@ class WebHdfs:
         while True:
             try:
                 return self._at_one_of_all(once)
-            except (Unreachable, Refusal) as error:
+            except (Unreachable, RemoteException) as error:
                 if not error.is_passing or not left or time.monotonic() - begun > _RETRY_S:
                     raise
             time.sleep(wait_s)
@@ -200,7 +202,7 @@ class WebHdfs:
         for place in others:
             try:
                 found = once(servers[place])
-            except (Unreachable, Refusal) as error:
+            except (Unreachable, RemoteException) as error:
                 if not error.is_passing:
                     raise
             else:
@@ -227,12 +229,12 @@ class WebHdfs:
             answer = self._asked(method, answer.location, server, content)
         elif content is not None:
             raise (
-                Refusal(answer.status, *said(answer.content))
+                RemoteException(answer.status, *said(answer.content))
                 if answer.status >= 400
-                else Refusal(answer.status, "", "it names no data node")
+                else RemoteException(answer.status, "", "it names no data node")
             )
         if answer.status >= 300:
-            raise Refusal(answer.status, *said(answer.content)).or_missing()
+            raise RemoteException(answer.status, *said(answer.content)).or_missing()
         return answer.content
 
     def _asked(self, method: str, url: str, server: str, content: bytes | None) -> _Answer:
@@ -254,7 +256,7 @@ class WebHdfs:
                 client.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
-                raise Refusal(400, "", "it does not speak HTTP") from None
+                raise RemoteException(400, "", "it does not speak HTTP") from None
             raise Unreachable(parts.netloc, parts.netloc != server, error) from None
 
     def _client(self, tls: bool, host: str, port: int | None) -> http.client.HTTPConnection:

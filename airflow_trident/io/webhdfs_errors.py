@@ -46,7 +46,7 @@ _SPEAKS = (
 )
 
 
-class Refusal(Exception):
+class RemoteException(Exception):
     """The server's answer to a request that failed."""
 
     def __init__(self, status: int, exception: str, message: str) -> None:
@@ -88,7 +88,7 @@ def said(content: bytes) -> tuple[str, str]:
         return "", " ".join(content[:_LITTLE].decode(errors="replace").split())
 
 
-def translated(error: Refusal | Unreachable, doing: str, where: str) -> TridentError:
+def translated(error: RemoteException | Unreachable, doing: str, where: str) -> TridentError:
     """:param doing: "read 'a/b'"."""
     if isinstance(error, Unreachable):
         return _no_answer(error, doing, where)

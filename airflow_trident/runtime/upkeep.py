@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
+from airflow_trident.contracts.upkeep import Upkeep, View, ViewDialect
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.staging.table_compaction import upkeep_folder
@@ -65,7 +65,7 @@ def keep_up(
     """
     require_upkeep(spec, act, view)
     if view is not None and engine is not None:
-        query = latest_query(spec, Dialect.SPARK, view.table)
+        query = latest_query(spec, ViewDialect.SPARK, view.table)
         return engine.publish_view(view, query, (spec.topology, spec.name), progress)
     state: Any
     with spec.factory.make_state(spec) as state:
@@ -88,7 +88,7 @@ def require_compacting(spec: StateSpec, act: Upkeep) -> None:
         )
 
 
-def latest_query(spec: StateSpec, dialect: Dialect, table: str | None = None) -> str:
+def latest_query(spec: StateSpec, dialect: ViewDialect, table: str | None = None) -> str:
     """The query for the latest rows of a table of upserts.
 
     :param table: how the readers' catalogue names the table; None: by its place.

@@ -16,8 +16,8 @@ from functools import lru_cache
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.hdfs import HdfsPlace
-from airflow_trident.io.webhdfs import Status, WebHdfs
-from airflow_trident.io.webhdfs_errors import Refusal, Unreachable
+from airflow_trident.io.webhdfs import FileStatus, WebHdfs
+from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable
 from airflow_trident.staging.files import WriteTo
 from airflow_trident.staging.verbs import PROBE, Storage
 
@@ -65,7 +65,7 @@ class HdfsStorage(Storage):
             try:
                 taken = client.rename(tried[-1], self._path(name), over=anew)
             finally:
-                with suppress(Refusal, Unreachable):
+                with suppress(RemoteException, Unreachable):
                     for left in tried[:-1] if taken else tried:
                         client.delete(left)
         return taken
@@ -94,7 +94,7 @@ class HdfsStorage(Storage):
         with self.place.errors(f"read {name!r}"):
             try:
                 return self.place.client().read(self._path(name), start, size)
-            except Refusal as error:
+            except RemoteException as error:
                 if not error.is_behind_the_end:
                     raise
                 return b""
@@ -112,7 +112,7 @@ class HdfsStorage(Storage):
             else:
                 yield from self._below(client, name)
 
-    def _children(self, client: WebHdfs, folder: str, after: str = "", *, hidden: bool = False) -> Iterator[Status]:
+    def _children(self, client: WebHdfs, folder: str, after: str = "", *, hidden: bool = False) -> Iterator[FileStatus]:
         """None of a file, and none if there is no such folder."""
         with suppress(FileNotFoundError):
             for one in client.children(self._path(folder), after):

@@ -166,10 +166,12 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
         return None
     workers = _workers(record, answers)
     if not workers:
-        # Its record does not say who is to go on with it; it may be one of the programs that are at work.
-        if record.status is Status.PROCESSING and (live or (live is None and not record.invalidated)):
+        # Its record does not say who is to go on with it: one of the programs that are at work, or, for a coordinator
+        # without tasks of ours behind it, whatever its run starts elsewhere.
+        processing, unattempted = record.status is Status.PROCESSING, not record.invalidated
+        if processing and (live or (unattempted and (live is None or record.claim.dag_id))):
             return None
-        if record.status is Status.PROCESSING and not record.invalidated:
+        if processing and unattempted:
             return Gone("it was not attempted, and the program that began it is not connected to the ledger")
         return Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
@@ -251,7 +253,8 @@ def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
     """The programs connected to the ledger now; None if the record leaves it to tasks, or to nobody."""
     from airflow_trident.ledger.workers import programs
 
-    begun_by_nobody = record.attempt == NO_ATTEMPT and not record.invalidated and not questions(record)
+    unclaimed = not record.claim.dag_id and not questions(record)
+    begun_by_nobody = unclaimed and record.attempt == NO_ATTEMPT and not record.invalidated
     return programs(ledger.workers()) if record.owner.worker or begun_by_nobody else None
 
 

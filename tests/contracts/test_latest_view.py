@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident.contracts.state import Applied
-from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
+from airflow_trident.contracts.upkeep import Upkeep, View, ViewDialect
 from airflow_trident.engine.spark.views import publish_view
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.runtime.upkeep import keep_up, latest_query, require_upkeep
@@ -37,7 +37,7 @@ def session(spark_engine: Any) -> Iterator[Any]:
 
 
 def published(session: Any, table: ForeignTable, view: View, said: list[str] | None = None) -> bool:
-    query = latest_query(table.spec, Dialect.SPARK, view.table)
+    query = latest_query(table.spec, ViewDialect.SPARK, view.table)
     return publish_view(session, view, query, OF, (said if said is not None else []).append)
 
 
@@ -170,7 +170,7 @@ def test_a_column_whose_name_differs_only_in_case_from_that_of_the_row_numbers_i
 ) -> None:
     pq.write_table(pa.table({"id": [1, 1], "_Place": ["old", "new"], "_txid": [1, 2]}), tmp_path / "copy.parquet")
     session.sql(f"CREATE TABLE sales.changes USING parquet LOCATION '{tmp_path}/copy.parquet'")
-    query = of_columns("sales.changes", ["id", "_Place", "_txid"], ["id"], None, Dialect.SPARK)
+    query = of_columns("sales.changes", ["id", "_Place", "_txid"], ["id"], None, ViewDialect.SPARK)
     assert [tuple(row) for row in session.sql(query).collect()] == [(1, "new")]
 
 
@@ -188,10 +188,10 @@ def test_the_query_names_a_table_as_each_engine_does(tmp_path: Path) -> None:
         with table.opened() as state:
             three(state, tmp_path / kind)
         queries[kind] = table.spec
-    assert f"FROM `delta`.`{tmp_path}/delta/sales`" in latest_query(queries["delta"], Dialect.SPARK)
-    assert f"FROM delta_scan('{tmp_path}/delta/sales')" in latest_query(queries["delta"], Dialect.DUCKDB)
-    assert re.search(r"FROM \(SELECT .* FROM read_parquet\('", latest_query(queries["parquet"], Dialect.DUCKDB))
-    assert latest_query(queries["iceberg"], Dialect.TRINO, "lake.sales.rows") == (
+    assert f"FROM `delta`.`{tmp_path}/delta/sales`" in latest_query(queries["delta"], ViewDialect.SPARK)
+    assert f"FROM delta_scan('{tmp_path}/delta/sales')" in latest_query(queries["delta"], ViewDialect.DUCKDB)
+    assert re.search(r"FROM \(SELECT .* FROM read_parquet\('", latest_query(queries["parquet"], ViewDialect.DUCKDB))
+    assert latest_query(queries["iceberg"], ViewDialect.TRINO, "lake.sales.rows") == (
         'SELECT "id", "word", "gone"\n'
         "FROM (\n"
         '    SELECT *, row_number() OVER (PARTITION BY "id" ORDER BY "_txid" DESC NULLS LAST) AS "_place"\n'
@@ -201,7 +201,7 @@ def test_the_query_names_a_table_as_each_engine_does(tmp_path: Path) -> None:
     )
     for kind in ("delta", "parquet"):
         with pytest.raises(ConfigurationError, match=r"trino cannot name.*--table"):
-            latest_query(queries[kind], Dialect.TRINO)
+            latest_query(queries[kind], ViewDialect.TRINO)
 
 
 def test_what_has_no_view_is_refused_when_the_task_is_made(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_what_has_no_view_is_refused_when_the_task_is_made(tmp_path: Path) -> No
     with pytest.raises(ConfigurationError, match="there is no `publish` of state 'rows'"):
         require_upkeep(plain, Upkeep.PUBLISH, view)
     with pytest.raises(ConfigurationError, match="there is no view of state 'rows'"):
-        latest_query(plain, Dialect.SPARK)
+        latest_query(plain, ViewDialect.SPARK)
     for name in ("latest", "sales.", ".latest"):
         with pytest.raises(ConfigurationError, match="Give"):
             View(name=name)

@@ -7,7 +7,7 @@ from argparse import Namespace
 from airflow_trident import settings
 from airflow_trident.cli.console import OK, UsageError, say, spark_conf, trident_command
 from airflow_trident.cli.topologies import state_of
-from airflow_trident.contracts.upkeep import Dialect, Upkeep, View
+from airflow_trident.contracts.upkeep import Upkeep, View, ViewDialect
 
 _DONE = {Upkeep.COMPACT: "compacted", Upkeep.FOLD: "folded", Upkeep.PUBLISH: "published"}
 
@@ -38,7 +38,7 @@ def publish(args: Namespace) -> int | None:
 def view(args: Namespace) -> int | None:
     from airflow_trident.runtime.upkeep import latest_query
 
-    print(latest_query(state_of(args), Dialect(args.dialect), args.table))
+    print(latest_query(state_of(args), ViewDialect(args.dialect), args.table))
     return OK
 
 

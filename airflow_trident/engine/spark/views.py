@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from airflow_trident.contracts.upkeep import Dialect, View
+from airflow_trident.contracts.upkeep import View, ViewDialect
 from airflow_trident.engine.spark.errors import root_cause, translate
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError
 
@@ -50,7 +50,7 @@ def publish_view(session: Any, view: View, query: str, of: tuple[str, str], prog
     :raises ConfigurationError: there is no such schema or catalogue, or the name is taken.
     :raises StoreUnavailableError: others are always faster.
     """
-    name, own, text = Dialect.SPARK.quoted(*view.parts), _mark(of), Dialect.SPARK.text
+    name, own, text = ViewDialect.SPARK.quoted(*view.parts), _mark(of), ViewDialect.SPARK.text
     said = f"The latest rows of state {of[1]} of topology {of[0]}"
     made = f"VIEW {name} COMMENT {text(said)} TBLPROPERTIES ({text(_PROPERTY)} = {text(own)}) AS\n{query}"
     for _ in range(_TRIES):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.contracts.upkeep import Dialect
+from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
@@ -272,7 +272,7 @@ class OpenDeltaTable(KeptUpState):
     def _files_of(self, known: Known) -> list[OldFile]:
         return old_files(self._table)
 
-    def _relation(self, known: Known, dialect: Dialect) -> str:
+    def _relation(self, known: Known, dialect: ViewDialect) -> str:
         return delta_relation(self.place.where, dialect)
 
     def _committed(self, known: Known) -> CommittedDelta:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.contracts.upkeep import Dialect, named_table
+from airflow_trident.contracts.upkeep import ViewDialect, named_table
 from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
@@ -246,7 +246,7 @@ class OpenIcebergTable(KeptUpState):
         with self.place.errors():
             return old_files(self._table)
 
-    def _relation(self, known: Known, dialect: Dialect) -> str:
+    def _relation(self, known: Known, dialect: ViewDialect) -> str:
         return named_table(self.place.name, dialect)
 
     def _committed(self, known: Known) -> CommittedIceberg:

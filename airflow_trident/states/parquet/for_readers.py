@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.upkeep import Dialect
+from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.parquet_versions import ParquetVersion, TableFile
@@ -48,7 +48,7 @@ def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableF
 
 
 def relation_of(
-    what: str, storage: Storage, version: ParquetVersion, files: Sequence[OldFile], dialect: Dialect
+    what: str, storage: Storage, version: ParquetVersion, files: Sequence[OldFile], dialect: ViewDialect
 ) -> str:
     """The rows of these files of the version, as a query names them.
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.contracts.upkeep import Dialect
+from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
@@ -303,7 +303,7 @@ class OpenParquetTable(KeptUpState):
             for one in self._versions.files(version)
         ]
 
-    def _relation(self, known: Known, dialect: Dialect) -> str:
+    def _relation(self, known: Known, dialect: ViewDialect) -> str:
         assert isinstance(known, _KnownVersion)
         return relation_of(self._what, self._storage, known.version, self._files_of(known), dialect)
 

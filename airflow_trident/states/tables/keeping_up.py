@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.upkeep import Dialect, named_table
+from airflow_trident.contracts.upkeep import ViewDialect, named_table
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TableChangedError
 from airflow_trident.staging.table_compaction import Compact, CompactionWork
 from airflow_trident.states.tables.appending import AppendingState, Known, Tried
@@ -31,13 +31,13 @@ class KeptUpState(AppendingState):
     """Not for several threads at the same time."""
 
     @abstractmethod
-    def _relation(self, known: Known, dialect: Dialect) -> str:
+    def _relation(self, known: Known, dialect: ViewDialect) -> str:
         """The table of `known` as a query names it, by its place.
 
         :raises ConfigurationError: the engine cannot name it so.
         """
 
-    def latest_query(self, dialect: Dialect, table: str | None = None) -> str:
+    def latest_query(self, dialect: ViewDialect, table: str | None = None) -> str:
         """The query for the rows of upserts that count, as :func:`latest_rows` defines them.
 
         :param table: how the engine's catalogue names the table; None: by its place.

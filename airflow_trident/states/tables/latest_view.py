@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_trident.contracts.state import TXID
-from airflow_trident.contracts.upkeep import Dialect
+from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.states.tables.new_files import OldFile
 from airflow_trident.types import Schema
@@ -19,7 +19,7 @@ _OPTIONS = "'ignoreMissingFiles' = 'false', 'ignoreCorruptFiles' = 'false', 'mer
 
 
 def latest_query(
-    relation: str, columns: Sequence[str], keys: Sequence[str], deleted: str | None, dialect: Dialect
+    relation: str, columns: Sequence[str], keys: Sequence[str], deleted: str | None, dialect: ViewDialect
 ) -> str:
     """The rows that count, without ``_txid``: as :func:`latest_rows` finds them.
 
@@ -45,13 +45,13 @@ def latest_query(
     return "\n".join(lines)
 
 
-def delta_relation(uri: str, dialect: Dialect) -> str:
+def delta_relation(uri: str, dialect: ViewDialect) -> str:
     """
     :raises ConfigurationError: the engine knows no Delta table by its place.
     """
-    if dialect is Dialect.SPARK:
+    if dialect is ViewDialect.SPARK:
         return f"`delta`.{dialect.quoted(_place_for_spark(uri))}"
-    if dialect is Dialect.DUCKDB:
+    if dialect is ViewDialect.DUCKDB:
         return f"delta_scan({dialect.text(uri)})"
     raise _needs_name(f"the Delta table {uri!r}", dialect)
 
@@ -61,7 +61,7 @@ def parquet_relation(
     files: Sequence[tuple[str, OldFile, Collection[str]]],
     schema: Schema,
     partition_by: Sequence[str],
-    dialect: Dialect,
+    dialect: ViewDialect,
 ) -> str:
     """The rows of these very files: a folder has others, too.
 
@@ -69,10 +69,10 @@ def parquet_relation(
     :param schema: all columns of the table. Those that a file lacks are null, or the value of its partition.
     :raises ConfigurationError: the engine cannot read them so.
     """
-    if dialect is Dialect.TRINO:
+    if dialect is ViewDialect.TRINO:
         raise _needs_name(what, dialect)
     if not files:
-        if dialect is not Dialect.SPARK:
+        if dialect is not ViewDialect.SPARK:
             raise ConfigurationError(f"{what} has no files", "Ask again after the first commit.")
         nothing = ", ".join(f"CAST(NULL AS {one.type}) AS {dialect.quoted(one.name)}" for one in schema)
         return f"(SELECT {nothing} WHERE false)"
@@ -92,19 +92,19 @@ def require_few(what: str, many: int) -> None:
         )
 
 
-def _columns(schema: Schema, found: Collection[str], values: dict[str, Any], dialect: Dialect) -> Iterator[str]:
+def _columns(schema: Schema, found: Collection[str], values: dict[str, Any], dialect: ViewDialect) -> Iterator[str]:
     for one in schema:
         name = dialect.quoted(one.name)
         if one.name in found:
-            yield f"CAST({name} AS {one.type}) AS {name}" if dialect is Dialect.SPARK else name
+            yield f"CAST({name} AS {one.type}) AS {name}" if dialect is ViewDialect.SPARK else name
         elif (value := values.get(one.name)) is not None:
             yield f"CAST({dialect.text(str(value))} AS {one.type}) AS {name}"
         else:
-            yield f"{f'CAST(NULL AS {one.type})' if dialect is Dialect.SPARK else 'NULL'} AS {name}"
+            yield f"{f'CAST(NULL AS {one.type})' if dialect is ViewDialect.SPARK else 'NULL'} AS {name}"
 
 
-def _file(path: str, dialect: Dialect) -> str:
-    if dialect is Dialect.DUCKDB:
+def _file(path: str, dialect: ViewDialect) -> str:
+    if dialect is ViewDialect.DUCKDB:
         return f"read_parquet({dialect.text(path)})"
     return f"`parquet`.{dialect.quoted(_place_for_spark(path))} WITH ({_OPTIONS})"
 
@@ -118,10 +118,10 @@ def _place_for_spark(uri: str) -> str:
         return uri
     if scheme in ("s3", "s3a"):
         return f"s3a{uri[len(scheme) :]}"
-    raise _needs_name(f"what is at {uri!r}", Dialect.SPARK)
+    raise _needs_name(f"what is at {uri!r}", ViewDialect.SPARK)
 
 
-def _needs_name(what: str, dialect: Dialect) -> ConfigurationError:
+def _needs_name(what: str, dialect: ViewDialect) -> ConfigurationError:
     return ConfigurationError(
         f"{dialect.value} cannot name {what} by its place in a query",
         "Make it known to a catalogue, and give its name there: --table schema.name, or table= of the task.",
