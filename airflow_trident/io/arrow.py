@@ -113,6 +113,20 @@ def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     return [[row[place] for row in rows] for place in range(width)]
 
 
+def comparable(rows: pa.Table) -> pa.Table:
+    """Keys of which equal ones are equal to Arrow, too, which compares the bits of real numbers: NaN is one key, and
+    -0.0 is 0.0, as in groups."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_floating(field.type):
+            nan, zero = pa.scalar(float("nan"), field.type), pa.scalar(0.0, field.type)
+            column = rows.column(place)
+            rows = rows.set_column(place, field, pc.if_else(pc.is_nan(column), nan, pc.add(column, zero)))
+    return rows
+
+
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The column as Python values; structs and maps become dicts.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.io.arrow import comparable
 from airflow_trident.staging.manifest import Slot, StagedFile, TableRewrite
 from airflow_trident.staging.parts import write_pieces
 from airflow_trident.staging.verbs import Storage
@@ -64,16 +65,20 @@ class RewriteFiles:
 
 @dataclass(frozen=True)
 class BatchKeys:
-    """The key columns of a batch. `bounds`: of each column."""
+    """The key columns of a batch. `bounds`: of each column; of none with NaN, which statistics of files ignore."""
 
     rows: pa.Table
     bounds: Mapping[str, tuple[Any, Any]]
 
     @classmethod
     def of(cls, rows: pa.Table) -> BatchKeys:
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        found = {name: pc.min_max(rows.column(name)) for name in rows.column_names}
+        rows = comparable(rows)
+        real = {field.name for field in rows.schema if pa.types.is_floating(field.type)}
+        has_nan = {name for name in real if pc.any(pc.is_nan(rows.column(name))).as_py()}
+        found = {name: pc.min_max(rows.column(name)) for name in rows.column_names if name not in has_nan}
         return cls(rows, {name: (one["min"], one["max"]) for name, one in found.items()})
 
 
@@ -107,7 +112,7 @@ def rest_of(table: CommittedTable, place: int, keys: BatchKeys) -> Rest | None:
     schema = pa.schema([table.schema().field(name) for name in names])
     found = pa.Table.from_batches(table.pieces(place, names), schema)
     places = pc.indices_nonzero(pa.repeat(True, found.num_rows))
-    numbered = found.append_column(_PLACE, places)
+    numbered = comparable(found).append_column(_PLACE, places)
     same = numbered.join(keys.rows.cast(schema), names, join_type="left semi", use_threads=False).column(_PLACE)
     if not len(same):
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import signal
+import struct
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -144,6 +146,19 @@ def test_keys_of_all_types_are_found_and_a_null_of_others_is_none(tmp_path: Path
 
 
 # ---- others, zombies and kills ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", [[0.0, math.nan, 100.0], [100.0, math.nan, 200.0]], ids=["zero", "bounds"])
+def test_nan_is_one_key_and_so_are_both_zeros(tmp_path: Path, file: list[float]) -> None:
+    """Statistics of a file say nothing of its NaN."""
+    fields, negative_nan = parse_declared("id double, word string"), struct.unpack("<d", b"\0\0\0\0\0\0\xf8\xff")[0]
+    table = ForeignParquetTable(tmp_path, fields)
+    table.spec = replace(table.spec, keys=fields[:1], values=fields[1:], rewrites=True)
+    with table.opened() as state:
+        for txid, keys in ((1, file), (2, [-0.0, negative_nan, 5.0])):
+            state.apply(ticket(txid), pa.table({"id": keys, "word": [f"{txid}-{key:g}" for key in keys]}))
+        old = [f"1-{key:g}" for key in file if key >= 100]
+        assert sorted(row[1][0] for row in state.items()) == sorted([*old, "2--0", "2-nan", "2-5"])
 
 
 def test_rows_that_others_added_since_then_are_never_guessed_at(table: ForeignTable) -> None:

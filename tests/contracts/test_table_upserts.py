@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 import signal
+import struct
 import subprocess
 import sys
 from dataclasses import replace
@@ -112,6 +114,17 @@ def test_spark_finds_the_same_rows(spark_engine: Any) -> None:
     assert sorted(map(tuple, latest_rows(frame, "id", "gone").collect())) == [(1, "c", False), (3, "old", None)]
     arrow = latest_rows(frame.toArrow(), "id", "gone")
     assert sorted(tuple(row.values()) for row in arrow.to_pylist()) == [(1, "c", False), (3, "old", None)]
+
+
+def test_nan_is_one_key_and_so_are_both_zeros_as_in_spark(spark_engine: Any) -> None:
+    from pyspark.sql import SparkSession
+
+    negative_nan = struct.unpack("<d", b"\0\0\0\0\0\0\xf8\xff")[0]
+    ids = pa.array([0.0, -0.0, math.nan, negative_nan, None, None, 5.0], pa.float64())
+    rows = pa.table({"id": ids, "word": list("abcdefg"), "_txid": [1, 2, 1, 2, 1, 2, 1]})
+    frame = SparkSession.builder.getOrCreate().createDataFrame(rows)
+    for found in (latest_rows(rows, "id"), latest_rows(frame, "id").toArrow()):
+        assert sorted(found.column("word").to_pylist()) == ["b", "d", "f", "g"]
 
 
 # ---- compactions meet others -----------------------------------------------------------------------------------

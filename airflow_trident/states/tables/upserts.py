@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import TXID, StateSpec
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.arrow import comparable
 from airflow_trident.types import FieldSpec, parse_names
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:
     if not rows.num_rows:
         return pa.array([], pa.int64())
     order = pc.sort_indices(rows.column(TXID).fill_null(_OLDEST))  # equal ones stay in their order
-    sorted_keys = rows.select(keys).take(order).append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
+    sorted_keys = comparable(rows.select(keys)).take(order)
+    sorted_keys = sorted_keys.append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
     last = sorted_keys.group_by(list(keys), use_threads=False).aggregate([(_PLACE, "max")])
     places = order.take(last.column(f"{_PLACE}_max").combine_chunks())
     return places.take(pc.sort_indices(places)).cast(pa.int64())
