@@ -135,6 +135,16 @@ def test_what_is_not_its_own_is_not_replaced_and_what_is_missing_is_said(session
         published(session, table, View(name="no.such.latest"))
 
 
+def test_a_folder_whose_name_could_be_a_pattern_is_read_as_it_is(session: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "a[1]{b,c}*?`"
+    folder.mkdir()
+    table, view = changes_table(TABLES["parquet"], folder), View(name="sales.odd")
+    with table.opened() as state:
+        three(state, folder)
+    assert published(session, table, view)
+    assert read(session, view) == [(1, "c", False), (3, "d", False)]
+
+
 class Overtaken:
     """A session before whose first view somebody else makes one of that name."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from airflow_trident.types import Schema
 
 _MOST_FILES = 64
 """A view of more would be too long for the catalogues of some metastores."""
+_PATTERN = re.compile(r"[][{}*?\\]")
+"""Spark takes a path with one of these for a pattern."""
 _OPTIONS = "'ignoreMissingFiles' = 'false', 'ignoreCorruptFiles' = 'false', 'mergeSchema' = 'false'"
 """With other settings of the reader's session Spark might leave out rows."""
 
@@ -106,7 +109,8 @@ def _columns(schema: Schema, found: Collection[str], values: dict[str, Any], dia
 def _file(path: str, dialect: ViewDialect) -> str:
     if dialect is ViewDialect.DUCKDB:
         return f"read_parquet({dialect.text(path)})"
-    return f"`parquet`.{dialect.quoted(_place_for_spark(path))} WITH ({_OPTIONS})"
+    escaped = _PATTERN.sub(r"\\\g<0>", _place_for_spark(path))
+    return f"`parquet`.{dialect.quoted(escaped)} WITH ({_OPTIONS})"
 
 
 def _place_for_spark(uri: str) -> str:
