@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import DataScan
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.contracts.staged_batch import StagedFiles
@@ -146,6 +148,30 @@ def test_files_that_others_rewrite_while_spark_reads_or_before_the_commit_are_re
     assert table.read().num_rows == 1
     left = [path for path in table.data_files() if path.name.startswith("trident-compacted-")]
     assert len(left) == 1, "what was written in vain is removed"
+
+
+def test_a_catalogue_that_lists_files_in_another_order_each_time_loses_no_row(
+    tmp_path: Path, compact: Compact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a REST catalogue may that plans scans itself."""
+    table, order, plan = changes_table(TABLES["iceberg"], tmp_path), count(), DataScan.plan_files
+
+    def another(scan: DataScan) -> list[Any]:
+        found, first = list(plan(scan)), next(order)
+        return [found[(first + place) % len(found)] for place in range(len(found))]
+
+    monkeypatch.setattr(DataScan, "plan_files", another)
+    with table.opened() as state:
+        three(state, tmp_path)
+        assert compact(table.spec)
+        state.apply_files(ticket(4), changes(tmp_path, 4, (3, "new", None), (5, "e", None)))
+        big = changes(tmp_path, 5, *((key, f"w{key}", None) for key in range(10, 20)))
+        state.apply_files(ticket(5), big)
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_trident.staging.table_compaction._SMALL_BYTES", 0)  # only files that lose rows
+        assert compact(table.spec)
+    assert latest(table) == {1: "c", 3: "new", 5: "e", **{key: f"w{key}" for key in range(10, 20)}}
+    assert table.read().num_rows == 13
 
 
 def test_a_file_that_is_gone_though_nobody_has_changed_the_table_is_an_error_at_once(

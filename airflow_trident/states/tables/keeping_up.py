@@ -123,11 +123,13 @@ class KeptUpState(AppendingState):
     ) -> list[OldFile]:
         """As :meth:`_made_here`. The files are taken as they are."""
         assert known.marker is not None
-        spec, holes = self._spec, known.marker.holes
+        spec, holes, table = self._spec, known.marker.holes, self._committed(known)
+        named = {one.path: one for one in files}
+        files = [named[path] for path in table.paths]  # a catalogue may give them in another order each time
         work = CompactionWork(
             topology=spec.topology,
             state=spec.name,
-            table=self._committed(known),
+            table=table,
             keys=spec.keys if spec.upserts else (),
             deleted=spec.deleted if spec.upserts else None,
             below=holes[0][0] if holes else None,
