@@ -4,13 +4,18 @@ them, a spout follows them.
 A version is published by put-if-absent of its number, so a committer that decided on an outdated version cannot
 publish. It names its newest files itself and the others by *lists*: objects that are written once and shared by all
 later versions. So a version stays small, however many files there are.
+
+Old versions are removed, and a name that was removed can be taken again, by a committer that was stopped before it
+published. So each version says which is the first one that counts. A version is only removed after a later one has said
+that it does not count; so who has read a version, and then finds the last one, knows whether that was a late one.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -57,7 +62,7 @@ class AppliedState:
 class ParquetVersion:
     """`fields`: as ``word string, n long``. `files`: the newest; older ones are in `lists`. `removed`: paths dropped in
     this version. `changes`: for a table of upserts, its keys and its writer. `table_id`: tells this table from one that
-    is made in its place later; None: an older version of the package wrote this."""
+    is made in its place later; None: an older version of the package wrote this. `first`: none below it counts."""
 
     version: int
     fields: str
@@ -68,10 +73,16 @@ class ParquetVersion:
     removed: tuple[str, ...] = ()
     changes: str | None = None
     table_id: str | None = None
+    first: int = 1
 
     @property
     def schema(self) -> Schema:
         return parse_declared(self.fields)
+
+    def first_of_next(self, keep: int) -> int:
+        """`first` of the version after this one: goes on now and then, and leaves `keep` versions."""
+        following = self.version + 1
+        return following - keep + 1 if following - self.first + 1 >= 2 * keep else self.first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,26 +97,51 @@ class ParquetVersions:
     storage: Storage
 
     def numbers(self) -> list[int]:
-        """Numbers of the versions that are kept, lowest first."""
+        """Numbers of the versions that are there, lowest first: also of those that no longer count."""
         names = (name for name, _ in self.storage.list(VERSIONS))
         return sorted(int(found[1]) for found in map(_NAME.match, names) if found)
 
+    def kept(self) -> list[int]:
+        """Numbers of the versions that count, lowest first."""
+        last = self.last()
+        return [] if last is None else [one for one in self.numbers() if one >= last.first]
+
     def last(self) -> ParquetVersion | None:
         """None: there is no table."""
-        before = None
+        found: ParquetVersion | None = None
+        missed = None
         while True:
             number = max(self.numbers(), default=None)
-            if number is None:
-                return None
+            if number is None or (found is not None and found.version == number):
+                return found  # it was the last one, too, after it was read
             try:
-                return self.read(number)
+                found = self.read(number)
             except FileNotFoundError:  # removed since its name was read: others have committed
-                if number == before:
+                if number == missed:
                     raise FORMAT.damaged(f"{number}", "it is listed and cannot be read") from None
-                before = number
+                found, missed = None, number
+
+    def newest(self, known: ParquetVersion) -> ParquetVersion:
+        """The last version; `known` if it still is.
+
+        :raises FileNotFoundError: there is no table any more.
+        """
+        if max(self.numbers(), default=None) == known.version:
+            return known
+        found = self.last()
+        if found is None:
+            raise FileNotFoundError(self.storage.at(VERSIONS))
+        return found
+
+    def counts(self, number: int) -> bool:
+        """Does the version with this number count that was read before?"""
+        last = self.last()
+        return last is not None and number >= last.first
 
     def read(self, number: int) -> ParquetVersion:
-        """:raises FileNotFoundError: it is not kept.
+        """It may be one that no longer counts, see :meth:`counts`.
+
+        :raises FileNotFoundError: it is not kept.
         :raises CorruptRecordError: it is damaged.
         :raises NewerRecordError: a newer version of the package wrote it.
         """
@@ -124,6 +160,8 @@ class ParquetVersions:
         found = FORMAT.build(ParquetVersion, FORMAT.load(content, where)[1], where)
         if found.version != number:
             raise FORMAT.damaged(where, f"it says that it is version {found.version}")
+        if found.first > number:
+            raise FORMAT.damaged(where, f"it says that versions from {found.first} on count")
         self._require_inside(where, [*found.lists, *found.removed])
         self._require_files(found, found.files, where)
         return found
@@ -156,32 +194,56 @@ class ParquetVersions:
         return path
 
     def publish(self, version: ParquetVersion) -> list[int] | None:
-        """:returns: the numbers that are kept; None: it is not the next version, or it is, and others have committed
+        """:returns: the numbers that are there; None: it is not the next version, or it is, and others have committed
         since."""
         content = FORMAT.dump(asdict(version), f"version {version.version}")
         if not self.storage.put_if_absent(_name(version.version), content):
             return None
-        # A very late committer may succeed after this version was removed; it then published an outdated version.
         numbers = self.numbers()
-        if not numbers or numbers[-1] != version.version:
-            return None
-        return numbers
+        if numbers and numbers[-1] == version.version:
+            return numbers
+        if not self.counts(version.version):  # this committer was very late: the number had been removed
+            self.storage.remove([_name(version.version)])
+        return None
 
-    def clean(self, last: ParquetVersion, numbers: Sequence[int], keep: int) -> None:
-        """Remove versions before the last `keep`, and files that only they name. Runs now and then, best effort."""
-        if len(numbers) < 2 * keep:
+    def clean(self, last: ParquetVersion, numbers: Sequence[int], counted: int) -> None:
+        """Remove versions that do not count, and files that only they name. Best effort.
+
+        :param last: the last version.
+        :param numbers: the versions that are there.
+        :param counted: the first that counted in the version before `last`. What is there below it was published by a
+            late committer that died, or was left by a removal that was cut off.
+        """
+        old = [one for one in numbers if one < last.first]
+        if not old:
             return
-        old, first_kept = numbers[:-keep], numbers[-keep]
         gone = set[str]()
-        for number in (*old, first_kept):
-            try:
+        for number in (*old, last.first):
+            with suppress(FileNotFoundError):
                 gone.update(self.read(number).removed)
-            except FileNotFoundError:
-                continue
         if gone:  # a restored version names its files again
-            gone -= {*last.lists, *(one.path for one in self.files(last))}
+            gone -= self.named([last])
+        if gone and old[0] < counted:  # what a late committer wanted to remove was not removed
+            gone -= self.named(self.present(one for one in numbers if one >= last.first))
         self.storage.remove(sorted(gone))
         self.storage.remove([_name(number) for number in old])
+
+    def present(self, numbers: Iterable[int]) -> Iterator[ParquetVersion]:
+        """Those of these versions that are there."""
+        for number in numbers:
+            with suppress(FileNotFoundError):
+                yield self.read(number)
+
+    def named(self, versions: Iterable[ParquetVersion]) -> set[str]:
+        """All that these versions name: files and lists. Each list is read once."""
+        found = set[str]()
+        for version in versions:
+            found.update(one.path for one in version.files)
+            for path in version.lists:
+                if path not in found:
+                    found.add(path)
+                    found.update(one.path for one in self.listed(version, path))
+        return found
 
     def _require_files(self, version: ParquetVersion, files: Sequence[TableFile], where: str) -> None:
         self._require_inside(where, [one.path for one in files])

@@ -263,7 +263,7 @@ def test_what_a_commit_asks_of_a_bucket_does_not_depend_on_the_number_of_files(b
             before = bucket.proxy.asked.copy()
             state.apply_files(ticket(txid), staged(tmp_path, ("a", txid), files=50))
             asked.append(dict(bucket.proxy.asked - before))
-    plain = {"PUT": 50 + 1, "GET": 3}  # a list of names, the last version, a list of names
+    plain = {"PUT": 50 + 1, "GET": 4}  # the last version between two lists of names; a list of names
     assert [one for one in asked if one != plain] == [{**plain, "PUT": 50 + 2}], "once, a list of 300 files"
 
 

@@ -38,6 +38,7 @@ class ParquetLog(TableLog):
                 "its place: an older version of this package wrote it",
                 "Let a topology append to it once with this version, which gives it one.",
             )
+        self._newest = last
         self.table_id, self.head, self._columns = last.table_id, last.version, set(names_of(last.schema))
         self.head_id = self._at(self.head)[1]
 
@@ -48,7 +49,7 @@ class ParquetLog(TableLog):
         if start == 1:
             return start, None
         with answers():
-            first = self._versions.numbers()[0]
+            first = self._versions.kept()[0]
         if not first < start <= self.head + 1:
             raise ConfigurationError(
                 f"what version {start} of {self.what} added cannot be told: versions {first} to {self.head} are kept",
@@ -84,6 +85,9 @@ class ParquetLog(TableLog):
         try:
             with answers():
                 content = self._versions.content(number)
+                self._newest = self._versions.newest(self._newest)
+                if number < self._newest.first:
+                    raise FileNotFoundError(number)  # it was removed, and published again by a late committer
         except FileNotFoundError as error:
             raise SourceChangedError(
                 f"{self.what} no longer has version {number}",

@@ -67,7 +67,7 @@ def identity(version: ParquetVersion) -> str:
 def paths_at(versions: ParquetVersions, now: ParquetVersion, version: str) -> AbstractSet[str] | None:
     """The files of an older version of the same table; None: it is not kept, or of another table."""
     number = number_of(version, now.table_id)
-    if number is None:
+    if number is None or number < now.first:
         return None
     try:
         return {one.path for one in versions.files(versions.read(number))}

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
@@ -50,6 +49,7 @@ from airflow_trident.states.core.checks import require_columns, require_short_na
 from airflow_trident.states.parquet.committed import CommittedParquet, identity, paths_at
 from airflow_trident.states.parquet.for_readers import dataset_of, relation_of, uri_of, values_of
 from airflow_trident.states.parquet.new_entries import entry_of, marker_content
+from airflow_trident.states.parquet.own_commits import MadeLists, has_any
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing
@@ -130,7 +130,7 @@ class ParquetTable(StateFactory):
 
     def versions(self) -> list[int]:
         """The readable versions, lowest first."""
-        return ParquetVersions(self.place()).numbers()
+        return ParquetVersions(self.place()).kept()
 
     def files(self, version: int | None = None) -> list[str]:
         """All files of a version (default: the last): absolute paths, or ``s3://bucket/...``.
@@ -163,7 +163,7 @@ class ParquetTable(StateFactory):
         versions = ParquetVersions(self.place())
         with suppress(FileNotFoundError):
             found = versions.last() if number is None else versions.read(number)
-            if found is not None:
+            if found is not None and (number is None or versions.counts(number)):
                 return found
         if number is None:
             raise no_table(f"Parquet table {self.path!r}")
@@ -254,12 +254,12 @@ class OpenParquetTable(KeptUpState):
 
     def _require_not_restored(self, version: ParquetVersion, at: int) -> None:
         """Does no version since `at` say that more of this state was applied? Each version is read once."""
-        for number in range(version.version - 1, max(at, self._asked), -1):
+        for number in range(version.version - 1, max(at, self._asked, version.first - 1), -1):
             try:
                 between = self._versions.read(number).states.get(self._app)
             except FileNotFoundError:
                 break  # older ones are not kept either
-            if between is not None and between.at > at:
+            if between is not None and between.at > at and self._versions.counts(number):
                 raise CorruptRecordError(
                     f"{self._what} was restored to a version before {between.at}, with which came what state "
                     f"{self._spec.name!r} of topology {self._spec.topology!r} appended last",
@@ -329,7 +329,7 @@ class OpenParquetTable(KeptUpState):
     ) -> None:
         assert isinstance(known, _KnownVersion)
         last, commit, made = known.version, secrets.randbits(62), list[str]()
-        tried[commit] = partial(self._storage.remove, made)
+        tried[commit] = MadeLists(self._storage, made)
         following = self._without(last, {one.path for one in gone}, made)
         files = (*following.files, *(one.entry for one in new))
         if len(files) > INLINE:
@@ -341,12 +341,14 @@ class OpenParquetTable(KeptUpState):
         if new and self._storage.is_local:
             sync_folder(self._storage.at(DATA))
         table_id = last.table_id or new_table_id()
-        changes = said_of(self._spec) or last.changes
-        made_now = replace(following, version=number, files=files, states=states, changes=changes, table_id=table_id)
-        kept = self._publish(made_now)
+        changes, first = said_of(self._spec) or last.changes, last.first_of_next(self._keep)
+        made_now = replace(
+            following, version=number, files=files, states=states, changes=changes, table_id=table_id, first=first
+        )
+        there = self._publish(made_now)
         del tried[commit]
         with suppress(TridentError):  # the commit has succeeded
-            self._versions.clean(made_now, kept, self._keep)
+            self._versions.clean(made_now, there, last.first)
 
     @property
     def _of(self) -> tuple[str, str]:
@@ -387,13 +389,7 @@ class OpenParquetTable(KeptUpState):
         return replace(last, files=files, lists=tuple(lists), removed=tuple(removed))
 
     def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
-        for number in reversed(self._versions.numbers()):
-            with suppress(FileNotFoundError):
-                version = self._versions.read(number)
-                found = version.states.get(self._app)
-                if found is not None and found.commit in tried:
-                    return True
-        return False
+        return has_any(self._versions, self._app, tried, new)
 
     def _delete(self, path: str) -> None:
         self._storage.remove([path])
