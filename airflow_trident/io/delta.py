@@ -20,12 +20,29 @@ from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_stores import RIGHTS
 from airflow_trident.io.s3 import S3
+from airflow_trident.io.s3a import OTHER_SERVICE
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 _SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE, GCS)}
 EXTRA = "airflow-trident[delta]"
+_SCHEMES_OF_S3 = (*S3.schemes, "s3a")
+_SETTINGS_OF_S3 = {
+    **{name: name for name in ("access_key_id", "secret_access_key", "session_token", "region", "endpoint")},
+    "token": "session_token",
+    "endpoint_url": "endpoint",
+    "virtual_hosted_style_request": "virtual_hosted_style_request",
+}
+"""Storage option, without ``AWS_`` and in small letters -> setting of obstore."""
+_NOT_OF_READING = {
+    "allow_http",
+    "timeout",
+    "connect_timeout",
+    "max_retries",
+    "conditional_put",
+    "s3_allow_unsafe_rename",
+}
 _MARKS = re.compile(r"\x1b\[\d+m|↳")
 _NOT_READ = re.compile(
     r"Kernel error: (?:Unsupported|Invalid protocol action|Schema error|Max catalog version)", re.ASCII
@@ -107,6 +124,16 @@ class DeltaPlace:
         service = _SERVICES.get(found.conn_type)
         options = found.options if service is None else _of_service(found, service)
         return replace(self, conn_id=None, options={**options, **self.options})
+
+    def s3_settings(self) -> dict[str, str] | str:
+        """The storage options as settings of an `ObjectPlace`; or why they are none."""
+        if urlsplit(self.uri).scheme not in _SCHEMES_OF_S3:
+            return OTHER_SERVICE
+        given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
+        odd = sorted(given.keys() - _SETTINGS_OF_S3.keys() - _NOT_OF_READING)
+        if odd:
+            return f"S3A is not told of the storage option {odd[0]!r}"
+        return {_SETTINGS_OF_S3[name]: value for name, value in given.items() if name in _SETTINGS_OF_S3}
 
     # Only these two methods use the driver.
 

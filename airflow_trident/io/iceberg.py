@@ -35,6 +35,8 @@ _OF_FILES = {
 }
 """Setting of a connection -> property of a catalog."""
 _OF_GOOGLE = {"base_url": "gcs.service.host"}
+_OF_OTHER_FILES = ("s3.", "client.", "py-io-impl", "gcs.")
+"""How properties begin that say how files are read. Who has any that S3A is not told of reads by Python."""
 _REGION = "us-east-1"
 """As in boto3 and obstore. Without a region pyiceberg asks Amazon for that of the bucket, even if another store has
 it."""
@@ -89,6 +91,16 @@ class IcebergPlace:
         if found is None and known == self.properties:
             return self
         return replace(self, conn_id=self.conn_id if found is None else None, properties=known)
+
+    def s3_settings(self) -> tuple[dict[str, str], dict[str, str]] | str:
+        """The properties as `settings` and `client` of an `ObjectPlace`; or why they are none."""
+        names = {name: own for own, name in _OF_FILES.items()}
+        odd = [name for name in self.properties if name.startswith(_OF_OTHER_FILES) and name not in names]
+        if odd:
+            return f"S3A is not told of the property {min(odd)!r}"
+        found = {names[name]: str(value) for name, value in self.properties.items() if name in names}
+        client = {name: value for name, value in found.items() if name.endswith("_timeout")}
+        return {name: value for name, value in found.items() if name not in client}, client
 
     @property
     def dataset(self) -> Dataset:

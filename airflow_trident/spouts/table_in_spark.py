@@ -6,7 +6,6 @@ doubt there is no frame: then the spout's reader is used, which also raises the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,8 @@ from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.io.parquet import parquet_file
 from airflow_trident.spouts.files.columns import from_text
-from airflow_trident.spouts.files.parquet_in_spark import is_plain_path, is_read_alike, spark_reads
+from airflow_trident.spouts.files.parquet_in_spark import is_read_alike, spark_reads
+from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class LastSplits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalFile:
-    """A file of a table on this machine. `rows`: as the table has it; None: it does not say. `partition`: the values,
-    as text, of columns that count instead of the file's own; an empty one is null."""
+class FileOfTable:
+    """`path`: as :class:`FilesForSpark` has it. `rows`: as the table has it; None: it does not say. `partition`: the
+    values, as text, of columns that count instead of the file's own; an empty one is null."""
 
     path: str
     rows: int | None
@@ -65,37 +65,46 @@ class LocalFile:
 def frame_of(
     session: Any,
     schema: Schema,
-    files: Sequence[LocalFile],
+    files: Sequence[FileOfTable],
     is_like: Callable[[int, pa.Schema], bool] | None = None,
+    where: FilesForSpark = HERE,
 ) -> BatchFrame | None:
     """The rows of the files; None: Spark might give others, or a file is gone or damaged.
 
     :param is_like: are the columns of a file, which is told by its place, the table's columns of the same names? None:
         names alone count.
     """
-    parts: dict[LiteralColumns, list[str]] = {}
-    rows, seen = 0, list[tuple[str, tuple[int, int]]]()
-    for place, file in enumerate(files):
-        values = tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
+
+    def looked_at(place: int) -> tuple[tuple[int, int], int | None]:
+        file = files[place]
         own = tuple(one for one in schema if one.name not in file.partition)
-        try:
-            seen.append((file.path, _identity(file.path)))
-            found = _rows(file, own, None if is_like is None else partial(is_like, place))
-        except OSError:
-            return None
-        if found is None or not own:
-            return None
-        rows += found
+        identity = where.identity(file.path)
+        rows = _rows(where, file, own, None if is_like is None else partial(is_like, place)) if own else None
+        return identity, rows
+
+    seen, rows = list[tuple[str, tuple[int, int]]](), 0
+    try:
+        for file, (identity, count) in zip(files, where.each(looked_at, range(len(files))), strict=True):
+            if count is None:
+                return None
+            seen.append((file.path, identity))
+            rows += count
+    except OSError:
+        return None
+    parts: dict[LiteralColumns, list[str]] = {}
+    for file in files:
+        values = tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
         parts.setdefault(values, []).append(file.path)
     if not parts or len(parts) > MOST_PARTITIONS:
         return None
     try:
-        frame = _united(session, schema, parts)
+        frame = _united(session, schema, parts, where)
     except Exception as error:
-        if not any(one in str(error) for one in _GONE):
+        if not any(one in str(error) for one in _GONE) and not where.is_open_error(error):
             raise
         return None
-    return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=SameTableFiles(tuple(seen)))
+    same = SameTableFiles(tuple(seen), where)
+    return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=same)
 
 
 @dataclass(frozen=True)
@@ -104,32 +113,33 @@ class SameTableFiles:
     before, or Spark has failed and the spout's reader says what is gone."""
 
     files: tuple[tuple[str, tuple[int, int]], ...]
+    where: FilesForSpark
 
     def __call__(self) -> None:
-        for path, identity in self.files:
-            try:
-                found = _identity(path)
-            except OSError:
-                continue
-            if found != identity:
+        found = self.where.each(self._identity, [path for path, _ in self.files])
+        for (path, identity), now in zip(self.files, found, strict=True):
+            if now not in (identity, None):
                 raise SourceChangedError(
                     f"the file {path!r} of a table was replaced while it was read",
                     "Files of tables are never written again: see who did that, and run the task again.",
                 )
 
+    def _identity(self, path: str) -> tuple[int, int] | None:
+        try:
+            return self.where.identity(path)
+        except OSError:
+            return None
 
-def _identity(path: str) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
 
-
-def _rows(file: LocalFile, own: Schema, is_like: Callable[[pa.Schema], bool] | None) -> int | None:
+def _rows(
+    where: FilesForSpark, file: FileOfTable, own: Schema, is_like: Callable[[pa.Schema], bool] | None
+) -> int | None:
     import pyarrow as pa
 
-    if not is_plain_path(file.path):
+    if not where.is_plain(file.path):
         return None
     try:
-        with open(file.path, "rb") as opened, parquet_file(opened) as parquet:
+        with where.open(file.path) as opened, parquet_file(opened) as parquet:
             count = int(parquet.metadata.num_rows)
             alike = is_read_alike(parquet, own, may_lack=True) and (is_like is None or is_like(parquet.schema_arrow))
     except pa.ArrowException:
@@ -137,14 +147,14 @@ def _rows(file: LocalFile, own: Schema, is_like: Callable[[pa.Schema], bool] | N
     return count if alike and file.rows in (None, count) else None
 
 
-def _united(session: Any, schema: Schema, parts: Mapping[LiteralColumns, Sequence[str]]) -> Any:
+def _united(session: Any, schema: Schema, parts: Mapping[LiteralColumns, Sequence[str]], where: FilesForSpark) -> Any:
     """One frame of all parts, with the columns in the order of the schema; None: a value has no literal."""
     import pyarrow as pa
 
     frames = []
     for values, paths in parts.items():
         own = tuple(one for one in schema if one.name not in dict(values))
-        frame = spark_reads(session, own, paths)
+        frame = spark_reads(session, own, [*map(where.url, paths)], where.options(paths))
         try:
             frame = frame.selectExpr("*", *_literals(schema, dict(values)))
         except (pa.ArrowException, _NoLiteral):

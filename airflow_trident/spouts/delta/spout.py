@@ -14,7 +14,8 @@ from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.spouts.delta.log import DeltaLog
-from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
+from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
+from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -107,18 +108,26 @@ class DeltaEmitter(Emitter):
         return [Split(index, _body(file), file.bytes) for index, file in enumerate(files)]
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
-        """Only for a folder."""
-        where = self.place.where
-        if "://" in where:
-            return None
-        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        if any(os.path.isabs(one["path"]) for one in bodies):
+        """Only for a folder, or a bucket that the session can read."""
+        above = self.place.where
+        where: FilesForSpark | None = HERE
+        if "://" in above:
+            where, above = self._in_bucket(session), above.partition("://")[2].rstrip("/")
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)] if where else []
+        if where is None or any(os.path.isabs(one["path"]) or "://" in one["path"] for one in bodies):
             return None
         files = [
-            LocalFile(path=os.path.join(where, one["path"]), rows=one["rows"], partition=one["partition"])
+            FileOfTable(path=os.path.join(above, one["path"]), rows=one["rows"], partition=one["partition"])
             for one in bodies
         ]
-        return frame_of(session, self.row_schema, files)
+        return frame_of(session, self.row_schema, files, None, where)
+
+    def _in_bucket(self, session: Any) -> FilesForSpark | None:
+        settings = self.place.resolved().s3_settings()
+        if isinstance(settings, str):
+            say_python_reads(self.place.where, settings)
+            return None
+        return in_buckets(session, self.place.where, settings, {})
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

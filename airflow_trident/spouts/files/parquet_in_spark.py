@@ -7,7 +7,7 @@ of another calendar. In doubt this package's reader is used, which also raises t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
@@ -50,7 +50,7 @@ def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
 
 def read_in_spark(session: Any, reading: ReadOptions, paths: Sequence[str]) -> Any:
     """A lazy DataFrame with the rows of files for which :func:`rows_for_spark` gives a number."""
-    return spark_reads(session, reading.read_schema, paths)
+    return spark_reads(session, reading.read_schema, [f"file://{path}" for path in paths])
 
 
 def is_plain_path(path: str) -> bool:
@@ -58,10 +58,13 @@ def is_plain_path(path: str) -> bool:
     return _PLAIN_PATH.fullmatch(path) is not None
 
 
-def spark_reads(session: Any, schema: Schema, paths: Sequence[str]) -> Any:
-    """A lazy DataFrame of these columns; one that a file lacks is null."""
+def spark_reads(session: Any, schema: Schema, urls: Sequence[str], options: Mapping[str, str] | None = None) -> Any:
+    """A lazy DataFrame of these columns; one that a file lacks is null.
+
+    :param options: of the file system. They may hold keys.
+    """
     columns = ", ".join(f"`{field.name}` {field.type}" for field in schema)
-    return session.read.schema(columns).options(**_OPTIONS).parquet(*(f"file://{path}" for path in paths))
+    return session.read.schema(columns).options(**_OPTIONS, **(options or {})).parquet(*urls)
 
 
 def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bool:

@@ -15,9 +15,11 @@ from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
 from airflow_trident.io.parquet import damage_as_arrow_error
+from airflow_trident.io.s3a import OTHER_SERVICE
 from airflow_trident.spouts.files.columns import fitted
+from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
-from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
+from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -123,18 +125,36 @@ class IcebergEmitter(Emitter):
         ]
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
-        """Only for files on this machine whose columns are those of the table with the same names."""
+        """Only for files whose columns are those of the table with the same names, on this machine or in buckets that
+        the session can read."""
         if any("struct<" in one.type for one in self.row_schema):
             return None
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        paths = [one["path"].removeprefix("file://") for one in bodies]
-        if not bodies or not all(map(os.path.isabs, paths)):
+        where, paths = self._in_spark(session, [one["path"] for one in bodies])
+        if where is None:
             return None
         known = _Columns.of(bodies[0]["table"], self.row_schema)
-        files = [LocalFile(path=path, rows=one["rows"], partition={}) for path, one in zip(paths, bodies, strict=True)]
+        files = [
+            FileOfTable(path=path, rows=one["rows"], partition={}) for path, one in zip(paths, bodies, strict=True)
+        ]
         return frame_of(
-            session, self.row_schema, files, lambda place, given: known.are_in(given, bodies[place]["spec"])
+            session, self.row_schema, files, lambda place, given: known.are_in(given, bodies[place]["spec"]), where
         )
+
+    def _in_spark(self, session: Any, urls: list[str]) -> tuple[FilesForSpark | None, list[str]]:
+        """Where the files are, with their paths there."""
+        schemes = {url.partition("://")[0] if "://" in url else "file" for url in urls}
+        paths = [url.partition("://")[2] if "://" in url else url for url in urls]
+        if schemes == {"file"}:
+            return (HERE if all(map(os.path.isabs, paths)) else None), paths
+        if not schemes:
+            return None, paths
+        what = f"Iceberg table {self.place.name}"
+        settings = self.place.s3_settings() if schemes <= {"s3", "s3a"} else OTHER_SERVICE
+        if isinstance(settings, str):
+            say_python_reads(what, settings)
+            return None, paths
+        return in_buckets(session, what, *settings), paths
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

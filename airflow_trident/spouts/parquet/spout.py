@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
 from airflow_trident.errors import TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_place
 from airflow_trident.spouts.parquet.added_files import ParquetLog, answers
-from airflow_trident.spouts.table_in_spark import LastSplits, LocalFile, frame_of
+from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -103,12 +104,18 @@ class ParquetTableEmitter(Emitter):
         return [Split(index, {"path": file.path, "rows": file.rows}, file.bytes) for index, file in enumerate(files)]
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
-        """Only for a folder."""
-        if not self.storage.is_local:
+        """Only for a folder, or a bucket that the session can read."""
+        storage = self.storage
+        where: FilesForSpark | None
+        if isinstance(storage, ObjectStorage):
+            where, path_of = in_place(session, storage.place), storage.place.key
+        else:
+            where, path_of = HERE if storage.is_local else None, storage.at
+        if where is None:
             return None
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        files = [LocalFile(path=self.storage.at(one["path"]), rows=one["rows"], partition={}) for one in bodies]
-        return frame_of(session, self.row_schema, files)
+        files = [FileOfTable(path=path_of(one["path"]), rows=one["rows"], partition={}) for one in bodies]
+        return frame_of(session, self.row_schema, files, where=where)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -1,0 +1,99 @@
+"""Objects of S3 for Hadoop's file system S3A, as options of one reading of Spark.
+
+Options of a reading are in the Hadoop configuration of that reading alone: neither Spark's configuration nor its page,
+its log or its plans show them. Hadoop keeps one open file system for each scheme and bucket, whatever the options. So
+each set of settings has a scheme of its own: nobody reads with the keys of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_trident.io.s3 import S3
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
+FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+OTHER_SERVICE = "of object stores Spark reads S3 only; Python reads Azure and Google Cloud Storage"
+_PROVIDERS = "org.apache.hadoop.fs.s3a."
+_KEYS = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
+_DURATIONS = {"connect_timeout": "connection.establish.timeout", "read_timeout": "connection.timeout"}
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)s?\Z")
+_SALT = os.urandom(16)
+"""So that a scheme, which logs show, tells nothing about keys."""
+_UNTRUSTED = {"root_certificate", "allow_invalid_certificates"}
+
+
+@dataclass(frozen=True)
+class S3AFiles:
+    """Objects that Spark can read. Names are ``bucket/key``.
+
+    :param settings: as `ObjectPlace.settings`, with keys.
+    :param client: as `ObjectPlace.client`.
+    """
+
+    settings: Mapping[str, str] = field(repr=False)
+    client: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str], client: Mapping[str, str]) -> S3AFiles | str:
+        """Or why S3A cannot read with these settings. Keys may be in the environment of this process."""
+        if _UNTRUSTED & client.keys():
+            return "S3A trusts the certificates of the JVM only, and the connection names others"
+        if "access_key_id" not in settings:
+            found = {name: os.environ.get(f"AWS_{name.upper()}", "") for name in _KEYS}
+            settings = {**settings, **{name: value for name, value in found.items() if value}}
+        if not {"access_key_id", "secret_access_key"} <= settings.keys():
+            return "neither a connection nor AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY give it keys"
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        return cls(({"region": region} if region else {}) | dict(settings), client)
+
+    @property
+    def scheme(self) -> str:
+        told = json.dumps([sorted(self.settings.items()), sorted(self.client.items()), S3.endpoint_of(self.settings)])
+        return f"s3a-{hashlib.blake2b(told.encode(), digest_size=8, key=_SALT).hexdigest()}"
+
+    def url(self, name: str) -> str:
+        return f"{self.scheme}://{name}"
+
+    def options(self, buckets: Iterable[str]) -> dict[str, str]:
+        """Of Spark's reader. They hold keys."""
+        ours = self._of_bucket()
+        named = {f"fs.s3a.bucket.{one}.{name}": value for one in sorted(set(buckets)) for name, value in ours.items()}
+        return {f"fs.{self.scheme}.impl": FILE_SYSTEM, **named}
+
+    def _of_bucket(self) -> dict[str, str]:
+        settings, endpoint = self.settings, S3.endpoint_of(self.settings)
+        temporary = "session_token" in settings
+        provider = "TemporaryAWSCredentialsProvider" if temporary else "SimpleAWSCredentialsProvider"
+        found = {name: settings[own] for own, name in _KEYS.items() if own in settings}
+        found["aws.credentials.provider"] = _PROVIDERS + provider
+        found["path.style.access"] = str(settings.get("virtual_hosted_style_request") != "true").lower()
+        found["endpoint"] = endpoint  # if it is empty, Amazon's, whatever the session says
+        found["connection.ssl.enabled"] = str(not endpoint.lower().startswith("http://")).lower()
+        if endpoint or "region" in settings:
+            found["endpoint.region"] = settings.get("region", "us-east-1")
+        for own, name in _DURATIONS.items():
+            if number := _NUMBER.match(self.client.get(own, "")):
+                found[name] = f"{max(1, round(float(number[1]) * 1000))}ms"
+        if (retries := self.client.get("max_retries", "")).isdigit():
+            found["attempts.maximum"] = str(int(retries) + 1)
+        return found
+
+    def conceal(self, text: str) -> str:
+        """A driver's message without the keys."""
+        for name in _KEYS:
+            text = text.replace(self.settings[name], "***") if self.settings.get(name) else text
+        return text
+
+    def arrow_files(self) -> pafs.FileSystem:
+        """The same objects for pyarrow."""
+        found: Any = S3.arrow_files(self.settings)
+        return found
