@@ -152,6 +152,10 @@ def test_what_spark_might_read_otherwise_is_left_to_python(tmp_path: Path, monke
     write_deltalake(tmp_path / "many", many, partition_by=["p"])
     monkeypatch.setattr(table_in_spark, "MOST_PARTITIONS", 2)
     assert frame(DeltaSpout(str(tmp_path / "many"), fields="n long, p long")) is None
+    for hidden in ("_n.parquet", ".n.parquet"):  # Spark gives no rows of them and says nothing
+        pq.write_table(one, tmp_path / hidden)
+        file = table_in_spark.FileOfTable(path=str(tmp_path / hidden), rows=1, partition={})
+        assert table_in_spark.frame_of(None, parse_declared("n long"), [file]) is None
     plain = DeltaSpout(str(tmp_path / "n"), fields="n long")
     (path,) = (tmp_path / "n").glob("*.parquet")
     content = path.read_bytes()

@@ -19,8 +19,9 @@ from airflow_trident.types import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=% -]*")
-"""With other characters Spark takes a path for a pattern or a URI."""
+_PLAIN_PATH = re.compile(r"/(?:[A-Za-z0-9_./+@,=% -]*/)?(?![_.])[A-Za-z0-9_.+@,=% -]+(?<!\._COPYING_)")
+"""With other characters Spark takes a path for a pattern or a URI, and it passes over files with names that begin with
+``_`` or a dot, also where it is told of them."""
 _OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _SAME_CALENDAR_SINCE = 3
 _OPTIONS = {
