@@ -190,7 +190,7 @@ def test_requests_of_a_commit_into_a_bucket(
     before = objects.proxy.asked.copy()
     with factory.make_state(spec) as state:
         state.apply(ticket(2), batch(spec, *OTHER))
-    assert objects.proxy.asked - before == Counter({"GET": 6, "PUT": 4, **others})
+    assert objects.proxy.asked - before == Counter({"GET": 8, "PUT": 4, **others})
 
 
 def test_what_is_copied_later_stays_hidden_until_it_is_there(container: Container, tmp_path: Path) -> None:
@@ -240,6 +240,40 @@ def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
         left = [name for name in state.files.noted() if name != PROBE]
     assert len(left) <= KEEP + 1
     assert all(name.endswith(".json") for name in left)
+
+
+def test_who_was_stopped_before_it_read_the_record_does_not_take_a_late_one_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of("files", tmp_path)
+    take, note, late = LocalSinkFolder.take, LocalSinkFolder.note, list[tuple[str, bytes]]()
+
+    def stop(self: SinkFolder, name: str, content: bytes) -> bool:
+        late.append((name, content))
+        raise StoreUnavailableError("it is stopped here", "Go on.")
+
+    def others(first: int, last: int) -> None:
+        with spec.factory.make_state(spec) as other:
+            for txid in range(first, last + 1):
+                other.apply(ticket(txid, fence=10 + txid), batch(spec, *ROWS))
+
+    def stopped(self: LocalSinkFolder, name: str) -> bytes:
+        monkeypatch.setattr(LocalSinkFolder, "note", note)
+        assert name == late[0][0]
+        others(2, KEEP + 5)
+        assert take(self, *late[0]), "the record of then is gone"
+        return note(self, name)
+
+    with spec.factory.make_state(spec) as state:
+        monkeypatch.setattr(LocalSinkFolder, "take", stop)
+        with pytest.raises(StoreUnavailableError):
+            state.apply(ticket(1, fence=9), batch(spec, *OTHER))
+        monkeypatch.setattr(LocalSinkFolder, "take", take)
+        others(1, 1)
+        monkeypatch.setattr(LocalSinkFolder, "note", stopped)
+        marker = state.marker()
+    assert marker is not None
+    assert marker.high == KEEP + 5
 
 
 def test_a_sink_of_version_0_1_is_gone_on_with_and_closed_to_that_version(tmp_path: Path) -> None:

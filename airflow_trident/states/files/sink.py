@@ -16,6 +16,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -267,17 +268,19 @@ class OpenFileSink(AdmittingState):
 
     def _read(self) -> tuple[int, _Record]:
         """The last record, and its version."""
+        version = max(self._versions(), default=0)
         while True:
-            version = max(self._versions(), default=0)
-            name = self._record_name(version)
-            try:
-                with self.files.errors():
-                    content = self.files.note(name)
+            name, content = self._record_name(version), None
+            with suppress(FileNotFoundError), self.files.errors():
+                content = self.files.note(name)
+            # Its name may have been removed since it was seen, and a very late committer may have taken it again.
+            before, version = version, max(self._versions(), default=0)
+            if version != before:
+                continue
+            if content is not None:
                 return version, self._decode(content, f"{self.files.where}/{META}/{name}")
-            except FileNotFoundError:
-                if not version:
-                    return 0, _Record()
-                # removed since its name was read: others have committed
+            if not version:
+                return 0, _Record()
 
     def _decode(self, data: bytes, path: str) -> _Record:
         place = f"of sink {self._spec.name!r} ({path!r})"
