@@ -11,6 +11,7 @@ from threading import Barrier
 import pytest
 
 from airflow_trident.errors import FencedError, SparkJobError
+from airflow_trident.runtime.drains import app
 from airflow_trident.runtime.drains.drain import DrainResult
 from airflow_trident.runtime.drains.order import (
     NOBODY_KNOWN,
@@ -99,3 +100,19 @@ def test_of_a_driver_and_one_who_takes_the_order_back_only_one_gets_it_each_of_3
         won = [(held == driver, back is None) for held, back in zip(holders.result(), others.result(), strict=True)]
     assert {(True, False), (False, True)} >= set(won)
     assert [os.path.exists(one.order) for one in rounds] == [driver_won for driver_won, _ in won]
+
+
+def test_a_driver_that_was_stopped_until_the_drain_had_ended_begins_nothing(
+    files: DrainFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the order. Another one takes it, and the task removes order and note: the note can be taken again."""
+    Path(files.order).touch(mode=0o600)
+
+    def stopped(order: str, me: Taker) -> Taker:
+        with removing(files):
+            assert take(order, Taker.this_process()) != me
+        return take(order, me)
+
+    monkeypatch.setattr(app, "take", stopped)
+    assert app._taken(files.order) is None
+    assert os.listdir(os.path.dirname(files.order)) == []

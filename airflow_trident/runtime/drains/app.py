@@ -29,7 +29,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
-from airflow_trident.runtime.drains.order import DrainOrder, Taker, answer, take
+from airflow_trident.runtime.drains.order import DrainOrder, Taker, answer, freed_if_gone, take
 from airflow_trident.staging.manifest import Manifest
 
 
@@ -80,8 +80,11 @@ def _taken(path: str) -> bytes | None:
     """The order; None: another driver has it, or it was taken back. Only the log says so."""
     me = Taker.this_process(_driver_id())
     try:
-        content = read_order(path, "the order of a drain")
+        read_order(path, "the order of a drain")
         holder = take(path, me)
+        if holder == me:  # if the drain has ended since, its order went, and then the note of who took it
+            with freed_if_gone(path):
+                content = read_order(path, "the order of a drain")
     except FileNotFoundError:
         if not is_object_uri(path) and not os.path.isdir(os.path.dirname(path)):
             raise  # the staging folder is not here
