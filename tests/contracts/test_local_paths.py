@@ -40,6 +40,7 @@ from airflow_trident import (
     TridentDrainOperator,
     TridentEmitterOperator,
     TridentSparkSubmitOperator,
+    TridentUpkeepOperator,
     TridentWorkerOperator,
     settings,
     trident_transaction,
@@ -59,6 +60,13 @@ PATHS = ("path", "folder", "dir", "file", "root", "uri", "cwd")
 def topology() -> Topology:
     made = Topology("t")
     made.new_stream("s", FixedBatchSpout("a long", [])).persistent_aggregate(SqliteState("x.db"), Count(), "n")
+    return made
+
+
+def table() -> Topology:
+    made = Topology("t")
+    words = made.new_stream("s", FixedBatchSpout("a long", []))
+    words.persist_table(DeltaTable("/lake/latest"), mode="upsert", keys="a", name="rows")
     return made
 
 
@@ -115,6 +123,9 @@ ANYWHERE: dict[str, Callable[[Any], object]] = {
     "TridentCommitterOperator.staging_dir": task(TridentCommitterOperator, txid=1),
     "TridentBackfillOperator.staging_dir": task(TridentBackfillOperator),
     "TridentDrainOperator.staging_dir": task(TridentDrainOperator),
+    "TridentUpkeepOperator.staging_dir": lambda path: TridentUpkeepOperator(
+        task_id="t", topology=table(), state="rows", action="compact", engine="spark", staging_dir=path
+    ),
     "TridentWorkerOperator.staging_dir": lambda path: TridentWorkerOperator(
         task_id="t", topologies=[topology()], name="w1", staging_dir=path
     ),

@@ -18,8 +18,7 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.pieces import keep, lines
-from tests.fixtures.spark import wait_for
-from tests.integration.test_spark_sessions import Background
+from tests.fixtures.spark import Background, wait_for
 
 pytestmark = pytest.mark.spark
 

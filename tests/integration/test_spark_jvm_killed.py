@@ -23,7 +23,7 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from tests.fixtures.engine import TOPOLOGIES, make_job
 from tests.fixtures.spark import wait_for
-from tests.integration.test_spark_sessions import Background, endless
+from tests.fixtures.spark import Background, endless
 
 def engine():
     return SparkEngine(LocalSessions("local[1]", conf={"spark.driver.memory": "512m"}))

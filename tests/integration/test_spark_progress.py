@@ -11,7 +11,7 @@ import pytest
 from airflow_trident.engine.spark import progress
 from airflow_trident.engine.spark.engine import SparkEngine
 from tests.fixtures.engine import JobOf
-from tests.integration.test_spark_sessions import endless
+from tests.fixtures.spark import endless
 
 pytestmark = pytest.mark.spark
 

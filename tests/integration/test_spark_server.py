@@ -21,9 +21,8 @@ from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
 from airflow_trident.engine.spark.submit import SubmitEngine, submit_conf
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError
 from tests.fixtures.engine import TOPOLOGIES, JobOf, run
-from tests.fixtures.spark import small_connect_server, wait_for
+from tests.fixtures.spark import Background, endless, small_connect_server, wait_for
 from tests.fixtures.spark_submit import SparkSubmitProcess
-from tests.integration.test_spark_sessions import Background, endless
 
 pytestmark = pytest.mark.spark
 

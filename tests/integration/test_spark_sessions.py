@@ -7,15 +7,11 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.cli.doctor_checks import Level
 from airflow_trident.cli.spark_checks import spark_checks
 from airflow_trident.engine.base import Engine, Job
@@ -28,57 +24,15 @@ from airflow_trident.engine.spark.sessions.local import start_error
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.engine.spark.versions import TIMES_SINCE, field_with_times
-from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError, TridentError
-from airflow_trident.staging.manifest import Manifest, Slot
-from tests.fixtures.engine import TOPOLOGIES, JobOf, keep, run
-from tests.fixtures.spark import free_port, spark_release, wait_for
+from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError
+from airflow_trident.staging.manifest import Slot
+from tests.fixtures.engine import TOPOLOGIES, JobOf, run
+from tests.fixtures.spark import Background, endless, free_port, spark_release, wait_for
 from tests.fixtures.spark_submit import SparkSubmitProcess
 
 pytestmark = pytest.mark.spark
 
 SLOT = Slot(topology="t", incarnation="i", txid=7, attempt=2)
-
-
-def endless(folder: Path) -> Callable[[Topology], None]:
-    """A topology whose function says that it runs and never ends by itself."""
-
-    def wait(x: int) -> Iterator[int]:
-        (folder / "begun").touch()
-        while not (folder / "enough").exists():
-            time.sleep(0.05)
-        yield x
-
-    def build(topology: Topology) -> None:
-        keep(topology.new_stream("one", FixedBatchSpout("x long", [(1,)], splits=1)).each("x", wait, "y long"))
-
-    return build
-
-
-class Background:
-    """A job in a thread of its own, and what became of it."""
-
-    def __init__(self, engine: Engine, job: Job) -> None:
-        self.manifest: Manifest | None = None
-        self.error: TridentError | None = None
-        self._thread = threading.Thread(target=self._run, args=(engine, job))
-        self._thread.start()
-
-    def _run(self, engine: Engine, job: Job) -> None:
-        try:
-            self.manifest = engine.run(job)
-        except TridentError as error:
-            self.error = error
-
-    def result(self) -> Manifest:
-        self._thread.join(timeout=100)
-        assert self.manifest is not None
-        return self.manifest
-
-    def end(self) -> TridentError:
-        self._thread.join(timeout=100)
-        assert not self._thread.is_alive()
-        assert self.error is not None
-        return self.error
 
 
 @pytest.fixture(params=["spark_engine", "connect_engine", "submit_engine"])
