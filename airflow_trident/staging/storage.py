@@ -119,14 +119,15 @@ class PosixStorage(Storage):
 
     def list(self, folder: str) -> Iterator[tuple[str, int]]:
         root = self.folder
-        for above, _, names in os.walk(os.path.join(root, folder)):
-            for name in names:
-                path = os.path.join(above, name)
-                try:
-                    size = os.path.getsize(path)
-                except FileNotFoundError:
-                    continue
-                yield os.path.relpath(path, root), size
+        with self._errors():
+            for above, _, names in os.walk(os.path.join(root, folder), onerror=_unless_gone):
+                for name in names:
+                    path = os.path.join(above, name)
+                    try:
+                        size = os.path.getsize(path)
+                    except FileNotFoundError:
+                        continue
+                    yield os.path.relpath(path, root), size
 
     def delete(self, folder: str, first: str = "", end: str = "") -> int:
         try:
@@ -163,6 +164,12 @@ class PosixStorage(Storage):
             if may_miss and isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise
             raise storage_error(error, self.folder, self.what) from error
+
+
+def _unless_gone(error: OSError) -> None:
+    """A folder that cannot be listed is not an empty one. One that does not exist is, and so is what is no folder."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 @dataclass(frozen=True)

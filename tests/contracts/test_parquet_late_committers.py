@@ -23,6 +23,7 @@ from airflow_trident.errors import (
 from airflow_trident.spouts.parquet.added_files import ParquetLog
 from airflow_trident.staging.parquet_versions import ParquetVersions
 from airflow_trident.states.parquet.table import OpenParquetTable
+from tests.fixtures.outage import Outage
 from tests.fixtures.state import ticket
 from tests.fixtures.table import FIELDS, ForeignParquetTable, staged
 
@@ -193,6 +194,22 @@ def test_files_of_a_commit_that_counted_stay_though_its_version_went_before_it_h
         with pytest.raises(FencedError):
             state.apply_files(ticket(1, fence=9), staged(tmp_path, ("first", 1)))
     assert rows(spec) == [*(("a", txid) for txid in range(2, 7)), ("first", 1)]
+
+
+def test_files_of_a_commit_stay_though_nobody_could_list_the_versions_when_it_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, outage = spec_of(str(tmp_path / "sales")), Outage(tmp_path / "sales" / "_versions")
+    files = staged(tmp_path, ("a", 1))
+    with opened(spec) as state:
+        stop_at_the_name(state, monkeypatch, outage.begin, answers=True, after=True)
+        with pytest.raises(OutcomeUnknownError, match="without an answer"):
+            state.apply_files(ticket(1), files)
+        with pytest.raises(StoreUnavailableError):
+            opened(spec)
+        outage.end()
+        assert state.apply_files(ticket(1), files) is Applied.ALREADY
+    assert rows(spec) == [("a", 1)]
 
 
 def test_a_table_that_went_back_is_still_missed_beside_a_late_version(

@@ -28,6 +28,7 @@ from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
 from tests.fixtures.azurite import Objects
 from tests.fixtures.hdfs import Folder
 from tests.fixtures.object_store import VARIABLE, Bucket
+from tests.fixtures.outage import Outage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +142,16 @@ def test_a_list_is_of_what_lies_below_the_folder_at_any_depth(storage: Storage) 
         put(storage, name, b"x" * len(name))
     assert sorted(storage.list("a/b")) == [("a/b/1", 5), ("a/b/2/3", 7)]
     assert names(storage, "a") == ["a/5", "a/b/1", "a/b/2/3", "a/bc/4"]
+
+
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
+    storage, outage = PosixStorage(str(tmp_path)), Outage(tmp_path / "a")
+    put(storage, "a/b/1", b"x")
+    outage.begin()
+    with pytest.raises(StoreUnavailableError, match=r"does not work .*run the task again"):
+        names(storage, "a")
+    outage.end()
+    assert (names(storage, "a"), names(storage, "a/b/1"), names(storage, "b")) == (["a/b/1"], [], [])
 
 
 def test_deleted_is_what_lies_between_two_parts(storage: Storage) -> None:
