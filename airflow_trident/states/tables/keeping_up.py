@@ -88,6 +88,7 @@ class KeptUpState(AppendingState):
                 return True
             else:
                 self._discard(new)
+                gone.clear()  # if these cannot be made now, nothing replaces those files
                 columns[:] = [schema]
                 make = self._made_here if by is None else partial(self._made_by, by)
                 gone[:] = make(known, self._require_partitions(files), progress, new)
