@@ -23,6 +23,8 @@ from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, said
 T = TypeVar("T")
 _PREFIX = "/webhdfs/v1"
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _RETRY_S = 0.1, 8.0, 60.0
+_WRITTEN_SO = "/%:@!$&'()*+,;=~"
+"""What may be in the path of a connection as it is."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _LONG = 1 << 20
 """A body that says why a request was refused is shorter."""
@@ -223,7 +225,8 @@ class WebHdfs:
     ) -> bytes:
         """One operation: at the name node, and at the data node that it names. `content` goes to the latter only."""
         query = urlencode({"op": operation, **self.access.query, **parameters})
-        url = f"{'https' if self.access.tls else 'http'}://{server}{self.access.path}{_PREFIX}{quote(path)}?{query}"
+        above = quote(self.access.path, safe=_WRITTEN_SO)
+        url = f"{'https' if self.access.tls else 'http'}://{server}{above}{_PREFIX}{quote(path)}?{query}"
         answer = self._asked(method, url, server, None)
         if answer.status in _REDIRECTS and answer.location:
             answer = self._asked(method, answer.location, server, content)
@@ -254,6 +257,8 @@ class WebHdfs:
                 return _Answer(got.status, whole, got.headers.get("Location", ""))
             finally:
                 client.close()
+        except http.client.InvalidURL:  # it shows the whole query, with a token
+            raise RemoteException(400, "", "it sends to an address that is none") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
                 raise RemoteException(400, "", "it does not speak HTTP") from None
