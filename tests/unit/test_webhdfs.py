@@ -18,7 +18,7 @@ TOKEN = "a-secret-token"
 class Gateway(BaseHTTPRequestHandler):
     """Sends to an address with a blank, and repeats the query in it, as name nodes do; knows one folder."""
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+    def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if path.startswith("/my%20gateway/"):
             content = json.dumps({"boolean": True}).encode()
