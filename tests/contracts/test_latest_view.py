@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,13 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_trident import FixedBatchSpout, MemoryLedger, ParquetTable, Topology, TridentUpkeepOperator, latest_rows
 from airflow_trident.contracts.state import Applied
 from airflow_trident.contracts.upkeep import Upkeep, View, ViewDialect
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
 from airflow_trident.engine.spark.views import publish_view
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.upkeep import keep_up, latest_query, require_upkeep
 from airflow_trident.states.tables.latest_view import latest_query as of_columns
 from tests.contracts.test_table_upserts import changes, changes_table, three
+from tests.fixtures.spark import SMALL, soon
 from tests.fixtures.state import ticket
 from tests.fixtures.table import TABLES, ForeignTable
 
@@ -184,6 +190,71 @@ def test_a_column_whose_name_differs_only_in_case_from_that_of_the_row_numbers_i
     assert [tuple(row) for row in session.sql(query).collect()] == [(1, "new")]
 
 
+# ---- Spark Connect ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server_with_metastore(tmp_path: Path) -> Iterator[str]:
+    """A Connect server whose catalogue outlives sessions; its schema `sales` is empty."""
+    from pyspark.sql.connect.session import SparkSession
+
+    options = {
+        **SMALL,
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true",
+        "spark.driver.extraJavaOptions": f"{soon()} -Djava.io.tmpdir={tmp_path}",
+    }
+    server = EmbeddedConnectServer(tmp_path / "server", master="local[2]", heap_mb=768, conf=options)
+    server.start()
+    try:
+        session = SparkSession.builder.remote(server.url).create()
+        session.sql("CREATE SCHEMA sales")
+        session.stop()
+        yield server.url
+    finally:
+        server.stop()
+
+
+@pytest.mark.rare
+@pytest.mark.airflow
+@pytest.mark.spark
+def test_a_task_publishes_over_spark_connect_what_later_sessions_read(
+    server_with_metastore: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    host, port = server_with_metastore.removeprefix("sc://").split(":")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "spark_connect", "host": host, "port": int(port)}))
+
+    def build(*rows: tuple[Any, ...]) -> Topology:
+        topology = Topology("sales")
+        words = topology.new_stream("words", FixedBatchSpout("id long, word string, gone boolean", list(rows), 1))
+        table = ParquetTable(str(tmp_path / "table"))
+        words.persist_table(table, mode="upsert", keys="id", deleted="gone", name="rows")
+        return topology
+
+    topology = build((1, "a", None), (2, "b", None), (1, "c", None), (2, None, True), (3, "d", False))
+    with MemoryLedger("sales") as ledger, LocalEngine() as engine:
+        LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=str(tmp_path / "staging")).run()
+    for is_new in (True, False):
+        task = TridentUpkeepOperator(
+            task_id="publish",
+            topology=topology,
+            state="rows",
+            action="publish",
+            view="sales.latest",
+            spark_conn_id="lake",
+        )
+        assert task.execute({}) is is_new
+    session = SparkSession.builder.remote(server_with_metastore).create()
+    wanted = [(1, "c", None), (3, "d", False)]
+    assert sorted(tuple(row) for row in session.table("sales.latest").collect()) == wanted
+    frame = session.read.parquet(*map(str, (tmp_path / "table").rglob("trident-*.parquet")))
+    assert sorted(tuple(row) for row in latest_rows(frame, "id", "gone").collect()) == wanted
+    session.stop()
+
+
 def test_a_catalogue_in_memory_is_refused(spark_engine: Any, tmp_path: Path) -> None:
     table = changes_table(TABLES["parquet"], tmp_path)
     with pytest.raises(ConfigurationError, match=r"would be gone with this Spark session.*metastore"):
@@ -212,6 +283,16 @@ def test_the_query_names_a_table_as_each_engine_does(tmp_path: Path) -> None:
     for kind in ("delta", "parquet"):
         with pytest.raises(ConfigurationError, match=r"trino cannot name.*--table"):
             latest_query(queries[kind], ViewDialect.TRINO)
+
+
+def test_a_name_that_is_a_pattern_for_duckdb_is_given_to_it_as_a_pattern_of_that_name_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "a[1]*b?"
+    folder.mkdir()
+    table = changes_table(TABLES["parquet"], folder)
+    with table.opened() as state:
+        three(state, folder)
+    query = latest_query(table.spec, ViewDialect.DUCKDB)
+    assert query.count(f"read_parquet('{tmp_path}/a[[]1][*]b[?]/") == 3
 
 
 def test_what_has_no_view_is_refused_when_the_task_is_made(tmp_path: Path) -> None:

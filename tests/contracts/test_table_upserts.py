@@ -114,6 +114,11 @@ def test_spark_finds_the_same_rows(spark_engine: Any) -> None:
     assert sorted(map(tuple, latest_rows(frame, "id", "gone").collect())) == [(1, "c", False), (3, "old", None)]
     arrow = latest_rows(frame.toArrow(), "id", "gone")
     assert sorted(tuple(row.values()) for row in arrow.to_pylist()) == [(1, "c", False), (3, "old", None)]
+    for name in ("_place", "_Place"):
+        odd = frame.withColumnRenamed("word", name)
+        assert sorted(map(tuple, latest_rows(odd, "id", "gone").collect())) == [(1, "c", False), (3, "old", None)]
+        for found in (latest_rows(odd, name).toArrow(), latest_rows(odd.toArrow(), name)):
+            assert sorted(map(str, found.column(name).to_pylist())) == ["None", "a", "b", "c", "old"]
 
 
 def test_nan_is_one_key_and_so_are_both_zeros_as_in_spark(spark_engine: Any) -> None:

@@ -11,12 +11,15 @@ from airflow_trident.contracts.state import TXID
 from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.states.tables.new_files import OldFile
+from airflow_trident.states.tables.upserts import place_beside
 from airflow_trident.types import Schema
 
 _MOST_FILES = 64
 """A view of more would be too long for the catalogues of some metastores."""
 _PATTERN = re.compile(r"[][{}*?\\]")
 """Spark takes a path with one of these for a pattern."""
+_PATTERN_OF_DUCKDB = re.compile(r"[*?[]")
+"""And DuckDB; a class of this one character is the character."""
 _OPTIONS = "'ignoreMissingFiles' = 'false', 'ignoreCorruptFiles' = 'false', 'mergeSchema' = 'false'"
 """With other settings of the reader's session Spark might leave out rows."""
 
@@ -29,9 +32,7 @@ def latest_query(
     :param relation: the table, as the query names it.
     :param columns: all of the table's.
     """
-    place, taken = "_place", {one.lower() for one in columns}  # engines ignore case
-    while place in taken:
-        place += "_"
+    place = place_beside(columns)
     by = ", ".join(map(dialect.quoted, keys))
     shown = ", ".join(dialect.quoted(name) for name in columns if name != TXID)
     lines = [
@@ -108,7 +109,8 @@ def _columns(schema: Schema, found: Collection[str], values: dict[str, Any], dia
 
 def _file(path: str, dialect: ViewDialect) -> str:
     if dialect is ViewDialect.DUCKDB:
-        return f"read_parquet({dialect.text(path)})"
+        only_it = _PATTERN_OF_DUCKDB.sub(r"[\g<0>]", path)
+        return f"read_parquet({dialect.text(only_it)})"
     escaped = _PATTERN.sub(r"\\\g<0>", _place_for_spark(path))
     return f"`parquet`.{dialect.quoted(escaped)} WITH ({_OPTIONS})"
 

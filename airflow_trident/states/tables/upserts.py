@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import TXID, StateSpec
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 _KEPT = "changes"
 _REWRITTEN = "rows"
 """What a table has whose rows are replaced by copy-on-write: one row of each key."""
-_PLACE = "_place"
 _OLDEST = -(2**63)
 
 
@@ -122,18 +122,27 @@ def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:
     if not rows.num_rows:
         return pa.array([], pa.int64())
     order = pc.sort_indices(rows.column(TXID).fill_null(_OLDEST))  # equal ones stay in their order
-    sorted_keys = comparable(rows.select(keys)).take(order)
-    sorted_keys = sorted_keys.append_column(_PLACE, pa.array(range(rows.num_rows), pa.int64()))
-    last = sorted_keys.group_by(list(keys), use_threads=False).aggregate([(_PLACE, "max")])
-    places = order.take(last.column(f"{_PLACE}_max").combine_chunks())
+    by = [f"key {number}" for number in range(len(keys))]  # whatever the fields' names are
+    sorted_keys = comparable(rows.select(keys)).take(order).rename_columns(by)
+    sorted_keys = sorted_keys.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
+    last = sorted_keys.group_by(by, use_threads=False).aggregate([("place", "max")])
+    places = order.take(last.column("place_max").combine_chunks())
     return places.take(pc.sort_indices(places)).cast(pa.int64())
 
 
 def _of_spark(rows: Any, keys: tuple[str, ...], deleted: str | None) -> Any:
     """By texts alone: classic and Connect sessions have different column classes."""
-    by = ", ".join(f"`{key}`" for key in keys)
-    newest = f"row_number() OVER (PARTITION BY {by} ORDER BY `{TXID}` DESC NULLS LAST) AS {_PLACE}"
-    latest = rows.selectExpr("*", newest).where(f"{_PLACE} = 1")
+    by, place = ", ".join(f"`{key}`" for key in keys), place_beside(rows.columns)
+    newest = f"row_number() OVER (PARTITION BY {by} ORDER BY `{TXID}` DESC NULLS LAST) AS {place}"
+    latest = rows.selectExpr("*", newest).where(f"{place} = 1")
     if deleted is not None:
         latest = latest.where(f"NOT coalesce(`{deleted}`, false)")
-    return latest.drop(TXID, _PLACE)
+    return latest.drop(TXID, place)
+
+
+def place_beside(columns: Iterable[str]) -> str:
+    """A name for the row numbers that is none of the table's columns, whose case engines ignore."""
+    name, taken = "_place", {one.lower() for one in columns}
+    while name in taken:
+        name += "_"
+    return name
