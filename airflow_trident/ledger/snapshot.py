@@ -98,14 +98,18 @@ class Snapshot:
             return None
         try:
             return codec.decode_tx(node.data, path, lambda ref: self._blob(txid, ref))
-        except _ChunkMissing:
+        except (_ChunkMissing, CorruptRecordError) as error:
             # One step deletes or rewrites a record with its chunks. The record may have been read before such a step,
             # the chunks after it.
             now = self._cache.node_now(path)
             if now is None:
                 return None
             if now.version != node.version:
+                for ref in (codec.blob_of(node.data, path), codec.blob_of(now.data, path)):
+                    self._cache.drop(self.paths.chunks_of(txid, ref) if ref else ())
                 return self.tx(txid)
+            if isinstance(error, CorruptRecordError):
+                raise
             raise CorruptRecordError(
                 f"a chunk of the metadata of {path} is missing",
                 "Restore the ledger from a back-up; nothing is guessed.",
@@ -310,8 +314,13 @@ class Cache:
 
     def node_now(self, path: str) -> ZNode | None:
         """The node as it is now, whatever is remembered."""
-        self._nodes.pop(path, None)
+        self.drop([path])
         return self.node(path)
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """They are read again when they are needed."""
+        for path in paths:
+            self._nodes.pop(path, None)
 
     def folder(self, path: str) -> FolderNames:
         if path not in self._folders:

@@ -158,6 +158,27 @@ def test_l10_another_batch_takes_that_of_every_later_uncommitted_transaction_wha
     assert lines_of(tx(ledger, 1)) == (0, 1)
 
 
+def test_l10_what_one_step_takes_away_and_decides_again_may_be_the_same(ledger: Ledger, place: Place) -> None:
+    """Its metadata are large: the chunk that keeps them has the same name as before."""
+    until = {1: 1, 2: 2}
+    names = [f"{index}" for index in range(LARGE)]
+
+    def chosen(txid: int, position: dict[str, Json]) -> dict[str, Json]:
+        return {"lines": {"until": until[txid]}, "users": {"names": [*names]}}
+
+    def first(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+        return [chosen(txid + number, position) for number in range(most)]
+
+    begun = ledger.begin_many([claim(1), claim(2)], first, max_pending=9)
+    assert isinstance(begun, tuple)
+    before = ledger.restart_many([1, 2], owner="e")
+    for until[1] in (5, 6):
+        again = ledger.restart_many([1, 2], owner="e", metadata_of=chosen)
+        assert [one.metadata["lines"] for one in again] == [{"until": until[1]}, {"until": 2}]
+        assert again[1].metadata == before[1].metadata
+    assert tx(place.open("words"), 2).metadata == before[1].metadata
+
+
 def test_l10_the_same_batch_again_leaves_the_later_ones_alone(ledger: Ledger) -> None:
     begin(ledger, 3)
     for txid in (1, 2, 3):

