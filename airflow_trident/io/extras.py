@@ -9,6 +9,8 @@ from airflow_trident.errors import MissingExtraError
 
 SUBMIT_EXTRA = "airflow-trident[submit]"
 """For connections of type ``spark`` and ``spark_connect``."""
+KUBERNETES_PROVIDER = "apache-airflow-providers-cncf-kubernetes"
+"""For masters of Kubernetes: the Spark provider needs it to submit to them."""
 
 
 def require_extra(module: str, extra: str) -> ModuleType:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.spark.driver_tags import NO_TAGS, DriverTags
+from airflow_trident.engine.spark.driver_orders import place_code
+from airflow_trident.engine.spark.driver_tags import NO_TAGS, POD_NAME, DriverTags
 from airflow_trident.engine.spark.package_zip import package_zip
-from airflow_trident.engine.spark.sessions.java import spark_home
+from airflow_trident.engine.spark.sessions.java import jars_version, spark_home
 from airflow_trident.engine.spark.submit import submit_conf
-from airflow_trident.errors import SparkJobError
-from airflow_trident.io.extras import SUBMIT_EXTRA, require_extra
-from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster, wait_for_end
+from airflow_trident.engine.spark.versions import require_master
+from airflow_trident.errors import MissingExtraError, SparkJobError
+from airflow_trident.io.extras import KUBERNETES_PROVIDER, SUBMIT_EXTRA, require_extra
+from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster, SparkDriver, wait_for_end
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -23,6 +25,12 @@ PY_FILES = "spark.submit.pyFiles"
 _OF_AIRFLOW = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Prefixes of environment variables that may hold logins and keys."""
 _RUNS_PYTHON = "org.apache.spark.deploy.PythonRunner"
+_TRACKS_PODS = "track_driver_via_k8s_api"
+"""In the extra of a connection; named as the option of the provider's operator."""
+_UPLOADS = "spark.kubernetes.file.upload.path"
+_REST_PORT = "rest-port"
+_NAMESPACE = "default"
+"""Spark's, where none is named."""
 
 
 class HookSubmit:
@@ -70,20 +78,24 @@ class HookSubmit:
         if hook._is_yarn:
             manager = _resource_manager(hook)
             return DriverCluster(kind=ClusterKind.YARN, addresses=(manager,)) if manager else None
+        if hook._is_kubernetes:
+            tracked = hook.get_connection(hook._conn_id).extra_dejson.get(_TRACKS_PODS)
+            return DriverCluster(kind=ClusterKind.KUBERNETES, addresses=(place["namespace"],)) if tracked else None
         if not str(place["master"]).startswith("spark://"):
             return None
-        hosts = str(place["master"]).removeprefix("spark://").split(",")
-        masters = (f"{place['rest_scheme']}://{host.rpartition(':')[0] or host}:{place['rest_port']}" for host in hosts)
-        return DriverCluster(kind=ClusterKind.STANDALONE, addresses=tuple(masters))
+        return DriverCluster(kind=ClusterKind.STANDALONE, addresses=_masters(hook))
 
     def start(self, application: str, arguments: list[str], tags: DriverTags) -> Driver | None:
         """Submit the application. Returns the driver at once if the cluster can be asked about it; else None, after the
         end of the driver."""
         cluster = self.cluster()
         standalone = cluster is not None and cluster.kind is ClusterKind.STANDALONE
+        self._require_release()
         if not standalone:
-            followed = {"yarn_track_via_rm_api": True} if cluster is not None else {}
+            followed = {_FOLLOWED[cluster.kind]: True} if cluster is not None else {}
             self._hook = self._made(tags, application_args=arguments, **followed)
+            if POD_NAME in self._hook._conf:
+                application = self._in_pod(self._hook, application, arguments)
         else:
             # Spark refuses Python applications there, but accepts the Java class that runs Python. It requires a jar,
             # which is not used.
@@ -99,14 +111,51 @@ class HookSubmit:
             self._hook = self._made(tags, application_args=arguments, java_class=_RUNS_PYTHON)
         with _our_python_first():
             driver_id = self._hook.submit(application, **({"env": _for_others()} if standalone else {}))
-        driver_id = driver_id or self._hook._yarn_application_id
+        driver_id = driver_id or self._hook._yarn_application_id or self._hook._conf.get(POD_NAME)
         return cluster.driver(driver_id) if cluster is not None and driver_id else None
+
+    def _require_release(self) -> None:
+        """:raises ConfigurationError: the masters of a standalone cluster say that they are of another release."""
+        hook = self._made(NO_TAGS)
+        if not str(hook._connection["master"]).startswith("spark://"):
+            return
+        if (
+            hook._connection["deploy_mode"] != "cluster"
+            and _REST_PORT not in hook.get_connection(hook._conn_id).extra_dejson
+        ):
+            return  # nothing else needs their REST interface
+        with suppress(SparkJobError):  # whoever needs an answer asks again
+            master, client = SparkDriver(masters=_masters(hook), driver_id="none").release(), jars_version()
+            if master and client:
+                require_master(master, client)
+
+    def _in_pod(self, hook: SparkSubmitHook, application: str, arguments: list[str]) -> str:
+        """The application as the driver's pod sees it. Spark copies files of this machine to a named place only:
+        without one, our own are copied beside the order."""
+        # known before there is a pod, so that a killed task deletes it, whatever spark-submit has printed
+        hook._kubernetes_driver_pod = hook._conf[POD_NAME]
+        if _UPLOADS in hook._conf or self._py_files is not None:
+            return application
+        application, package = place_code(arguments[0], application, package_zip())
+        own = self._conf.get(PY_FILES)
+        hook._conf[PY_FILES] = ",".join(filter(None, [f"local://{package}", own]))
+        return f"local://{application}"
 
     def _made(self, tags: DriverTags, **options: Any) -> SparkSubmitHook:
         hooks = require_extra("airflow.providers.apache.spark.hooks.spark_submit", SUBMIT_EXTRA)
         conf = {**self._conf, **tags.conf(self._conf)}
         name = f"{self._app_name}{tags.about}"
-        hook: SparkSubmitHook = hooks.SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=name, **options)
+        try:
+            hook: SparkSubmitHook = hooks.SparkSubmitHook(conf=conf, conn_id=self._conn_id, name=name, **options)
+        except NameError as error:  # the provider has not imported what it uses for masters of Kubernetes
+            raise MissingExtraError(
+                f"connection {self._conn_id!r} names a master of Kubernetes, and its client is not installed here",
+                f"Install it: pip install {KUBERNETES_PROVIDER}.",
+            ) from error
+        if hook._is_kubernetes:
+            hook._connection["namespace"] = hook._connection["namespace"] or _NAMESPACE
+            if hook._connection["deploy_mode"] == "cluster":  # else the name is that of the pod that submits
+                conf |= tags.pod(conf)
         if self._py_files is not None:
             conf[PY_FILES] = self._modules()
         elif hook._connection["deploy_mode"] == "cluster":  # the driver's machine may not have this package
@@ -133,6 +182,17 @@ class HookSubmit:
         hook = self._hook
         if hook is not None:
             hook.on_kill()
+
+
+def _masters(hook: SparkSubmitHook) -> tuple[str, ...]:
+    """The REST addresses of a standalone cluster's masters."""
+    place = hook._connection
+    hosts = str(place["master"]).removeprefix("spark://").split(",")
+    return tuple(f"{place['rest_scheme']}://{host.rpartition(':')[0] or host}:{place['rest_port']}" for host in hosts)
+
+
+_FOLLOWED = {ClusterKind.YARN: "yarn_track_via_rm_api", ClusterKind.KUBERNETES: _TRACKS_PODS}
+"""The hook's option by which spark-submit ends as soon as the driver is there."""
 
 
 def _resource_manager(hook: SparkSubmitHook) -> str:

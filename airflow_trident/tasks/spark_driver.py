@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from airflow_trident.engine.spark.driver_tags import ORDER_LABEL, ORDER_TAG
 from airflow_trident.errors import SparkJobError
+from airflow_trident.tasks.kubernetes_pod import KubernetesPod, find_pods
 from airflow_trident.tasks.yarn_application import YarnApplication, find_application
 
 _ACTIVE = frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"})
@@ -60,6 +62,13 @@ class SparkDriver:
         """:raises SparkJobError: no master answers."""
         self._ask(f"kill/{self.driver_id}", "POST")
 
+    def release(self) -> str:
+        """The version of the masters' Spark; empty if they do not tell.
+
+        :raises SparkJobError: no master answers.
+        """
+        return str(self._ask(f"status/{self.driver_id}").get("serverSparkVersion") or "")
+
     def _ask(self, what: str, method: str = "GET") -> dict[str, Any]:
         """The answer of the first master that gives one, even a refusal; but one that stands by knows no drivers."""
         import httpx
@@ -87,13 +96,15 @@ class SparkDriver:
 class ClusterKind(StrEnum):
     STANDALONE = "standalone"
     YARN = "yarn"
+    KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriverCluster:
     """A cluster that runs drivers and can be asked about them.
 
-    :param addresses: REST addresses of a standalone cluster's masters, or of YARN's resource manager.
+    :param addresses: REST addresses of a standalone cluster's masters, or of YARN's resource manager; in Kubernetes
+        the namespace of the pods.
     """
 
     kind: ClusterKind
@@ -102,13 +113,18 @@ class DriverCluster:
     def driver(self, driver_id: str) -> Driver:
         if self.kind is ClusterKind.YARN:
             return YarnApplication(resource_manager=self.addresses[0], driver_id=driver_id)
+        if self.kind is ClusterKind.KUBERNETES:
+            return KubernetesPod(namespace=self.addresses[0], driver_id=driver_id)
         return SparkDriver(masters=self.addresses, driver_id=driver_id)
 
     def find(self, tag: str) -> str:
         """The id of the waiting or running driver with this tag; "" if there is none, or the cluster has no tags.
 
+        :param tag: :attr:`DriverTags.yarn_tag`, of one submission.
         :raises SparkJobError: the cluster does not answer.
         """
+        if self.kind is ClusterKind.KUBERNETES:
+            return next(iter(find_pods(self.addresses[0], {ORDER_LABEL: tag.removeprefix(ORDER_TAG)})), "")
         return find_application(self.addresses[0], tag) if self.kind is ClusterKind.YARN else ""
 
 

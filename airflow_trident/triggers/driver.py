@@ -20,8 +20,8 @@ class TridentDriverTrigger(TridentTrigger):
 
     :param topology: name of the topology.
     :param driver_id: the cluster's name for the driver.
-    :param masters: REST addresses of the cluster's masters, or of YARN's resource manager.
-    :param cluster: ``standalone`` or ``yarn``.
+    :param masters: REST addresses of the cluster's masters, or of YARN's resource manager; the namespace of a pod.
+    :param cluster: ``standalone``, ``yarn`` or ``kubernetes``.
     :param zookeeper_conn_id: None: ``[trident] zookeeper_conn_id``.
     :param poll_s: seconds between two looks.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from airflow_trident.engine.spark.sessions.java import spark_home, submit_environment
-from airflow_trident.errors import SparkJobError
+from airflow_trident.engine.spark.driver_tags import NO_TAGS
+from airflow_trident.engine.spark.sessions.java import jars_version, spark_home, submit_environment
+from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.tasks.hook_submit import HookSubmit
 from airflow_trident.tasks.spark_driver import SparkDriver
 from tests.fixtures.spark import free_port, wait_for
 from tests.fixtures.standalone import HERE
@@ -63,6 +66,25 @@ def masters(zookeeper: EmbeddedZooKeeper, ledger_root: str, tmp_path: Path) -> I
 
 def test_a_master_that_stands_by_is_not_taken_for_one_that_has_forgotten_the_driver(masters: list[str]) -> None:
     standby, active = sorted(masters, key=lambda one: "not alive" not in said(one))
-    assert SparkDriver(masters=(standby, active), driver_id="driver-1").state() == ""  # the active one does not know it
+    driver = SparkDriver(masters=(standby, active), driver_id="driver-1")
+    assert driver.state() == ""  # the active one does not know it
+    assert driver.release() == jars_version()
     with pytest.raises(SparkJobError, match=f"no Spark master answers.*{standby} stands by"):
         SparkDriver(masters=(standby,), driver_id="driver-1").active()
+
+
+def test_nothing_is_submitted_to_a_master_of_another_release(
+    masters: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (active,) = (one for one in masters if "not alive" not in said(one))
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
+    (tmp_path / "spark" / "jars").mkdir(parents=True)
+    (tmp_path / "spark" / "jars" / "spark-core_2.13-4.1.3.jar").touch()
+    for mode in ("cluster", "client"):
+        extra = {"deploy-mode": mode, "rest-port": int(active.rpartition(":")[2])}
+        connection = {"conn_type": "spark", "host": "spark://127.0.0.1:1", "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_OLDER", json.dumps(connection))
+        with pytest.raises(
+            ConfigurationError, match=r"has Spark 4\.2\.0, .* of Spark 4\.1\.3.*Install pyspark 4\.2 here"
+        ):
+            HookSubmit("older", {}, "x").start("app.py", [], NO_TAGS)

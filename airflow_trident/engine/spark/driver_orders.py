@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,10 +19,13 @@ from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
-from airflow_trident.io.private_files import create_private, read_own
+from airflow_trident.io.private_files import create_private, file_mode, read_own
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.verbs import Storage
+
+_CODE = (".py", ".zip")
+_MODE = 0o600
 
 
 def place(folder: str, name: str, ending: str, content: bytes) -> str:
@@ -40,7 +44,7 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
     make_folder(folder)
     path = os.path.join(folder, f"{name}{ending}")
     # mode 0600, whatever the folder's: the driver accepts it from this user only
-    with open(path, "xb", opener=lambda one, flags: os.open(one, flags, 0o600)) as file:
+    with open(path, "xb", opener=lambda one, flags: os.open(one, flags, _MODE)) as file:
         file.write(content)
     return path
 
@@ -97,6 +101,41 @@ def remove(address: str) -> None:
         return
     with suppress(OSError):
         os.unlink(address)
+
+
+def place_code(order: str, application: str, package: str) -> tuple[str, str]:
+    """Copy a driver's code beside its order, for a driver that reads the staging folder and has no other way to it.
+
+    :param order: its address.
+    :returns: where the application and the package are.
+    :raises ConfigurationError: the order is in an object store, from where no driver starts; or others may write there.
+    :raises OSError: it cannot be written.
+    """
+    if is_object_uri(order):
+        raise ConfigurationError(
+            "the code of the driver cannot be put where its pod finds it: the staging folder is no folder",
+            "Say in spark_conf where Spark shall put it: spark.kubernetes.file.upload.path, such as s3a://bucket/path.",
+        )
+    if file_mode(os.path.dirname(order)) != _MODE:
+        raise ConfigurationError(
+            f"others may write into {os.path.dirname(order)!r}, so they could change the code of the driver",
+            "Let nobody else write into the staging folder, or say in spark_conf where Spark shall put the code: "
+            "spark.kubernetes.file.upload.path.",
+        )
+    places = f"{order}{_CODE[0]}", f"{order}{_CODE[1]}"
+    for source, place in zip((application, package), places, strict=True):
+        with open(source, "rb") as content, create_private(place) as file:
+            shutil.copyfileobj(content, file)
+    return places
+
+
+def forget(address: str) -> None:
+    """Remove the order, who took it, and the driver's code. Best effort."""
+    remove(address)
+    free(address)
+    if not is_object_uri(address):
+        for ending in _CODE:
+            remove(f"{address}{ending}")
 
 
 def take(address: str, who: bytes) -> bytes:

@@ -47,9 +47,10 @@ class Submitter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """The inputs and outputs of a run of the script. `helper`: the module that it imports, where the driver sees it.
-    `folders`: output -> where its runs write."""
+    """The inputs and outputs of a run of the script. `run`: its name alone. `helper`: the module that it imports, where
+    the driver sees it. `folders`: output -> where its runs write."""
 
+    run: str
     job_path: str
     helper: str
     folders: dict[str, str]
@@ -139,7 +140,7 @@ class ScriptEngine(Engine):
         with self._lock:
             self._running.append((job.slot, submitter))
         try:
-            submitter(self._application, list(self._arguments), tags_of([job]))
+            submitter(self._application, list(self._arguments), tags_of([job], given.run))
         except TridentError:
             raise
         except Exception as error:
@@ -192,7 +193,7 @@ def _given(job: Job, folder: str, batches: Mapping[str, ScriptBatch]) -> _Given:
     helper = os.path.join(folder, os.path.basename(HELPER))
     with suppress(FileExistsError), open(HELPER, "rb") as source, open(helper, "xb") as copy:
         copy.write(source.read())
-    return _Given(job_path=path, helper=helper, folders=folders, batches=tuple(batches.values()))
+    return _Given(run=run, job_path=path, helper=helper, folders=folders, batches=tuple(batches.values()))
 
 
 def _sources(plan: Plan) -> list[SourceNode]:

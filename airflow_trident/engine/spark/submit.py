@@ -93,10 +93,10 @@ class SubmitEngine(Engine):
         folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex
         job_path, result_path = driver_orders.place(folder, name, ".job", content), f"{folder}/{name}.result"
         try:
-            self._start(job_path, result_path, tags_of(jobs), what)
+            self._start(job_path, result_path, tags_of(jobs, name), what)
             return _result(result_path, what)
         finally:
-            driver_orders.remove(job_path)
+            driver_orders.forget(job_path)
             driver_orders.remove(result_path)
 
     def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:

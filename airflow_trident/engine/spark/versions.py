@@ -95,6 +95,21 @@ def require_jvm(jvm: str, client: str) -> None:
         )
 
 
+def require_master(master: str, client: str) -> None:
+    """A standalone master talks to applications of its own release only.
+
+    :param master: the version of its Spark.
+    :param client: of the jars that submit.
+    :raises ConfigurationError: they are of different releases.
+    """
+    if release_of(master) != release_of(client):
+        raise ConfigurationError(
+            f"the master of the standalone cluster has Spark {master}, and what is submitted here is of Spark {client}",
+            f"Install pyspark {'{}.{}'.format(*release_of(master))} here (unset SPARK_HOME if it names another Spark), "
+            f"or run a cluster of Spark {'{}.{}'.format(*release_of(client))}.",
+        )
+
+
 def field_with_times(plan: Plan) -> Field | None:
     """The first field of a plan that is or contains a time of day."""
     schemas = (schema for stage in plan.stages for schema in (stage.schema, *(node.schema for node in stage.nodes)))

@@ -167,8 +167,7 @@ def removing(files: DrainFiles) -> Iterator[None]:
     try:
         yield
     finally:
-        driver_orders.remove(files.order)
-        driver_orders.free(files.order)
+        driver_orders.forget(files.order)
         driver_orders.remove(files.result)
 
 

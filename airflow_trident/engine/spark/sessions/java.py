@@ -35,6 +35,16 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
+def jars_version() -> str:
+    """The version of the Spark that spark-submit runs: of SPARK_HOME, or of the installed pyspark; empty if unknown.
+
+    :raises ConfigurationError: pyspark is not installed.
+    """
+    home = os.environ.get("SPARK_HOME")
+    found = (Path(home) if home else spark_home()) / "jars"
+    return next((jar.stem.split("-", 2)[2] for jar in found.glob("spark-core_*.jar")), "")
+
+
 def one_shot_java_options() -> str:
     """Options for a JVM of one batch that inherits this environment. Java refuses two collectors: that of the
     environment is used if it names one."""
