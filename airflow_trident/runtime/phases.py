@@ -289,13 +289,8 @@ def run_attempt(
 
 
 def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
-    """The job of an engine for the current attempt of a transaction, with the tables as they are committed now."""
+    """The job of an engine for the current attempt of a transaction. Only the ledger is asked, and no store."""
     incarnation = ledger.view(0, remembered=True).topology.incarnation
-    tables = {}
-    for name, spec in topology.states.items():
-        if spec.rewrites:
-            with spec.factory.make_state(spec) as state:
-                tables[name] = state.committed()
     return Job(
         plan=topology.compile(),
         slot=Slot(topology=topology.name, incarnation=incarnation, txid=record.txid, attempt=record.attempt),
@@ -304,7 +299,6 @@ def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: s
         progress=progress,
         time_ms=record.time_ms,
         chunk_bytes=ledger.chunk_bytes,
-        tables=tables,
     )
 
 

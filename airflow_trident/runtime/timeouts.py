@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.errors import AttemptTimeoutError
+from airflow_trident.runtime.tables_to_rewrite import with_tables
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.staging.storage import storage_at
 
@@ -19,7 +20,8 @@ GRACE_S = 10.0
 
 
 def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None) -> Manifest:
-    """Calls ``engine.run(job)``, or ``engine.run_group(jobs)`` for several, and cancels it after `limit_s` seconds.
+    """Calls ``engine.run(job)``, or ``engine.run_group(jobs)`` for several, with the tables that they change as these
+    are then (:func:`with_tables`), and cancels it after `limit_s` seconds.
 
     Some work does not end when it is cancelled: a function of the local engine that does not return, a source that
     hangs. A signal interrupts such work, but only in a main thread. A time-out of Airflow itself comes first.
@@ -33,7 +35,7 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     def run() -> Manifest:
         if not job.chunk_bytes:  # with chunks: may not be needed; checked before publishing
             storage_at(job.staging_root).require_usable()
-        return engine.run(job) if len(group) == 1 else engine.run_group(group)
+        return engine.run(with_tables(job)) if len(group) == 1 else engine.run_group(list(map(with_tables, group)))
 
     if limit_s is None:
         return run()

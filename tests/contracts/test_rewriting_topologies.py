@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
+from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     LateBatchError,
@@ -19,10 +21,12 @@ from airflow_trident.errors import (
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from tests.contracts.test_tables_on_s3 import FACTORIES
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake
+from tests.fixtures.outage import Outage
 from tests.fixtures.rewrites import (
     KINDS,
     Row,
@@ -64,18 +68,37 @@ def run(table: ForeignTable, rows: list[Row], engine: Any = None, **options: Any
         ).run()
 
 
+def marker_of(made: Topology) -> Marker:
+    (spec,) = made.states.values()
+    with spec.factory.make_state(spec) as state:
+        marker = state.marker()
+    assert marker is not None
+    return marker
+
+
 def test_a_topology_keeps_one_row_of_each_key(table: ForeignTable) -> None:
     run(table, BATCHES, order_by="at", deleted="gone")
     assert found(table) == [(2, "c"), (3, "d")]
 
 
-def test_spark_writes_the_files_anew(spark_engine: Any, table: ForeignTable) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("spark_engine", kind) for kind in KINDS),
+        ("connect_engine", "parquet"),
+        pytest.param("connect_engine", "delta", marks=pytest.mark.rare),
+        pytest.param("connect_engine", "iceberg", marks=pytest.mark.rare),
+    ],
+)
+def test_spark_writes_the_files_anew(name: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    table, spark_engine = keyed(tmp_path, kind), request.getfixturevalue(name)
     rows = [(number, f"first {number}", 1, False) for number in range(40)]
     rows += [(number, f"second {number}", 1, number % 2 == 0) for number in range(30, 50)]
     run(table, rows, spark_engine, most=20, deleted="gone")
     kept = {number: f"first {number}" for number in range(30)}
     kept |= {number: f"second {number}" for number in range(31, 50, 2)}
     assert found(table) == sorted(kept.items())
+    assert marker_of(topology(table, rows, most=20, deleted="gone")).high == 3
 
 
 @pytest.mark.parametrize(
@@ -183,6 +206,55 @@ def test_a_transaction_that_was_skipped_cannot_come_late(table: ForeignTable) ->
         with pytest.raises(LateBatchError, match="depends on the order"):
             process(ledger, work.topology, txid, LocalEngine(), work.root, Attempts(owner="test"))
     assert found(table) == [(2, "c"), (3, "d")]
+
+
+class OutageBeforeTheSecond(FixedBatchSpout):
+    """`begin` is called when the second batch is chosen."""
+
+    begin: Callable[[], None]
+
+    def coordinator(self) -> Any:
+        made, begin = super().coordinator(), self.begin
+
+        class Choosing(type(made)):  # type: ignore[misc]
+            def initialize_transaction(self, txid: int, previous: Any) -> Any:
+                found = super().initialize_transaction(txid, previous)
+                if txid == 2 and found is not None:
+                    begin()
+                return found
+
+        return Choosing(made.total_rows, made.max_batch_size)
+
+
+def test_an_attempt_of_a_drain_that_cannot_read_the_table_fails_and_is_tried_again(tmp_path: Path) -> None:
+    table, outage, said = keyed(tmp_path), Outage(tmp_path / "sales" / "_versions"), list[str]()
+    table.opened().close()
+    made = Topology("words")
+    spout = OutageBeforeTheSecond("id long, word string, gone boolean", [(1, "a", None), (1, "b", None)], 1)
+    spout.begin = outage.begin
+    stream = made.new_stream("changes", spout)
+    stream.persist_table(SINKS[table.sink](tmp_path), mode="rewrite", keys="id", deleted="gone")
+
+    def progress(line: str) -> None:
+        said.append(line)
+        if "attempt 0 failed" in line:
+            outage.end()
+
+    with MemoryLedger("words") as ledger:
+        done = Drain(
+            ledger=ledger,
+            topology=made,
+            engine=LocalEngine(),
+            staging_root=str(tmp_path / "staging"),
+            attempts=Attempts(owner="drain"),
+            claim=Claim(key="drain"),
+            progress=progress,
+        ).run()
+        tx = ledger.view(2).tx
+        assert tx is not None
+        assert (done.committed, tx.attempt) == ((1, 2), 1)
+    assert any("transaction 2, attempt 0 failed: " in line and "does not work" in line for line in said)
+    assert found(table) == [(1, "b")]
 
 
 def _foreign(key: int, word: str) -> pa.Table:
