@@ -1,4 +1,4 @@
-"""Keeps a table with one row of each key: ``python -m tests.programs.rewritten_table HOSTS ROOT FOLDER [drain]``.
+"""Writes rows into a table: ``python -m tests.programs.table_rows HOSTS ROOT FOLDER KIND MODE [drain]``.
 
 Every batch has the key 0, and keys of its own. Crash tests kill it, write to the table, and run it again.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
-from airflow_trident import FixedBatchSpout, ParquetTable, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, ParquetTable, Topology
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -25,17 +27,30 @@ ROWS = [
     for txid in range(1, TRANSACTIONS + 1)
     for row in [(0, f"of {txid}", None), (txid, f"first {txid}", None), (txid - 1 or 99, f"again {txid}", txid == 3)]
 ]
+_BY_KEY: dict[str, Any] = {"keys": "id", "deleted": "gone"}
+MODES: dict[str, dict[str, Any]] = {"append": {}, "overwrite": {}, "upsert": _BY_KEY, "rewrite": _BY_KEY}
+"""Mode -> its other arguments. `overwrite` has a partition for each key."""
 
 
-def topology(folder: Path) -> Topology:
+def table_of(kind: str, mode: str, folder: Path) -> StateFactory:
+    partition_by = ("id",) if mode == "overwrite" else ()
+    if kind == "delta":
+        return DeltaTable(str(folder / "sales"), partition_by=partition_by)
+    if kind == "parquet":
+        return ParquetTable(str(folder / "sales"), partition_by=partition_by)
+    properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+    return IcebergTable("sales.orders", properties=properties, partition_by=partition_by)
+
+
+def topology(folder: Path, kind: str, mode: str) -> Topology:
     made = Topology("words")
     rows = made.new_stream("rows", FixedBatchSpout(FIELDS, ROWS, 3))
-    rows.persist_table(ParquetTable(str(folder / "sales")), mode="rewrite", keys="id", deleted="gone")
+    rows.persist_table(table_of(kind, mode, folder), mode=mode, **MODES[mode])
     return made
 
 
-def main(hosts: str, root: str, folder: str, drain: str = "") -> None:
-    made, staging = topology(Path(folder)), f"{folder}/staging"
+def main(hosts: str, root: str, folder: str, kind: str, mode: str, drain: str = "") -> None:
+    made, staging = topology(Path(folder), kind, mode), f"{folder}/staging"
     with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger, LocalEngine() as engine:
         if drain:
             Drain(
