@@ -19,6 +19,7 @@ from airflow_trident.operators.base import (
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
 from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable
@@ -72,7 +73,7 @@ class TridentCommitterOperator(EngineOperator):
         self.retention = retention
         self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = turn_wait_s
-        self.on_failure = OnFailure(on_failure)
+        self.on_failure = on_failure_of(topology.states, on_failure)
 
     def execute(self, context: Context) -> int | list[int]:
         with airflow_outcome():

@@ -26,7 +26,7 @@ from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import OnFailure, Status
-from airflow_trident.runtime.drains.limits import pending_of
+from airflow_trident.runtime.drains.limits import on_failure_of, pending_of
 from airflow_trident.runtime.waiting import Look, blocked
 from airflow_trident.tasks.airflow_versions import checked_deferrable
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
@@ -83,7 +83,7 @@ class TridentCoordinatorOperator(TridentOperator):
         self.max_pending = max_pending
         self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = turn_wait_s
-        self.on_failure = OnFailure(on_failure)
+        self.on_failure = on_failure_of(topology.states, on_failure)
         self.allow_backfill_runs = allow_backfill_runs
 
     def execute(self, context: Context) -> int | list[int]:

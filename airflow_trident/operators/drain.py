@@ -22,7 +22,7 @@ from airflow_trident.operators.base import (
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, pending_of, require_groups
+from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, on_failure_of, pending_of, require_groups
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable, recall, remember, remembers
 
@@ -94,7 +94,7 @@ class TridentDrainOperator(EngineOperator):
         self.max_pending = max_pending
         self.group = group
         self.tries = settings.parse_count("tries", tries)
-        self.on_failure = OnFailure(on_failure)
+        self.on_failure = on_failure_of(topology.states, on_failure)
         self.retention = retention
         self.deferrable = checked_deferrable(deferrable)
         self.allow_backfill_runs = allow_backfill_runs

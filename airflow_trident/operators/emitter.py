@@ -23,7 +23,7 @@ from airflow_trident.operators.base import (
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.statuses import OnFailure, Status
-from airflow_trident.runtime.drains.limits import parse_group, require_groups
+from airflow_trident.runtime.drains.limits import on_failure_of, parse_group, require_groups
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.liveness import EMIT
 
@@ -66,7 +66,7 @@ class TridentEmitterOperator(EngineOperator):
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         self.txid = txid
-        self.on_failure = OnFailure(on_failure)
+        self.on_failure = on_failure_of(topology.states, on_failure)
         self.group = None if group is None else parse_group(group)
         if self.group is not None:
             require_groups(topology.compile(), self.group)

@@ -11,7 +11,7 @@ from airflow_trident.errors import ConfigurationError, RetryableError
 from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.statuses import OnFailure
-from airflow_trident.runtime.drains.limits import DrainLimits, pending_of
+from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of
 from airflow_trident.tasks.engines import make_engine
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
@@ -69,6 +69,7 @@ class TridentWorkerOperator(EngineOperator):
         self.max_pending = max_pending
         for one in self.topologies:
             pending_of(one.states, max_pending)
+            on_failure_of(one.states, on_failure)
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = OnFailure(on_failure)
         self.retention = retention

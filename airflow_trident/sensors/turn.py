@@ -18,6 +18,7 @@ from airflow_trident.operators.base import INCARNATION, LedgerTask, airflow_outc
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.statuses import OnFailure
+from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
 from airflow_trident.tasks.liveness import ask_airflow, commits_behind
@@ -88,7 +89,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.incarnation = incarnation_for_triggerer(txid, coordinator_task_id)
         self.deferrable = deferrable_default(checked_deferrable(deferrable))
         self.turn_wait_s = turn_wait_s
-        self.on_failure = OnFailure(on_failure)
+        self.on_failure = on_failure_of({} if isinstance(topology, str) else topology.states, on_failure)
         self.zookeeper_conn_id = zookeeper_conn_id
         if self.deferrable:
             self._begin_in_triggerer()

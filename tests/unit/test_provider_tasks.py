@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -128,6 +129,24 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
         (lambda: trident_transaction(accounts(), max_transactions=3), "3 transactions at once, and state 'accounts'"),
         (lambda: TridentDrainOperator(task_id="t", topology=accounts(), max_pending=2), "2 transactions at once"),
         (lambda: TridentDrainOperator(task_id="t", topology=accounts(), group=2), "one transaction at a time"),
+        *(
+            (
+                partial(make, task_id="t", topology=accounts(), on_failure="skip", **more),
+                "'accounts' has mode='rewrite'",
+            )
+            for make, more in (
+                (TridentCoordinatorOperator, {}),
+                (TridentEmitterOperator, {"txid": 1}),
+                (TridentTurnSensor, {"txid": 1}),
+                (TridentCommitterOperator, {"txid": 1}),
+                (TridentDrainOperator, {}),
+            )
+        ),
+        (lambda: trident_transaction(accounts(), on_failure="skip"), "for good, .*Leave out on_failure.*mode='upsert'"),
+        (
+            lambda: TridentWorkerOperator(task_id="t", topologies=[words(), accounts()], name="w", on_failure="skip"),
+            "on_failure='skip', and state 'accounts'",
+        ),
         (lambda: TridentBackfillOperator(task_id="t", topology=words(), group="many"), "group='many'"),
         (
             lambda: TridentBackfillOperator(task_id="t", topology=words(Alone("words.db")), group=4),

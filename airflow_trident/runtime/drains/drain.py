@@ -28,7 +28,7 @@ from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain_passes import Passes
 from airflow_trident.runtime.drains.group_size import GroupSize
-from airflow_trident.runtime.drains.limits import DrainLimits, pending_of, require_groups
+from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of, require_groups
 from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.outcomes import tell_plan
@@ -80,6 +80,7 @@ class Drain:
     def __post_init__(self) -> None:
         plan = self.topology.compile()
         require_groups(plan, self.limits.group)
+        on_failure_of(self.topology.states, self.attempts.on_failure)
         self.limits = replace(self.limits, max_pending=pending_of(self.topology.states, self.limits.max_pending))
         self._begun = 0
         self._committed: list[int] = []

@@ -1,4 +1,4 @@
-"""When a drain ends, and how much it processes at a time."""
+"""When a drain ends, and how much it processes at a time; and what the states of a topology allow of that."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Plan
+from airflow_trident.protocol.statuses import OnFailure
 
 AUTO: Final = "auto"
 MOST_IN_GROUP = 200
@@ -72,7 +73,7 @@ def pending_of(states: Mapping[str, StateSpec], given: int | None) -> int | None
     :param given: None: nobody says.
     :raises ConfigurationError: more than one is given there.
     """
-    rewritten = next((name for name, spec in states.items() if spec.rewrites), None)
+    rewritten = _rewritten(states)
     if rewritten is None:
         return given
     if given is not None and given > 1:
@@ -82,6 +83,26 @@ def pending_of(states: Mapping[str, StateSpec], given: int | None) -> int | None
             "Leave out max_pending and max_transactions, which are 1 then; or use mode='upsert'.",
         )
     return 1
+
+
+def on_failure_of(states: Mapping[str, StateSpec], given: OnFailure | str) -> OnFailure:
+    """What happens to a transaction of a topology with these states when its tries are used up.
+
+    :raises ConfigurationError: it is to be skipped, and never could come in later.
+    """
+    wanted, rewritten = OnFailure(given), _rewritten(states)
+    if wanted is OnFailure.SKIP and rewritten is not None:
+        raise ConfigurationError(
+            f"on_failure='skip', and state {rewritten!r} has mode='rewrite': what a skipped transaction has would be "
+            "missing in the table for good, as it cannot replace rows when later ones have done so",
+            "Leave out on_failure, so that later ones wait until it is replayed; or use mode='upsert', where it may "
+            "come late. A person may still skip one: `airflow trident skip`.",
+        )
+    return wanted
+
+
+def _rewritten(states: Mapping[str, StateSpec]) -> str | None:
+    return next((name for name, spec in states.items() if spec.rewrites), None)
 
 
 def require_groups(plan: Plan, group: int | str) -> None:
