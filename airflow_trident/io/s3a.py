@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
-OTHER_SERVICE = "of object stores Spark reads S3 only; Python reads Azure and Google Cloud Storage"
+OTHER_SERVICE = "S3A reads S3 only, and no Azure or Google Cloud Storage"
 _PROVIDERS = "org.apache.hadoop.fs.s3a."
 _KEYS = {"access_key_id": "access.key", "secret_access_key": "secret.key", "session_token": "session.token"}
 _DURATIONS = {"connect_timeout": "connection.establish.timeout", "read_timeout": "connection.timeout"}

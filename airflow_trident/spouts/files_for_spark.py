@@ -1,5 +1,8 @@
-"""Where files are that Spark may read itself, and how it is told of them: on this machine, or in buckets of S3 where
-the session has Hadoop's S3A."""
+"""Where files are that Spark may read itself, and how it is told of them.
+
+They are on this machine; or in buckets of S3, with the keys of the connection, where the session has Hadoop's S3A; or
+in Azure and Google Cloud Storage, where the session has a file system for these, with the keys of its own settings.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,22 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
+from airflow_trident.errors import TridentError
+from airflow_trident.io.hadoop_names import root_in_hadoop
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.s3 import S3
-from airflow_trident.io.s3a import FILE_SYSTEM, OTHER_SERVICE, S3AFiles
+from airflow_trident.io.s3a import FILE_SYSTEM, S3AFiles
 from airflow_trident.spouts.files.parquet_in_spark import is_plain_path
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _THREADS = 8
+_NO_ACCOUNT = "nothing says of which account of Azure they are, or it has an address of its own"
 _log = logging.getLogger(__name__)
 
 
@@ -99,7 +106,7 @@ class FilesInBuckets(FilesForSpark):
         return self._s3a.url(path)
 
     def is_plain(self, path: str) -> bool:
-        return is_plain_path(f"/{path}") and not {"", ".", ".."}.intersection(path.split("/"))
+        return is_plain_object(path)
 
     def open(self, path: str) -> Any:
         return self._files.open_input_file(path)
@@ -114,11 +121,7 @@ class FilesInBuckets(FilesForSpark):
         return self._s3a.options(path.partition("/")[0] for path in paths)
 
     def each(self, function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
-        pool = ThreadPoolExecutor(max_workers=_THREADS)
-        try:
-            yield from pool.map(function, given)
-        finally:
-            pool.shutdown(cancel_futures=True)
+        return _at_once(function, given)
 
     def is_open_error(self, error: Exception) -> bool:
         """Any: Hadoop's errors have no common class, and Python's readers name the fault."""
@@ -127,13 +130,94 @@ class FilesInBuckets(FilesForSpark):
         return True
 
 
-def in_place(session: Any, place: ObjectPlace) -> FilesInBuckets | None:
-    """The objects of a store; None: this session cannot read them, which the log says."""
-    if place.scheme not in S3.schemes:
-        say_python_reads(place.where, OTHER_SERVICE)
-        return None
+class FilesOfSession(FilesForSpark):
+    """Objects that Spark reaches by the session's own settings, and Python by the connection's. Their paths are below
+    one place.
+
+    A session whose settings lead to another store has no such objects: their names are made once. Then Python reads.
+
+    :param root: the place, as Spark knows it.
+    :param open_file: opens a file by its path, for pyarrow.
+    """
+
+    def __init__(self, root: str, open_file: Callable[[str], Any], where: str) -> None:
+        self._root = root.rstrip("/")
+        self._open_file = open_file
+        self._where = where
+
+    def url(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+    def is_plain(self, path: str) -> bool:
+        return is_plain_object(self.url(path).partition("://")[2])
+
+    def open(self, path: str) -> Any:
+        try:
+            return self._open_file(path)
+        except TridentError as error:
+            raise OSError(error.message) from error
+
+    def identity(self, path: str) -> tuple[int, int]:
+        with self.open(path) as file:
+            return int(file.seek(0, os.SEEK_END) or file.tell()), 0
+
+    def each(self, function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
+        return _at_once(function, given)
+
+    def is_open_error(self, error: Exception) -> bool:
+        """Any, as in buckets. What it says is left out: it may show what the session's settings hide."""
+        say_python_reads(self._where, f"the session's file system cannot open them ({type(error).__name__})")
+        return True
+
+
+def is_plain_object(path: str) -> bool:
+    """Does Spark take the name of an object as it is?"""
+    return is_plain_path(f"/{path}") and not {"", ".", ".."}.intersection(path.split("/"))
+
+
+def _at_once(function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
+    pool = ThreadPoolExecutor(max_workers=_THREADS)
+    try:
+        yield from pool.map(function, given)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def in_place(session: Any, place: ObjectPlace) -> tuple[FilesForSpark | None, Callable[[str], str]]:
+    """The objects of a place, and what their names below it are there; None: this session cannot read them, which the
+    log says."""
     place = place.resolved()
-    return in_buckets(session, place.where, dict(place.settings), dict(place.client))
+    if place.scheme in S3.schemes:
+        return in_buckets(session, place.where, dict(place.settings), dict(place.client)), place.key
+    return by_session(session, root_in_hadoop(place), place.where, partial(_opened, place)), str
+
+
+def by_session(session: Any, root: str, where: str, open_file: Callable[[str], Any]) -> FilesOfSession | None:
+    """As :func:`in_place`, by the session's own settings.
+
+    :param root: the place, as Spark knows it; empty: it does not.
+    """
+    scheme = urlsplit(root).scheme
+    if not root or not _has_file_system(session, scheme):
+        why = f"the session has no file system for {scheme}://" if root else _NO_ACCOUNT
+        say_python_reads(where, why)
+        return None
+    return FilesOfSession(root, open_file, where)
+
+
+def _opened(place: ObjectPlace, name: str) -> Any:
+    from airflow_trident.io.object_arrow import open_object
+
+    return open_object(place, name)
+
+
+def _has_file_system(session: Any, scheme: str) -> bool:
+    try:
+        settings = session._jsparkSession.sessionState().newHadoopConf()
+        session._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, settings)
+    except Exception:  # noqa: BLE001 - Py4J's, if there is none, or a library of it is missing
+        return False
+    return True
 
 
 def in_buckets(

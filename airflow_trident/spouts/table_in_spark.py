@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import BatchFrame, Split
+from airflow_trident.contracts.spout import BatchFrame, ScriptBatch, Split
 from airflow_trident.errors import SourceChangedError
-from airflow_trident.io.arrow import arrow_type
+from airflow_trident.io.arrow import arrow_schema, arrow_type
 from airflow_trident.io.parquet import parquet_file
 from airflow_trident.spouts.files.columns import from_text
 from airflow_trident.spouts.files.parquet_in_spark import is_read_alike, spark_reads
@@ -105,6 +105,37 @@ def frame_of(
         return None
     same = SameTableFiles(tuple(seen), where)
     return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=same)
+
+
+def files_for_script(
+    schema: Schema, files: Sequence[FileOfTable], is_like: Callable[[int, pa.Schema], bool] | None = None
+) -> ScriptBatch | None:
+    """The files themselves, of this machine, for a script that reads them; None: it would get other columns or types
+    than the table's spout declares, or a file is gone or damaged.
+
+    :param is_like: as for :func:`frame_of`.
+    """
+    if not files or any(one.name in file.partition for file in files for one in schema):
+        return None
+
+    def is_it(place: int, given: pa.Schema) -> bool:
+        """Nothing tells the script's reader of columns and types."""
+        declared = arrow_schema(schema)
+        if given.names != declared.names or (is_like is not None and not is_like(place, given)):
+            return False
+        return all(one == of for of, one in zip(declared.types, given.types, strict=True) if "timestamp" in str(of))
+
+    seen, rows = list[tuple[str, tuple[int, int]]](), 0
+    try:
+        for place, file in enumerate(files):
+            identity, count = HERE.identity(file.path), _rows(HERE, file, schema, partial(is_it, place))
+            if count is None:
+                return None
+            seen.append((file.path, identity))
+            rows += count
+    except OSError:
+        return None
+    return ScriptBatch([HERE.url(file.path) for file in files], SameTableFiles(tuple(seen), HERE), rows)
 
 
 @dataclass(frozen=True)

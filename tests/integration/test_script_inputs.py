@@ -7,13 +7,15 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from airflow_trident import DeltaSpout, FileSink, KafkaSpout, Script, SqlSpout
+from airflow_trident import DeltaSpout, FileSink, KafkaSpout, Script, SqlSpout, TableSpout
+from airflow_trident.contracts.spout import ScriptBatch
 from airflow_trident.engine.spark.script_engine import ScriptEngine
 from airflow_trident.engine.spark.script_inputs import ScriptInputs
 from airflow_trident.errors import SourceChangedError, TridentError
@@ -24,6 +26,8 @@ from tests.contracts.test_spouts import SOURCES, Source, metadata_of_all, rows_o
 from tests.fixtures.kafka import Topic
 from tests.fixtures.script import Run, engine, job_of, written
 from tests.fixtures.spark_submit import SparkSubmitProcess
+from tests.fixtures.state import batch, ticket
+from tests.fixtures.table import TABLES
 
 SCRIPT = """
 import airflow_trident_script as trident
@@ -64,6 +68,45 @@ def test_what_a_script_is_given_of_any_spout_are_the_rows_of_the_batch(tmp_path:
         assert not any(path.exists() for path in paths)
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_script_gets_the_files_of_a_table_if_it_would_read_the_declared_columns_from_them(
+    tmp_path: Path, kind: str
+) -> None:
+    table = TABLES[kind](tmp_path)
+    foreign: Any = table
+    with table.opened() as state:
+        state.apply(ticket(1), batch(table.spec, ("a", 1), (None, 2)))
+        state.apply(ticket(2), batch(table.spec, ("b", 3)))
+
+    def given(fields: str, number: int = 0) -> tuple[ScriptBatch, list[str], list[tuple[Any, ...]]]:
+        made: Any = TableSpout(foreign.spec.factory, fields=fields, max_files=2)
+        source = Source(made, [], lambda: made)
+        (node,) = script_of(source, tmp_path).compile().sources
+        metadata = metadata_of_all(made)[number]
+        said: list[str] = []
+        found = ScriptInputs(str(tmp_path / "st"), said.append).batch(node, metadata)
+        rows = [row for one in found.given for row in table_to_rows(pq.read_table(one.removeprefix("file://")))]
+        assert sorted(rows, key=repr) == sorted(rows_of(made, metadata), key=repr)
+        assert found.rows == len(rows)
+        return found, said, rows
+
+    found, said, _ = given("word string, n long")
+    assert said == []
+    assert {Path(one.removeprefix("file://")) for one in found.given} == set(table.data_files())
+    found.require_same()
+    for other in ("n long, word string", "n long", "word string, n int"):
+        assert given(other)[1] == ["3 rows of input rows are written for the script"]
+    foreign.add_column()
+    with table.opened() as state:
+        state.apply(ticket(3), batch(table.spec, ("c", 4)))
+    given("word string, n long, more string")
+    given("word string, n long", 1)
+    changed = Path(found.given[0].removeprefix("file://"))
+    changed.write_bytes(changed.read_bytes() + b" ")
+    with pytest.raises(SourceChangedError, match="was replaced while it was read"):
+        found.require_same()
+
+
 def test_a_source_that_lost_what_was_recorded_fails_the_attempt_before_the_script_runs(tmp_path: Path) -> None:
     made, runs = SOURCES["sqlite table"](tmp_path), list[Run]()
     job = job_of(script_of(made, tmp_path), tmp_path)
@@ -99,7 +142,7 @@ def test_what_was_written_for_a_script_is_gone_when_it_ended_and_its_rows_are_co
 def test_a_script_joins_a_delta_table_a_topic_and_a_database(tmp_path: Path, topic: Topic) -> None:
     (tmp_path / "job.py").write_text(SCRIPT)
     sales = pa.table({"customer": ["a", "b", "a"], "day": ["1", "2", "2"], "cents": pa.array([5, 6, 7], pa.int64())})
-    write_deltalake(tmp_path / "sales", sales, partition_by=["day"])
+    write_deltalake(tmp_path / "sales", sales)
     topic.create(2)
     topic.send([(None, "a"), (None, "b")], partition=0)
     topic.send([(None, "a")], partition=1)
@@ -112,7 +155,7 @@ def test_a_script_joins_a_delta_table_a_topic_and_a_database(tmp_path: Path, top
     script = Script(
         "joined",
         inputs={
-            "sales": DeltaSpout(str(tmp_path / "sales"), fields="day string, customer string, cents long"),
+            "sales": DeltaSpout(str(tmp_path / "sales"), fields="customer string, day string, cents long"),
             "views": views,
             "names": SqlSpout("db", table="names", fields="customer string, name string", connection=database),
             "nothing": views,
@@ -128,9 +171,12 @@ def test_a_script_joins_a_delta_table_a_topic_and_a_database(tmp_path: Path, top
         conf = {**settings, "spark.submit.pyFiles": helper, "spark.sql.shuffle.partitions": "2"}
         return SparkSubmitProcess("local[1]", {**conf, "spark.ui.enabled": "false"})
 
+    said: list[str] = []
+    job = replace(job, progress=said.append)
     area = StagingArea(job.staging_root)
     manifest = ScriptEngine(str(tmp_path / "job.py"), (), submitter).run(job)
     area.publish(manifest)
     rows = area.read(manifest, "joined", script.compile().staged[0].schema).to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [("ann", "1", 5, 2), ("ann", "2", 7, 2), ("bob", "2", 6, 1)]
     assert manifest.rows_read == 8
+    assert not [one for one in said if "input sales" in one], "its files are read"

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
+from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
+from airflow_trident.io.hadoop_names import uri_in_hadoop
 from airflow_trident.io.local_paths import AnyPath
+from airflow_trident.io.s3a import OTHER_SERVICE
 from airflow_trident.spouts.delta.log import DeltaLog
-from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
-from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, frame_of
+from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, by_session, in_buckets, say_python_reads
+from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -108,26 +110,42 @@ class DeltaEmitter(Emitter):
         return [Split(index, _body(file), file.bytes) for index, file in enumerate(files)]
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
-        """Only for a folder, or a bucket that the session can read."""
+        """Only for a folder, or a store that the session can read."""
         above = self.place.where
         where: FilesForSpark | None = HERE
         if "://" in above:
-            where, above = self._in_bucket(session), above.partition("://")[2].rstrip("/")
-        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)] if where else []
-        if where is None or any(os.path.isabs(one["path"]) or "://" in one["path"] for one in bodies):
+            where, above = self._in_store(session)
+        files = self._files(metadata, above) if where else None
+        return None if where is None or files is None else frame_of(session, self.row_schema, files, None, where)
+
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
+        """The files of a folder."""
+        if metadata is None or "://" in self.place.where:
             return None
-        files = [
+        files = self._files(metadata, self.place.where)
+        return None if files is None else files_for_script(self.row_schema, files)
+
+    def _files(self, metadata: Json, above: str) -> list[FileOfTable] | None:
+        """None: some lie elsewhere."""
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
+        if any(os.path.isabs(one["path"]) or "://" in one["path"] for one in bodies):
+            return None
+        return [
             FileOfTable(path=os.path.join(above, one["path"]), rows=one["rows"], partition=one["partition"])
             for one in bodies
         ]
-        return frame_of(session, self.row_schema, files, None, where)
 
-    def _in_bucket(self, session: Any) -> FilesForSpark | None:
-        settings = self.place.resolved().s3_settings()
+    def _in_store(self, session: Any) -> tuple[FilesForSpark | None, str]:
+        """And what is before the paths there."""
+        place = self.place.resolved()
+        settings = place.s3_settings()
+        if settings == OTHER_SERVICE:
+            root, files = uri_in_hadoop(place.where, place.options), cache(place.files)
+            return by_session(session, root, place.where, lambda path: files().open_input_file(path)), ""
         if isinstance(settings, str):
-            say_python_reads(self.place.where, settings)
-            return None
-        return in_buckets(session, self.place.where, settings, {})
+            say_python_reads(place.where, settings)
+            return None, ""
+        return in_buckets(session, place.where, settings, {}), place.where.partition("://")[2].rstrip("/")
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
+from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
@@ -19,7 +19,7 @@ from airflow_trident.io.s3a import OTHER_SERVICE
 from airflow_trident.spouts.files.columns import fitted
 from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
-from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, frame_of
+from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -133,13 +133,21 @@ class IcebergEmitter(Emitter):
         where, paths = self._in_spark(session, [one["path"] for one in bodies])
         if where is None:
             return None
+        return frame_of(session, self.row_schema, _files(paths, bodies), self._is_like(bodies), where)
+
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
+        """Files of this machine."""
+        if metadata is None or any("struct<" in one.type for one in self.row_schema):
+            return None
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
+        paths = [str(one["path"]).removeprefix("file://") for one in bodies]
+        if not bodies or not all(map(os.path.isabs, paths)):
+            return None
+        return files_for_script(self.row_schema, _files(paths, bodies), self._is_like(bodies))
+
+    def _is_like(self, bodies: list[Any]) -> Callable[[int, pa.Schema], bool]:
         known = _Columns.of(bodies[0]["table"], self.row_schema)
-        files = [
-            FileOfTable(path=path, rows=one["rows"], partition={}) for path, one in zip(paths, bodies, strict=True)
-        ]
-        return frame_of(
-            session, self.row_schema, files, lambda place, given: known.are_in(given, bodies[place]["spec"]), where
-        )
+        return lambda place, given: known.are_in(given, bodies[place]["spec"])
 
     def _in_spark(self, session: Any, urls: list[str]) -> tuple[FilesForSpark | None, list[str]]:
         """Where the files are, with their paths there."""
@@ -234,6 +242,10 @@ class _Columns:
             names[number] == name if number in names else name not in given.names and number not in partitioned
             for name, number in self.ids.items()
         )
+
+
+def _files(paths: list[str], bodies: list[Any]) -> list[FileOfTable]:
+    return [FileOfTable(path=path, rows=one["rows"], partition={}) for path, one in zip(paths, bodies, strict=True)]
 
 
 def _open(place: IcebergPlace) -> IcebergLog:

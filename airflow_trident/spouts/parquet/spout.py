@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import BatchFrame, Emitter, Split, Spout
+from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_place
 from airflow_trident.spouts.parquet.added_files import ParquetLog, answers
-from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, frame_of
+from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -107,15 +107,25 @@ class ParquetTableEmitter(Emitter):
         """Only for a folder, or a bucket that the session can read."""
         storage = self.storage
         where: FilesForSpark | None
+        path_of: Callable[[str], str]
         if isinstance(storage, ObjectStorage):
-            where, path_of = in_place(session, storage.place), storage.place.key
+            where, path_of = in_place(session, storage.place)
         else:
             where, path_of = HERE if storage.is_local else None, storage.at
         if where is None:
             return None
+        return frame_of(session, self.row_schema, self._files(metadata, path_of), where=where)
+
+    def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
+        """The files of a folder."""
+        storage = self.storage
+        if metadata is None or isinstance(storage, ObjectStorage) or not storage.is_local:
+            return None
+        return files_for_script(self.row_schema, self._files(metadata, storage.at))
+
+    def _files(self, metadata: Json, path_of: Callable[[str], str]) -> list[FileOfTable]:
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        files = [FileOfTable(path=path_of(one["path"]), rows=one["rows"], partition={}) for one in bodies]
-        return frame_of(session, self.row_schema, files, where=where)
+        return [FileOfTable(path=path_of(one["path"]), rows=one["rows"], partition={}) for one in bodies]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

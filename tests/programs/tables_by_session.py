@@ -1,0 +1,40 @@
+"""Reads tables in a bucket of Google Cloud Storage on a Spark whose session has a file system for ``gs://``: one of
+Hadoop's, which is told that the bucket is a folder. Its log and its result, as JSON, are printed.
+
+Arguments: a folder, the bucket, the folder with the same objects.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from airflow_trident import TableSpout
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.local import LocalSessions
+from tests.contracts.test_tables_on_gcs import FACTORIES
+from tests.programs.tables_on_s3 import both
+
+
+def main() -> None:
+    folder, bucket, same = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    conf = {
+        "spark.driver.memory": "512m",
+        "spark.hadoop.fs.gs.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "spark.hadoop.fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        f"spark.hadoop.fs.viewfs.mounttable.{bucket}.linkFallback": same.as_uri(),
+    }
+    found: dict[str, Any] = {}
+    with SparkEngine(LocalSessions("local[2]", conf=conf)) as engine:
+        for kind, factory in FACTORIES.items():
+            spout = TableSpout(factory(bucket), fields="word string, n long")
+            found[kind] = both(engine, folder / kind, spout)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
