@@ -27,6 +27,7 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.staged_batches import apply_batch, staged_batch
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 
@@ -118,14 +119,16 @@ class World:
         return self.ledger.gate(1, owner=who)
 
     def apply(self, who: str, ticket: CommitTicket) -> None:
-        """Apply a batch as a committer does after it passed the gate, however long ago."""
-        spec = self.topology.states["counts"]
+        """Apply a batch as a committer does after it passed the gate, however long ago: files by reference, if the
+        state takes them."""
+        (sink,) = self.topology.compile().staged
 
         def run() -> None:
             area = StagingArea(self.staging)
-            batch = area.read(area.load(ticket.staged), "counts", spec.staged)
+            batch = staged_batch(area, area.load(ticket.staged), ticket, sink, whole=False)
+            spec = self.topology.states["counts"]
             with spec.factory.make_state(spec) as state:
-                state.apply(ticket, batch)
+                apply_batch(state, ticket, batch)
 
         self._note(who, run)
 

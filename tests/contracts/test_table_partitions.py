@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.staging.storage import PosixStorage
 from airflow_trident.types import parse_declared
+from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, ticket
 from tests.fixtures.table import FIELDS, TABLES, ForeignIcebergTable, ForeignTable, before_the_commit, staged
 
@@ -181,6 +183,49 @@ def test_rows_that_come_to_a_partition_between_decision_and_commit_are_replaced_
         before_the_commit(owned, state, monkeypatch, owned.compact)
         state.apply_files(ticket(3), staged(tmp_path, ("other", 4)))
     assert owned.rows() == [("a", 2), ("other", 4)]
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from pyiceberg.table.update.snapshot import _OverwriteFiles
+from tests.fixtures.state import ticket
+from tests.fixtures.table import TABLES, die_at, staged
+
+folder, kind, when, name = Path(sys.argv[1]), *sys.argv[2:]
+table = TABLES[kind](folder, partition_by=("word",), overwrites=True)
+state = table.opened()
+die_at(_OverwriteFiles if name == "commit" else table.steps[name](state), name, when)
+state.apply_files(ticket(3), staged(folder, ("b", 3)))
+"""
+
+
+def cuts() -> list[Any]:
+    """Before a step is little else than after the one before it."""
+    found = [(kind, when, step) for kind, made in TABLES.items() for step in made.steps for when in ("before", "after")]
+    rare = {cut for cut in found if cut[1] == "before" and cut[2] != TABLES[cut[0]].decisive}
+    return [pytest.param(*cut, marks=pytest.mark.rare if cut in rare else (), id=" ".join(cut)) for cut in found]
+
+
+@pytest.mark.parametrize(("kind", "when", "step"), cuts())
+def test_a_committer_killed_anywhere_has_replaced_all_or_nothing(
+    tmp_path: Path, kind: str, when: str, step: str
+) -> None:
+    table = TABLES[kind](tmp_path, partition_by=("word",), overwrites=True)
+    with table.opened() as state:
+        state.apply_files(ticket(1), staged(tmp_path, ("a", 1)))
+        state.apply_files(ticket(2), staged(tmp_path, ("b", 2)))
+    table.append("b")
+    dead = run_code(WORKER, tmp_path, kind, when, step)
+    assert dead.returncode == -signal.SIGKILL, dead.stdout
+    steps = list(table.steps)
+    is_applied = steps.index(step) + (when == "after") > steps.index(table.decisive)
+    assert table.rows() == [("a", 1), *([("b", 3)] if is_applied else [("b", 0), ("b", 2)])]
+    table.append("b")
+    with table.opened() as state:
+        answer = state.apply_files(ticket(3, fence=50), staged(tmp_path, ("b", 3)))
+    assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
+    assert table.rows() == [("a", 1), *([("b", 0)] if is_applied else []), ("b", 3)]
 
 
 def test_a_zombie_replaces_nothing(owned: ForeignTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
