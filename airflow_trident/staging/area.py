@@ -91,9 +91,7 @@ class StagingArea:
             return small
         storage, name = self.storage, f"{manifest.slot.path}/{MANIFEST}"
         storage.require_usable()
-        for file in manifest.files:
-            if content := file.content:
-                storage.put(file.path, lambda target, content=content: target.write(content))  # type: ignore[misc]
+        self.write_kept(manifest)
         self._require_seen(manifest)
         if not storage.put_if_absent(name, encode(manifest)):
             raise StagingError(
@@ -102,6 +100,12 @@ class StagingArea:
                 "An attempt has one owner: start a new attempt.",
             )
         return reference(manifest)
+
+    def write_kept(self, manifest: Manifest) -> None:
+        """Write the files that executors gave to their driver instead of writing them."""
+        for file in manifest.files:
+            if content := file.content:
+                self.storage.put(file.path, lambda target, content=content: target.write(content))  # type: ignore[misc]
 
     def publish_group(self, manifest: Manifest, *, chunk_bytes: int = 0) -> dict[int, StagedRef]:
         """As :meth:`publish`, for a group: what the ledger keeps for each of its transactions.

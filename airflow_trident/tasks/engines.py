@@ -68,7 +68,7 @@ def make_engine(
         from airflow_trident.tasks.hook_submit import HookSubmit
 
         submit = HookSubmit(conn_id, started, app_name)
-        return SubmitEngine(submit, submit.cancel)
+        return SubmitEngine(submit, submit.cancel, submit.end)
     raise ConfigurationError(
         f"connection {conn_id!r} is of type {connection.conn_type!r}, by which Spark cannot be reached",
         "Name one of type spark (submitted) or spark_connect, or none for a session in the task's process.",

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.driver_orders import place_code
 from airflow_trident.engine.spark.driver_tags import NO_TAGS, POD_NAME, DriverTags
+from airflow_trident.engine.spark.older_orders import OlderOrder
+from airflow_trident.engine.spark.order_takers import Taker
 from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.sessions.java import jars_version, spark_home
 from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.engine.spark.versions import require_master
 from airflow_trident.errors import MissingExtraError, SparkJobError
 from airflow_trident.io.extras import KUBERNETES_PROVIDER, SUBMIT_EXTRA, require_extra
+from airflow_trident.tasks.driver_process import DriverProcess
 from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster, SparkDriver, wait_for_end
 
 if TYPE_CHECKING:
@@ -84,6 +87,14 @@ class HookSubmit:
         if not str(place["master"]).startswith("spark://"):
             return None
         return DriverCluster(kind=ClusterKind.STANDALONE, addresses=_masters(hook))
+
+    def rpc_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each master of a standalone cluster; none of another one."""
+        master = str(self._made(NO_TAGS)._connection["master"])
+        if not master.startswith("spark://"):
+            return ()
+        pairs = (one.rpartition(":") for one in master.removeprefix("spark://").split(","))
+        return tuple((host, int(port)) for host, _, port in pairs if host and port.isdecimal())
 
     def start(self, application: str, arguments: list[str], tags: DriverTags) -> Driver | None:
         """Submit the application. Returns the driver at once if the cluster can be asked about it; else None, after the
@@ -177,6 +188,25 @@ class HookSubmit:
         state = wait_for_end(driver)
         if state != "FINISHED":
             raise SparkJobError(f"Spark driver {driver.driver_id} ended as {state}", "See its log on the cluster.")
+
+    def end(self, order: OlderOrder, holder: Taker | None) -> str:
+        """End the driver of an order, if one waits or runs. Returns its name, for people; or "".
+
+        :param holder: who has the order; None: no driver begins it any more.
+        :raises SparkJobError: the cluster does not answer.
+        """
+        cluster = self.cluster()
+        tag = DriverTags(topology="", order=order.name).yarn_tag
+        driver_id = (cluster.find(tag) if cluster is not None else "") or (holder.driver_id if holder else "")
+        driver: Driver | None = None
+        if cluster is not None and driver_id:
+            driver = cluster.driver(driver_id)
+        elif holder is not None and not driver_id:  # a child of spark-submit
+            driver = DriverProcess(host=holder.host, pid=holder.pid, order=order.address, workers=tuple)
+        if driver is None or not driver.active():
+            return ""
+        driver.kill()
+        return driver.driver_id
 
     def cancel(self) -> None:
         hook = self._hook

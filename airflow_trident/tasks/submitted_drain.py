@@ -12,6 +12,7 @@ from airflow_trident import settings
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, root_cause
+from airflow_trident.engine.spark.order_takers import take_back
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.runtime.drains import app as drain_app
@@ -23,7 +24,6 @@ from airflow_trident.runtime.drains.order import (
     no_answer,
     place,
     removing,
-    take_back,
 )
 from airflow_trident.staging.storage import absolute_root
 from airflow_trident.tasks.driver_process import DriverProcess
@@ -140,7 +140,7 @@ class SubmittedDrain:
         if not found.driver_id and found.place is not None and found.tag:
             found = replace(found, driver_id=found.place.find(found.tag))  # it may still wait there
         if not found.driver_id:
-            holder = take_back(found.files)
+            holder = take_back(found.order)
             if holder is None:
                 return None
             found = replace(found, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)

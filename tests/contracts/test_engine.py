@@ -22,6 +22,7 @@ from airflow_trident.errors import (
     TridentError,
     UserCodeError,
 )
+from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from tests.contracts.conftest import EVERY_PRODUCT
@@ -192,6 +193,12 @@ def test_spark_submit_gives_the_same_rows_and_leaves_only_staged_files(submit_en
     assert left == {Path(file.path).name for file in manifest.files}
     assert staged(job, manifest) == run(OracleEngine(), job)
     assert manifest.rows_read == 13
+
+    small = replace(job, slot=replace(job.slot, attempt=1), chunk_bytes=CHUNK_BYTES)
+    manifest = submit_engine.run(small)  # it travels in the answer
+    assert list(Path(job.staging_root, small.slot.path).iterdir()) == []
+    assert staged(small, manifest) == run(OracleEngine(), job)
+    assert StagingArea(job.staging_root).publish(manifest, chunk_bytes=CHUNK_BYTES).content
 
 
 def test_spark_submit_brings_the_typed_error_back(submit_engine: Engine, job_of: JobOf) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.attempts import ATTEMPTS
 from tests.fixtures.kubernetes_client import kubernetes_client
 from tests.fixtures.spark import soon
 from tests.fixtures.standalone import HERE
@@ -188,7 +189,9 @@ with kubernetes(local_kubelet(folder, {})) as cluster:
         cluster.things.clear()
 tell(seen)
 """
-LOST = """
+LOST = (
+    ATTEMPTS
+    + """
 import plays
 from airflow_trident import settings
 from airflow_trident.protocol.records import Claim
@@ -221,6 +224,8 @@ with kubernetes() as cluster:  # its pods wait for a node, for ever
     drain.cancel()
     seen["cancelled"] = [len(cluster.pods()), said(lambda: drain.finish(submission))]
     seen["left"] = os.listdir(os.path.join(root, "drains"))
+    seen["attempts"] = ended_by_the_next(plays.topology_of("NAME"), "pods", plays.SMALL, cluster.pods)
+    seen["attempts"].append(len(cluster.pods()))
     drain._cancelled = False
     cluster.fail(Fault(500, method="POST", times=2**30))
     seen["refused"] = said(lambda: drain.start(*what, told.append))
@@ -228,6 +233,7 @@ with kubernetes() as cluster:  # its pods wait for a node, for ever
 seen["gone"] = said(lambda: drain.start(*what, told.append))
 tell(seen)
 """
+)
 
 
 def play(home: AirflowHome, program: str) -> Any:
@@ -249,6 +255,11 @@ def test_a_pod_that_nobody_heard_of_is_found_by_its_label_and_no_second_one_is_m
     assert seen["cancelled"][0] == 0
     assert "ended and left no result" in seen["cancelled"][1]
     assert seen["left"] == []
+    first, told, left = seen["attempts"]  # the newer attempt of a transaction ends the driver of the older one
+    assert "left no result" in first[0] or "ended as" in first[0]
+    assert told[0].startswith("ended trident-")
+    assert "the driver of an older attempt" in told[0]
+    assert left == 0
     assert seen["refused"].startswith("SparkJobError: the drain of topology")
     assert seen["nobody"] is None
     assert seen["gone"].startswith("SparkJobError: Kubernetes does not tell")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -16,13 +17,17 @@ from airflow_trident.cli.doctor_checks import Level
 from airflow_trident.cli.spark_checks import spark_checks
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.older_orders import OlderOrder
+from airflow_trident.engine.spark.order_takers import Taker, take
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.java import java_version, require_java
 from airflow_trident.engine.spark.sessions.local import start_error
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
 from airflow_trident.engine.spark.submit import SubmitEngine
+from airflow_trident.engine.spark.trial import tried
 from airflow_trident.engine.spark.versions import TIMES_SINCE, field_with_times
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError
 from airflow_trident.staging.manifest import Slot
@@ -180,11 +185,36 @@ def test_doctor_asks_a_connect_server_and_its_workers(connect_server: str, monke
     (lost,) = asked("127.0.0.1", free_port())
     assert lost[0] is Level.FAIL
     assert "no Spark Connect server answers" in lost[2]
+    assert not tried(ConnectSessions(connect_server), "/nowhere/at/all").sees
     monkeypatch.setattr("pyspark.version.__version__", "99.1.0")
     (refused,) = asked(host, int(port))
     assert refused[0] is Level.FAIL
     assert "the client here is pyspark 99.1.0" in refused[2]
     assert list(spark_checks(None)) == []
+
+
+# The provider's hook does not close what it reads of spark-submit.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_doctor_submits_an_application_by_a_connection_of_type_spark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def asked(host: str) -> list[tuple[Level, str, str]]:
+        monkeypatch.setenv("AIRFLOW_CONN_DOCTORS", json.dumps({"conn_type": "spark", "host": host}))
+        return [(one.level, one.subject, one.text) for one in spark_checks("doctors", str(tmp_path))]
+
+    session, workers = asked("local[1]")
+    assert session[:2] == (Level.OK, "spark")
+    assert re.search(r"doctors: Spark \d+\.\d+\.\d+, local\[1\]", session[2])
+    assert workers[:2] == (Level.OK, "executors")
+    assert re.search(r"Python 3\.\d+\.\d+, pyarrow \d+", workers[2])
+    port = free_port()
+    (lost,) = asked(f"spark://127.0.0.1:{port}")
+    assert lost[0] is Level.FAIL
+    assert f"no Spark master takes connections at spark://127.0.0.1:{port}" in lost[2]
+    (wrong,) = asked("nonsense")
+    assert wrong[0] is Level.FAIL
+    assert "the application failed" in wrong[2]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_who_asked_a_standalone_master_in_vain_is_told_to_look_at_its_release() -> None:
@@ -238,6 +268,40 @@ def test_an_application_that_leaves_no_result_is_told_from_one_that_failed(job_o
     with pytest.raises(SparkJobError, match=r"left no result in .*shared folder"):
         SubmitEngine(lambda application, arguments, tags: None).run(job)
     assert list(Path(job.staging_root, job.slot.path).iterdir()) == []
+
+
+def test_a_newer_attempt_takes_back_what_no_driver_of_an_older_one_has_and_is_told_who_has_the_rest(
+    job_of: JobOf,
+) -> None:
+    job = job_of(TOPOLOGIES["word_count"])
+    driver, ended, told = Taker.this_process("driver-7"), list[tuple[str, Taker | None]](), list[str]()
+
+    def killed(application: str, arguments: list[str], tags: DriverTags) -> None:
+        names.append(tags.order)
+        if len(names) == 2:
+            take(arguments[0], driver)
+        raise KeyboardInterrupt
+
+    def end(order: OlderOrder, holder: Taker | None) -> str:
+        ended.append((order.name, holder))
+        return "" if holder is None else holder.driver_id
+
+    names: list[str] = []
+    for _ in range(2):  # the task is killed, so that nothing of its own is removed
+        with patch.object(driver_orders, "remove"), pytest.raises(KeyboardInterrupt):
+            SubmitEngine(killed).run(job)
+    trial = replace(job, slot=replace(job.slot, attempt=5), trial=True)
+    with pytest.raises(SparkJobError):
+        SubmitEngine(lambda *_: None, end=end).run(trial)
+    assert ended == []  # it is beside the attempts
+    other = replace(job, slot=replace(job.slot, txid=job.slot.txid + 1, attempt=5))
+    newer = replace(job, slot=replace(job.slot, attempt=2), progress=told.append)
+    for one in (other, newer):
+        with pytest.raises(SparkJobError, match="left no result"):
+            SubmitEngine(lambda *_: None, end=end).run(one)
+    assert sorted(ended) == sorted([(names[0], None), (names[1], driver)])
+    assert told == ["ended driver-7, the driver of an older attempt: what it does counts no more"]
+    assert [path for path in Path(job.staging_root).rglob("*") if path.is_file()] == []
 
 
 def test_the_file_of_a_job_is_for_its_user_only_and_holds_no_store(job_of: JobOf) -> None:

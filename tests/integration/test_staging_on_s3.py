@@ -19,13 +19,14 @@ from airflow_trident.cli.doctor_checks import machine_checks
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import driver_orders
+from airflow_trident.engine.spark.order_takers import Taker, take, take_back
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError
 from airflow_trident.io import connections
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains import app as drain_app
-from airflow_trident.runtime.drains.order import DrainFiles, Taker, removing, take, take_back
+from airflow_trident.runtime.drains.order import DrainFiles, removing
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest
@@ -239,7 +240,7 @@ def test_an_order_is_taken_once_whatever_becomes_of_the_answer(objects: Objects,
         objects.proxy.rule = first("PUT", lost, containing=".taken")
     assert take(files.order, driver) == driver
     assert take(files.order, Taker.this_process()) == driver
-    assert take_back(files) == driver
+    assert take_back(files.order) == driver
     with removing(files):
         pass
     assert not list(storage_at(objects.uri).list(""))
@@ -251,7 +252,7 @@ def test_a_driver_whose_order_on_s3_was_taken_back_begins_nothing(
     files = DrainFiles(
         order=driver_orders.place(bucket.uri, "one", ".order", b"no pickle"), result=f"{bucket.uri}/one.result"
     )
-    assert take_back(files) is None
+    assert take_back(files.order) is None
     assert drain_app.main(files.order, files.result) == 0
     assert "begins nothing" in capfd.readouterr().out
     assert driver_orders.collect(files.result) is None

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.attempts import ATTEMPTS
 from tests.fixtures.postgres import PASSWORD, PostgresServer
 from tests.fixtures.spark import soon
 from tests.fixtures.standalone import HERE
@@ -56,7 +57,9 @@ def held(name):
     with spec.factory.make_state(spec) as state:
         return sorted([key[0], value[0]] for key, value in state.items())
 """
-PROGRAM = """
+PROGRAM = (
+    ATTEMPTS
+    + """
 import os, subprocess, sys, time
 from contextlib import suppress
 import psutil
@@ -128,6 +131,10 @@ with ZooKeeperHook().get_ledger("in_cluster") as ledger:
     kept = list(ledger.transactions())
     found = [[tx.txid, tx.status, tx.attempt] for tx in kept]
 left = os.listdir(os.path.join(settings.staging_root(None), "drains"))
+os.unlink("FOLDER/begun")
+attempts = ended_by_the_next(
+    in_cluster.get_task("drain").topology, "spark_cluster", SMALL, lambda: os.path.exists("FOLDER/begun")
+)
 
 os.unlink("FOLDER/blocked")
 runs = {}
@@ -135,9 +142,10 @@ for dag in (in_cluster, as_client):
     (ti,) = dag.test().get_task_instances()
     runs[dag.dag_id] = [ti.state, ti.xcom_pull("drain"), held(dag.dag_id)]
 shown = [running, repr(kept), *started]
-seen = {"said": said, "found": found, "left": left, "runs": runs, "shown": shown}
+seen = {"said": said, "found": found, "left": left, "runs": runs, "shown": shown, "attempts": attempts}
 tell({**seen, "never": never, "environment": of_driver})
 """
+)
 
 
 def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by_the_next(
@@ -165,6 +173,10 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert [name for name in environment if name.startswith(("AIRFLOW_CONN_", "AIRFLOW__"))] == []
     assert "ended as KILLED" in result["said"]
+    first, told = result["attempts"]  # of a single transaction: the newer attempt ends the driver of the older one
+    assert len(first) == 1  # it is killed, or sees its JVM end
+    assert told[0].startswith("ended driver-")
+    assert "the driver of an older attempt" in told[0]
     # of what was killed nothing is said to have failed, although one try was all that it had
     assert result["found"] == [[1, "PROCESSING", 0], [2, "PROCESSING", 0], [3, "PROCESSING", 0]]
     assert result["left"] == []

@@ -10,19 +10,11 @@ from threading import Barrier
 
 import pytest
 
+from airflow_trident.engine.spark import order_takers
+from airflow_trident.engine.spark.order_takers import NOBODY_KNOWN, Taker, take, take_back
 from airflow_trident.errors import FencedError, SparkJobError
-from airflow_trident.runtime.drains import app
 from airflow_trident.runtime.drains.drain import DrainResult
-from airflow_trident.runtime.drains.order import (
-    NOBODY_KNOWN,
-    DrainFiles,
-    Taker,
-    answer,
-    collect,
-    removing,
-    take,
-    take_back,
-)
+from airflow_trident.runtime.drains.order import DrainFiles, answer, collect, removing
 
 
 @pytest.fixture
@@ -64,7 +56,7 @@ def test_the_driver_that_took_an_order_is_told_to_all_who_come_later(files: Drai
     assert take(files.order, first) == first
     assert take(files.order, first) == first  # asked again, because the answer was lost
     assert take(files.order, second) == first
-    assert take_back(files) == first
+    assert take_back(files.order) == first
     assert Path(files.order).read_bytes() == b"work"
     with removing(files):
         pass
@@ -78,7 +70,7 @@ def test_an_order_of_which_it_cannot_be_read_who_took_it_is_taken_all_the_same(
     """Where there are no hard links, a driver that is killed while it takes the order leaves a short file."""
     Path(f"{files.order}.taken").write_bytes(content)
     assert take(files.order, Taker.this_process()) == NOBODY_KNOWN
-    assert take_back(files) == NOBODY_KNOWN
+    assert take_back(files.order) == NOBODY_KNOWN
 
 
 def test_of_a_driver_and_one_who_takes_the_order_back_only_one_gets_it_each_of_300_times(tmp_path: Path) -> None:
@@ -96,7 +88,7 @@ def test_of_a_driver_and_one_who_takes_the_order_back_only_one_gets_it_each_of_3
 
     with ThreadPoolExecutor(2) as pool:
         holders = pool.submit(at_once, lambda one: take(one.order, driver))
-        others = pool.submit(at_once, take_back)
+        others = pool.submit(at_once, lambda one: take_back(one.order))
         won = [(held == driver, back is None) for held, back in zip(holders.result(), others.result(), strict=True)]
     assert {(True, False), (False, True)} >= set(won)
     assert [os.path.exists(one.order) for one in rounds] == [driver_won for driver_won, _ in won]
@@ -113,6 +105,6 @@ def test_a_driver_that_was_stopped_until_the_drain_had_ended_begins_nothing(
             assert take(order, Taker.this_process()) != me
         return take(order, me)
 
-    monkeypatch.setattr(app, "take", stopped)
-    assert app._taken(files.order) is None
+    monkeypatch.setattr(order_takers, "take", stopped)
+    assert order_takers.content_for_driver(files.order, "the order") is None
     assert os.listdir(os.path.dirname(files.order)) == []

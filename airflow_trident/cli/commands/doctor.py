@@ -14,7 +14,11 @@ from airflow_trident.cli.spark_checks import spark_checks
 @trident_command
 def doctor(args: Namespace) -> int | None:
     levels: Counter[Level] = Counter()
-    checks = machine_checks(args.staging_dir), spark_checks(args.spark_conn_id), ledger_checks(open_hook(args))
+    checks = (
+        machine_checks(args.staging_dir),
+        spark_checks(args.spark_conn_id, args.staging_dir),
+        ledger_checks(open_hook(args)),
+    )
     for check in chain(*checks):
         levels[check.level] += 1
         print(f"{check.level:<4}  {check.subject:<10}  {one_line(check.text)}", flush=True)

@@ -20,6 +20,8 @@ from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
+from airflow_trident.engine.spark.older_orders import OlderOrder, file_name, older_orders
+from airflow_trident.engine.spark.order_takers import Taker, take_back
 from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
 from airflow_trident.engine.spark.ship import ship
@@ -28,13 +30,15 @@ from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.durable_format import Format
-from airflow_trident.staging import manifest as manifests
+from airflow_trident.staging.answers import answered
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.staging.storage import absolute_root
 
 APPLICATION = os.path.abspath(spark_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
 
+End = Callable[[OlderOrder, Taker | None], str]
+"""``end(order, holder)``: end the driver of an order, if one waits or runs. Returns its name, for people; or ""."""
 Submit = Callable[[str, list[str], DriverTags], None]
 """``submit(application, arguments, tags)``: run it to its end; raise if it failed."""
 
@@ -65,14 +69,21 @@ class SubmitEngine(Engine):
     """
     :param submit: starts the application and waits for it.
     :param cancel: ends it, from another thread.
+    :param end: ends the driver of an older attempt.
     """
 
     name = "submit"
     takes_groups = True
 
-    def __init__(self, submit: Submit, cancel: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        cancel: Callable[[], None] = lambda: None,
+        end: End = lambda _order, _holder: "",
+    ) -> None:
         self._submit = submit
         self._cancel = cancel
+        self._end = end
 
     def run(self, job: Job) -> Manifest:
         return self._run([job], f"transaction {job.slot.txid}")
@@ -87,17 +98,33 @@ class SubmitEngine(Engine):
         require_known(last.plan, SPARK_NODES)
         root = absolute_root(last.staging_root)
         plan = _without_stores(last.plan)
-        travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet, chunk_bytes=0) for job in jobs)
+        travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet) for job in jobs)
         what = f"Spark application of topology {last.slot.topology!r}, {about}"
         content = ship(travelling, f"the plan of topology {last.slot.topology!r}")
+        if not last.trial:
+            self._end_older(jobs, root)
         folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex
-        job_path, result_path = driver_orders.place(folder, name, ".job", content), f"{folder}/{name}.result"
+        file = file_name(name, jobs)
+        job_path = driver_orders.place(folder, file, ".trial" if last.trial else ".job", content)
+        result_path, over = f"{folder}/{file}.result", False
         try:
             self._start(job_path, result_path, tags_of(jobs, name), what)
+            over = True
             return _result(result_path, what)
         finally:
-            driver_orders.forget(job_path)
+            if over or driver_orders.collect(result_path) is not None:
+                driver_orders.forget(job_path)
+            else:  # the driver may go on: the note of who it is stays for the next attempt
+                driver_orders.remove(job_path)
             driver_orders.remove(result_path)
+
+    def _end_older(self, jobs: Sequence[Job], root: str) -> None:
+        """End the drivers of older attempts of these jobs: their tasks were killed, or could not end them."""
+        for order in older_orders(jobs, root):
+            ended = self._end(order, take_back(order.address))
+            driver_orders.forget(order.address)
+            if ended:
+                jobs[-1].progress(f"ended {ended}, the driver of an older attempt: what it does counts no more")
 
     def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:
         try:
@@ -133,10 +160,10 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
     answer = _ANSWER.mapping(_ANSWER.parsed(content, path), path)
     if "error" in answer:
         raise from_json(answer["error"])
-    manifest = answer.get("manifest")
-    if not isinstance(manifest, str):
+    manifest = answered(answer, path)
+    if manifest is None:
         raise _ANSWER.damaged(path, "it has neither an error nor a manifest")
-    return manifests.decode(manifest.encode(), path)
+    return manifest
 
 
 # ---- what does not travel --------------------------------------------------------------------------------------

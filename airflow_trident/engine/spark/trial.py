@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.errors import translate
@@ -17,29 +18,46 @@ if TYPE_CHECKING:
 _SLOT = Slot(topology="doctor", incarnation="doctor", txid=0, attempt=0)
 
 
-def tried(sessions: Sessions) -> tuple[str, str, int]:
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """`about`: the session, `workers`: Python and pyarrow of a worker, both in words. `pyarrow`: its major version.
+    `sees`: does the worker see the file that it was asked for?"""
+
+    about: str
+    workers: str
+    pyarrow: int
+    sees: bool = True
+
+
+def tried(sessions: Sessions, path: str = "/") -> Tried:
     """Opens a session and runs one task in it, which needs nothing of this package.
 
-    :returns: the session in words, Python and pyarrow of the worker in words, and the major version of that pyarrow.
+    :param path: a file that the worker may see.
     :raises SparkJobError: it cannot be reached.
     :raises ConfigurationError: it is of a release that is refused, or its workers have no pyarrow or another Python.
     """
 
     def versions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # inside, so it travels by value
+        import os
         import platform
 
         import pyarrow
 
         for _ in batches:
-            found = [platform.python_version(), pyarrow.__version__]
+            found = [platform.python_version(), pyarrow.__version__, str(os.path.exists(path))]
             yield pyarrow.RecordBatch.from_pydict({"found": found})
 
     attached = sessions.open(_SLOT, trial=True)
     try:
         one: Any = attached.session.range(0, 1, 1, 1)
-        python, arrow = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
+        python, arrow, sees = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
     except Exception as error:
         raise translate(error, "a task on Spark's executors") from error
     finally:
         attached.release()
-    return attached.about, f"Python {python}, pyarrow {arrow}", int(arrow.partition(".")[0])
+    return Tried(
+        about=attached.about,
+        workers=f"Python {python}, pyarrow {arrow}",
+        pyarrow=int(arrow.partition(".")[0]),
+        sees=sees == str(True),
+    )

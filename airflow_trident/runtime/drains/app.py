@@ -18,18 +18,18 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark.driver_orders import read_order, remove
+from airflow_trident.engine.spark.driver_orders import remove
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.errors import translate
+from airflow_trident.engine.spark.order_takers import content_for_driver, say
 from airflow_trident.engine.spark.sessions.session import ApplicationSessions
 from airflow_trident.errors import TridentError
 from airflow_trident.io import connections
-from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
-from airflow_trident.runtime.drains.order import DrainOrder, Taker, answer, freed_if_gone, take
+from airflow_trident.runtime.drains.order import DrainOrder, answer
 from airflow_trident.staging.manifest import Manifest
 
 
@@ -63,7 +63,7 @@ def main(order_path: str, result_path: str) -> int:
     """0, or 1 if the drain ended with an error; the result file says which. Also 0 if the order is not for this driver:
     then nothing was done."""
     try:
-        content = _taken(order_path)
+        content = content_for_driver(order_path, "the order of a drain")
         if content is None:
             ApplicationSessions().close()
             return 0
@@ -74,34 +74,6 @@ def main(order_path: str, result_path: str) -> int:
         answer(result_path, translate(error, "the drain"))
         return 1
     return 0
-
-
-def _taken(path: str) -> bytes | None:
-    """The order; None: another driver has it, or it was taken back. Only the log says so."""
-    me = Taker.this_process(_driver_id())
-    try:
-        read_order(path, "the order of a drain")
-        holder = take(path, me)
-        if holder == me:  # if the drain has ended since, its order went, and then the note of who took it
-            with freed_if_gone(path):
-                content = read_order(path, "the order of a drain")
-    except FileNotFoundError:
-        if not is_object_uri(path) and not os.path.isdir(os.path.dirname(path)):
-            raise  # the staging folder is not here
-        _say(f"the order {path!r} is done, or was taken back: this driver begins nothing")
-        return None
-    if holder != me:
-        _say(f"the order {path!r} is taken by {holder}: this driver begins nothing")
-        return None
-    return content
-
-
-def _driver_id() -> str:
-    """The cluster's id of this driver; "" if it is unknown here."""
-    folder = os.path.basename(os.getcwd())
-    if folder.startswith("driver-"):  # a standalone cluster's worker runs it in a folder of that name
-        return folder
-    return os.path.basename(os.environ.get("APPLICATION_WEB_PROXY_BASE", ""))  # YARN's: /proxy/application_...
 
 
 def _drain(order: DrainOrder) -> DrainResult:
@@ -131,7 +103,7 @@ def _drain(order: DrainOrder) -> DrainResult:
             claim=order.claim,
             limits=order.limits,
             retention=order.retention,
-            progress=_say,
+            progress=say,
         ).run()
 
 
@@ -141,15 +113,8 @@ def _known(order: DrainOrder, conn_id: str) -> connections.Connection:
 
 
 def _leave() -> NoReturn:
-    _say("the Spark application was ended from outside")
+    say("the Spark application was ended from outside")
     os._exit(1)
-
-
-def _say(line: str) -> None:
-    """Writes to the driver's log, through the JVM, which may be dead already."""
-    with suppress(OSError):
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -2,20 +2,15 @@
 
 Both are files in the staging folder (:mod:`airflow_trident.engine.spark.driver_orders`). The order contains logins, so
 the driver removes it as soon as it has read it.
-
-A task that submits an application may be killed before it knows, or has told anybody, which application that is. So a
-driver takes the order before it does anything, and the task's next try takes it too: only one of the two can. So no
-second driver works beside an unknown one, and no driver begins later for which nobody waits.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from airflow_trident.engine.spark import driver_orders
@@ -42,7 +37,6 @@ _RESULT = Format(
     error=SparkJobError,
 )
 """The result goes from driver to task, which have the same version: so no version is written."""
-_TAKER = Format(noun="who took the order of a drain", version=1, cure="Run the task again.", error=SparkJobError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,65 +94,6 @@ class DrainFiles:
     order: str
     result: str
     name: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Taker:
-    """Who has an order: a driver, or a task that took it back.
-
-    `instance`: unique to this process. `driver_id`: the cluster's id, "" if the cluster does not say.
-    """
-
-    host: str
-    pid: int
-    instance: str
-    driver_id: str = ""
-
-    @classmethod
-    def this_process(cls, driver_id: str = "") -> Taker:
-        return cls(host=socket.gethostname(), pid=os.getpid(), instance=uuid.uuid4().hex, driver_id=driver_id)
-
-    def __str__(self) -> str:
-        return self.driver_id or f"process {self.pid} on {self.host}"
-
-
-NOBODY_KNOWN = Taker(host="", pid=0, instance="")
-"""The taker of an order if it cannot be read: the driver ended while it took the order."""
-
-
-def take(order: str, me: Taker) -> Taker:
-    """Takes the order if nobody has. Returns who has it, now and for ever.
-
-    :raises StoreUnavailableError, ConfigurationError: the staging folder does not answer, or is not writable.
-    """
-    said = driver_orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
-    try:
-        return _TAKER.build(Taker, _TAKER.load(said, repr(order))[1], repr(order))
-    except SparkJobError:
-        return NOBODY_KNOWN
-
-
-def take_back(files: DrainFiles) -> Taker | None:
-    """Takes back an order that no driver has taken. None: no driver will take it. Otherwise: who has it.
-
-    The note that it is taken stays: a driver may have read the order and be about to take it.
-    """
-    me = Taker.this_process()
-    holder = take(files.order, me)
-    if holder != me:
-        return holder
-    driver_orders.remove(files.order)
-    return None
-
-
-@contextmanager
-def freed_if_gone(order: str) -> Iterator[None]:
-    """For a driver that took an order too late: nobody else removes its note."""
-    try:
-        yield
-    except FileNotFoundError:
-        driver_orders.free(order)
-        raise
 
 
 @contextmanager

@@ -1,0 +1,50 @@
+"""The drivers of older attempts. A newer attempt has fenced them, so what they still do is never read: they are ended
+before another driver is submitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_trident.staging.storage import storage_at
+
+if TYPE_CHECKING:
+    from airflow_trident.engine.base import Job
+
+_FILE = re.compile(r"([0-9a-f]{32})-(\d+)(?:-[0-9a-f]{64})?\.job\Z")
+_TAKEN = ".taken"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class OlderOrder:
+    """`address`: of the order. `name`: of the submission, as its driver is tagged."""
+
+    address: str
+    name: str
+
+
+def file_name(name: str, jobs: Sequence[Job]) -> str:
+    """How an order of these jobs is called, without ending. It says which transaction is the first one."""
+    return f"{name}-{jobs[0].slot.txid}"
+
+
+def older_orders(jobs: Sequence[Job], root: str) -> Iterator[OlderOrder]:
+    """The orders of older attempts of these transactions, and of no others, that are still in the staging folder.
+
+    An order lies in the folder of the last transaction that it is for. First attempts have nothing older.
+
+    :param root: the staging folder.
+    :raises StoreUnavailableError, ConfigurationError: it cannot be listed.
+    """
+    found = set()
+    for job in jobs:
+        above, _, attempt = job.slot.path.rpartition("/")
+        for name, _ in storage_at(root).list(above) if job.slot.attempt else ():
+            older, _, file = name.removeprefix(f"{above}/").removesuffix(_TAKEN).partition("/")
+            known = _FILE.match(file)
+            if known and older.isdecimal() and int(older) < int(attempt) and int(known[2]) >= jobs[0].slot.txid:
+                address = f"{root.rstrip('/')}/{above}/{older}/{file}"
+                found.add(OlderOrder(address=address, name=known[1]))
+    yield from sorted(found)
