@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -113,7 +114,6 @@ LIKE = {
     "large_bytes": ("binary", pa.array([b"a", None, b"\xff"], pa.large_binary())),
     "of_another_zone": ("timestamp", pa.array(MOMENTS, pa.timestamp("us", "Asia/Tokyo"))),
     "of_no_zone": ("timestamp", pa.array([datetime.datetime(1, 1, 1), None, None], pa.timestamp("us"))),
-    "milliseconds": ("timestamp", pa.array([-62135596800000, 253402300799999, None], pa.timestamp("ms", "UTC"))),
     "days": ("date", pa.array([86_400_000, None, 0], pa.date64())),
     "large_lists": ("array<int>", pa.array([[1, None], None, []], pa.large_list(pa.int32()))),
 }
@@ -123,6 +123,8 @@ UNLIKE = {
     "numbers without a sign": ("short", pa.array([255, None], pa.uint8())),
     "microseconds as numbers": (INTERVAL, pa.array([-1, None], pa.int64())),
     "nanoseconds": ("timestamp", pa.array([1_000, None], pa.timestamp("ns", "UTC"))),
+    "milliseconds": ("timestamp", pa.array([-62135596800000, None], pa.timestamp("ms", "UTC"))),
+    "real numbers in a struct": ("struct<a:struct<b:float>>", pa.nulls(2, pa.struct({"a": pa.struct({"b": "f4"})}))),
     "nothing": ("date", pa.nulls(2)),
     "another scale": ("decimal(10,2)", pa.array([Decimal("1.5"), None], pa.decimal128(10, 1))),
     "milliseconds of a day": ("time", pa.array([1, None], pa.time32("ms"))),
@@ -140,6 +142,33 @@ def test_columns_of_like_types(
     pq.write_table(pa.table({name: column for name, (_, column) in LIKE.items()}), tmp_path / "a.parquet")
     job = job_of(transformed(tmp_path, ", ".join(f"{name} {kind}" for name, (kind, _) in LIKE.items())))
     check_equal(spark_engine, job, monkeypatch, "Spark", 3)
+
+
+REALS = {
+    "nan": ([1.0, math.nan], "{0} > 5 AND {0} = double('NaN') AND NOT {0} < 5"),
+    "zero": ([-0.0, -0.0], "{0} = 0.0D AND {0} >= 0.0D AND {0} IN (0.0D, 7.0D)"),
+    "other zero": ([0.0, 0.0], "{0} = -0.0D AND {0} <= -0.0D"),
+}
+
+
+@pytest.mark.parametrize("name", REALS)
+def test_a_filter_on_real_numbers_loses_no_row_of_a_file(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By the statistics and the dictionaries of the file, Spark took it to have no such row."""
+    reals, condition = REALS[name]
+    pq.write_table(pa.table({"a": reals, "b": pa.array(reals, pa.float32())}), tmp_path / "a.parquet")
+
+    def filtered(topology: Topology) -> None:
+        rows = topology.new_stream("rows", FileSpout(str(tmp_path), format="parquet", fields="a double, b float"))
+        both = f"{condition.format('a')} AND {condition.format('b')}"
+        keep(rows.sql(f"SELECT a, b FROM {{rows}} WHERE {both}", "a double, b float"))
+
+    job = job_of(filtered)
+    assert reader_of(spark_engine, job) == "Spark"
+    given = run(spark_engine, job)
+    assert len(given["rows"]) == (1 if name == "nan" else 2)
+    assert given == by_python(spark_engine, job, monkeypatch)
 
 
 def test_what_spark_wrote_has_the_same_rows_whoever_reads_it(

@@ -2,6 +2,9 @@
 
 The footers of the files tell that: the columns have exactly the declared types, and no old release of Spark wrote days
 of another calendar. In doubt this package's reader is used, which also raises the errors.
+
+Spark asks statistics and dictionaries of files which rows a filter may have, and goes wrong there: it loses NaN, zeros
+of the other sign, and moments of a file with milliseconds. So it sees no such column as it is in the file.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.io.parquet import WRITTEN_BY_SPARK
 from airflow_trident.spouts.files.formats import ReadOptions, opened_parquet
-from airflow_trident.types import Schema
+from airflow_trident.types import REAL_TYPES, Schema, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +68,15 @@ def spark_reads(session: Any, schema: Schema, urls: Sequence[str], options: Mapp
     :param options: of the file system. They may hold keys.
     """
     columns = ", ".join(f"`{field.name}` {field.type}" for field in schema)
-    return session.read.schema(columns).options(**_OPTIONS, **(options or {})).parquet(*urls)
+    frame = session.read.schema(columns).options(**_OPTIONS, **(options or {})).parquet(*urls)
+    if not any(field.type in REAL_TYPES for field in schema):
+        return frame
+    # The value itself, by an expression that Spark knows no filter of files for.
+    made = (
+        f"nanvl(`{one.name}`, `{one.name}`) AS `{one.name}`" if one.type in REAL_TYPES else f"`{one.name}`"
+        for one in schema
+    )
+    return frame.selectExpr(*made)
 
 
 def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bool:
@@ -79,7 +90,9 @@ def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bo
     names = parquet.schema_arrow.names
     given = {field.name: field.type for field in parquet.schema_arrow}
     return all(
-        names.count(field.name) == 1 and _as_spark_has_it(given[field.name]) == arrow_type(field.type)
+        names.count(field.name) == 1
+        and _as_spark_has_it(given[field.name]) == arrow_type(field.type)
+        and not _has_real_member(field.type)
         if field.name in given
         else may_lack
         for field in schema
@@ -101,6 +114,13 @@ def _is_of_our_calendar(notes: dict[bytes, bytes]) -> bool:
     return version is None or int(version.partition(b".")[0]) >= _SAME_CALENDAR_SINCE
 
 
+def _has_real_member(type_text: str) -> bool:
+    """Is it a struct with a real number that a filter can name?"""
+    return type_text.startswith("struct<") and any(
+        one.type in REAL_TYPES or _has_real_member(one.type) for one in members(type_text)
+    )
+
+
 def _as_spark_has_it(given: pa.DataType) -> Any:
     """The type that Spark reads where Arrow reads `given`; None if Spark may give other values than Arrow."""
     import pyarrow as pa
@@ -112,7 +132,7 @@ def _as_spark_has_it(given: pa.DataType) -> Any:
     if pa.types.is_large_binary(given) or pa.types.is_binary_view(given):
         return pa.binary()
     if pa.types.is_timestamp(given):
-        return pa.timestamp("us", tz="UTC") if given.unit in ("us", "ms") else None
+        return pa.timestamp("us", tz="UTC") if given.unit == "us" else None
     if pa.types.is_list(given) or pa.types.is_large_list(given):
         return _list(_as_spark_has_it(given.value_type))
     if pa.types.is_map(given):
