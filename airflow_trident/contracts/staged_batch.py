@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.io.arrow import arrow_schema
@@ -39,11 +41,55 @@ class StagedBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPart:
+    """One Parquet file of a staged batch. `path`: absolute, if it `is_local`; else its name for people. `opener`: opens
+    one that is elsewhere."""
+
+    path: str
+    opener: Callable[[], BinaryIO] | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Is it on a file system?"""
+        return self.opener is None
+
+    def open(self) -> BinaryIO:
+        """For reading; the file is seekable, and what is not needed is not read.
+
+        :raises FileNotFoundError: it is gone; of one that is elsewhere, by the first read.
+        """
+        return open(self.path, "rb") if self.opener is None else self.opener()
+
+    def size(self) -> int:
+        """In bytes.
+
+        :raises FileNotFoundError: it is gone.
+        """
+        with self.open() as file:
+            return file.seek(0, os.SEEK_END)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFiles:
-    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`, as absolute paths. A
-    moment ago they existed with the staged sizes. `replaces`: for copy-on-write, what the processing phase found in the
-    table; None: it did not look."""
+    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`. A moment ago they existed
+    with the staged sizes.
+
+    `paths`: absolute, on a file system; or, with `opener`, names for it of files that are elsewhere. `replaces`: for
+    copy-on-write, what the processing phase found in the table; None: it did not look.
+    """
 
     paths: tuple[str, ...]
     num_rows: int
     replaces: ReplacedFiles | None = None
+    opener: Callable[[str], BinaryIO] | None = None
+
+    def parts(self) -> tuple[StagedPart, ...]:
+        """The files of the batch."""
+        return tuple(map(self._part, self.paths))
+
+    def left(self) -> tuple[StagedPart, ...]:
+        """The files that take the place of those that the batch replaces."""
+        return () if self.replaces is None else tuple(map(self._part, self.replaces.left))
+
+    def _part(self, path: str) -> StagedPart:
+        return StagedPart(path=path, opener=None if self.opener is None else partial(self.opener, path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,9 @@ _LOOKED_AT = 4096
 """The rows of a column that show whether its values repeat."""
 _REPEATS = 0.9
 """At most this share of them is distinct, else a dictionary becomes too large, and its writer begins anew without."""
+
+_GROUP_ROWS = 1 << 17
+"""The rows of a row group, if pieces are written."""
 
 WRITTEN_BY_SPARK = b"org.apache.spark.version"
 """Spark's note in the footers of its files."""
@@ -109,6 +112,42 @@ def write_parquet(table: pa.Table, file: Any, **more: Any) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(table, file, compression="zstd", use_dictionary=_with_dictionary(table), **more)
+
+
+def write_parquet_pieces(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, file: Any) -> int:
+    """As :func:`write_parquet`, for rows that come piece by piece and are never all in memory.
+
+    :returns: the number of rows.
+    """
+    import pyarrow.parquet as pq
+
+    writer, rows = None, 0
+    try:
+        for table in _groups(pieces, schema):
+            if writer is None:
+                writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=_with_dictionary(table))
+            writer.write_table(table, row_group_size=_GROUP_ROWS)
+            rows += table.num_rows
+        if writer is None:
+            writer = pq.ParquetWriter(file, schema, compression="zstd")
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _groups(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    waiting, rows = list[Any](), 0
+    for piece in pieces:
+        waiting.append(piece)
+        rows += piece.num_rows
+        if rows >= _GROUP_ROWS:
+            yield pa.Table.from_batches(waiting, schema)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema)
 
 
 def _with_dictionary(table: pa.Table) -> bool | list[str]:

@@ -15,14 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import (
-    USER_ERRORS,
-    FencedError,
-    LateBatchError,
-    StagingError,
-    TransitionError,
-    TridentError,
-)
+from airflow_trident.errors import USER_ERRORS, FencedError, LateBatchError, StagingError, TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.group_answers import StagedAttempt
@@ -63,10 +56,10 @@ from airflow_trident.runtime.staged_batches import (
     apply_batch,
     gone_again,
     manifest_of,
-    needed_whole,
     reason_to_emit,
     remove_old,
-    staged_batch,
+    rows_of,
+    staged_batches,
     tell_other_code,
 )
 from airflow_trident.runtime.state_agreement import may_commit
@@ -315,8 +308,7 @@ class Committer:
         area = StagingArea(self.staging_root)
         manifest, plan = manifest_of(area, self.ledger, ticket.staged), self.topology.compile()
         tell_other_code(manifest, plan, self.progress)
-        whole = needed_whole(plan)
-        return {sink.name: staged_batch(area, manifest, ticket, sink, whole=sink.name in whole) for sink in plan.staged}
+        return staged_batches(area, manifest, ticket, plan)
 
     def _apply(self, ticket: CommitTicket, states: OpenStates) -> tuple[CommitTicket, dict[str, int]]:
         """Applies the staged batch to every state. A batch that is gone is emitted again first, also if that shows only
@@ -338,17 +330,20 @@ class Committer:
 
     def _into_states(self, ticket: CommitTicket, batches: dict[str, Batch], states: OpenStates) -> dict[str, int]:
         plan = self.topology.compile()
-        require_distinct_keys(plan, batches)
+        require_distinct_keys(plan, lambda name: [rows_of(batches[name])] if name in batches else [])
         opened, fed, late_rows = states.opened(), set[str](), dict[str, int]()
 
         def apply(name: str, batch: Batch) -> None:
             fed.add(name)
-            applied = apply_batch(opened[name], ticket, with_commit_time(self.topology.states[name], ticket, batch))
+            spec = self.topology.states[name]
+            if spec.updater is not None:
+                batch = with_commit_time(spec, ticket, rows_of(batch))
+            applied = apply_batch(opened[name], ticket, batch)
             already = " (it had them already)" if applied is Applied.ALREADY else ""
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"
             )
-            if late := note_overlooked(self.topology.states[name], opened[name], ticket.txid, self.progress):
+            if late := note_overlooked(spec, opened[name], ticket.txid, self.progress):
                 late_rows[name] = late
 
         for name in self.topology.states:

@@ -42,7 +42,6 @@ from airflow_trident.topology.topology import Topology
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_trident.plan.graph import SinkNode
 
 OVERTAKEN_TIMES = 10
 """How often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
@@ -185,45 +184,53 @@ class GroupCommitter:
         return None if ours else GroupEnd(elsewhere=True)
 
     def _apply(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest], states: OpenStates) -> None:
-        batches = self._staged(tickets, manifests)
-        for place in range(len(tickets)):
-            require_distinct_keys(
-                self.topology.compile(), {name: each[place] for name, each in batches.items() if len(each) > place}
-            )
+        staged = self._staged(tickets, manifests)
+        require_distinct_keys(self.topology.compile(), staged)
         opened = states.opened()
         for name in self.topology.states:
-            applied = opened[name].apply_group(tickets, batches[name])
+            batches = staged(name)
+            applied = opened[name].apply_group(tickets, batches)
             held = sum(one is Applied.ALREADY for one in applied)
             already = f" (it had {held} of them already)" if held else ""
-            rows = sum(one.num_rows for one in batches[name])
+            rows = sum(one.num_rows for one in batches)
             self.progress(f"{_named([one.txid for one in tickets])}: {rows} rows into state {name}{already}")
             _told(Milestone.APPLIED, tickets)
 
-    def _staged(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest]) -> dict[str, list[pa.Table]]:
-        """State -> the batches of the tickets, in their order, or one batch of all of them.
+    def _staged(
+        self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest]
+    ) -> Callable[[str], list[pa.Table]]:
+        """Reads, for a state, the batches of the tickets, in their order, or one batch of all of them. Now it is only
+        checked, at little cost, that all of them are there.
 
         :raises StagingError: they cannot be read, or cannot be separated.
         """
+        plan = self.topology.compile()
+        schemas = {sink.name: sink.schema for sink in plan.staged}
         area, parts = StagingArea(self.staging_root), dict[str, dict[int, int]]()
         for ticket in tickets:
             parts.setdefault(ticket.staged.manifest, {})[ticket.txid] = ticket.attempt
         staged = {one.staged.manifest: one.staged for one in tickets}
         known = {path: manifests.get(path) or manifest_of(area, self.ledger, staged[path]) for path in parts}
         for manifest in known.values():
-            tell_other_code(manifest, self.topology.compile(), self.progress)
+            tell_other_code(manifest, plan, self.progress)
+        for path, attempts in parts.items():
+            area.require_members(known[path], attempts)
+            area.require_there(known[path], schemas)
+            if known[path].inseparable:
+                _require_whole(tickets, attempts)
+                break
 
-        def batches(sink: SinkNode) -> list[pa.Table]:
+        def batches(state: str) -> list[pa.Table]:
             found: dict[int, pa.Table] = {}
             for path, attempts in parts.items():
-                tables = area.read_each(known[path], attempts, sink.name, sink.schema)
+                tables = area.read_each(known[path], attempts, state, schemas[state])
                 if known[path].inseparable:
-                    _require_whole(tickets, attempts)
                     return tables
                 found.update(zip(attempts, tables, strict=True))
             # Transactions that were processed together need not be neighbours: one between them had its own pass.
             return [found[ticket.txid] for ticket in tickets]
 
-        return {sink.name: batches(sink) for sink in self.topology.compile().staged}
+        return batches
 
     def _committed(self, tickets: Sequence[CommitTicket]) -> None:
         left = list(tickets[self.go_on(tickets) :])

@@ -9,7 +9,7 @@ every state downstream has seen, and these states refuse it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from airflow_trident.plan.stages import CommitLevel, Plan, Stage
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Progress
+from airflow_trident.runtime.staged_batches import Batch, rows_of
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.core.merge import keys_of
 from airflow_trident.topology.topology import Topology
@@ -41,7 +42,7 @@ def apply_downstream(
     plan: Plan,
     ticket: CommitTicket,
     states: dict[str, State],
-    batches: dict[str, pa.Table],
+    batches: dict[str, Batch],
     apply: Apply,
     progress: Progress,
 ) -> None:
@@ -54,11 +55,13 @@ def apply_downstream(
     :param apply: applies a batch to a state, by its name.
     """
     for level in plan.commit:
-        tables = {name: batches[name] for name in level.carried}
+        tables = {name: rows_of(batches[name]) for name in level.carried}
         for source, name in level.new_values.items():
             spec = _spec(plan, name)
-            told = states[name].emitted(ticket) if spec.emits else new_values(spec, states[name], batches[name])
-            tables[source] = told
+            if spec.emits:
+                tables[source] = states[name].emitted(ticket)
+            else:
+                tables[source] = new_values(spec, states[name], rows_of(batches[name]))
             progress(f"transaction {ticket.txid}: {tables[source].num_rows} new values of state {name}")
         reached(Milestone.NEW_VALUES, ticket.txid)
         results = dict(LocalEngine().tables(level_job(plan, level, ticket, tables, progress)))
@@ -69,17 +72,18 @@ def apply_downstream(
                 reached(Milestone.APPLIED_DOWNSTREAM, ticket.txid)
 
 
-def require_distinct_keys(plan: Plan, batches: dict[str, pa.Table]) -> None:
+def require_distinct_keys(plan: Plan, batches: Callable[[str], Iterable[pa.Table]]) -> None:
     """Refuses a batch that an upsert would refuse, before any state is touched: otherwise another state of the
     transaction would have it already.
 
-    :param batches: what was staged, by state.
+    :param batches: reads what was staged for a state: only for upserts, and they are not kept.
     :raises UserCodeError: two tuples of a batch have the same key and different values, and nothing says which counts.
     """
     for sink in plan.sinks:
         put = sink.state.updater
-        if isinstance(put, MapPut) and sink.name in batches:
-            batch = batches[sink.name]
+        if not isinstance(put, MapPut):
+            continue
+        for batch in batches(sink.name):
             exact = put.keys and not any(field.type in REAL_TYPES for field in sink.state.keys)  # Arrow has many NaNs
             if not exact or batch.group_by(list(put.keys), use_threads=False).aggregate([]).num_rows < batch.num_rows:
                 put.chosen(table_to_rows(batch))

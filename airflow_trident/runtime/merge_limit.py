@@ -26,7 +26,7 @@ def require_mergeable(manifest: Manifest, plan: Plan, most: int) -> None:
     whole, rows = needed_whole(plan), manifest.rows
     for sink in plan.staged:
         many = rows.get(sink.name, 0)
-        if many > most and (sink.name in whole or not _goes_in_pieces(sink)):
+        if many > most and (sink.name in whole or not _goes_in_pieces(sink, manifest)):
             error = ConfigurationError(
                 f"{_named(manifest)} {many:,} rows for state {sink.name}, which takes its batch whole: more than the "
                 f"{most:,} of [trident] max_merge_rows",
@@ -37,8 +37,11 @@ def require_mergeable(manifest: Manifest, plan: Plan, most: int) -> None:
             raise error
 
 
-def _goes_in_pieces(sink: SinkNode) -> bool:
-    return isinstance(sink, PersistNode) and sink.state.factory.takes_pieces(sink.state)
+def _goes_in_pieces(sink: SinkNode, manifest: Manifest) -> bool:
+    if not isinstance(sink, PersistNode) or not sink.state.factory.takes_pieces(sink.state):
+        return False
+    # If the processing phase did not look which rows of its table are replaced, the committer does, with all keys.
+    return not sink.state.rewrites or any(one.state == sink.name for one in manifest.rewrites)
 
 
 def _named(manifest: Manifest) -> str:

@@ -40,26 +40,40 @@ def manifest_of(area: StagingArea, ledger: Ledger, staged: StagedRef) -> Manifes
     return area.load(staged, content)
 
 
-def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode, *, whole: bool) -> Batch:
-    """The batch of one transaction as rows. But if its files have no other transaction's rows: the files, if the state
-    takes files and they are on a file system; otherwise a batch that reads them when the state asks.
+def staged_batches(area: StagingArea, manifest: Manifest, ticket: CommitTicket, plan: Plan) -> dict[str, Batch]:
+    """The batches of one transaction, by the names of their sinks. First it is checked, at little cost, that all of
+    them are there; then each is read when its state takes it, and only one is in memory at a time.
 
-    :param whole: not only the state needs the rows.
+    So a file that is lost or damaged in between is found when other states have the transaction already. It is emitted
+    again then, and they say that they have it: as after a kill between two states.
+
     :raises StagingError: they cannot be read.
     """
-    slot = manifest.slot
-    alone = not manifest.group and (slot.txid, slot.attempt) == (ticket.txid, ticket.attempt)
-    if not alone or not isinstance(sink, PersistNode):
-        return area.read_each(manifest, {ticket.txid: ticket.attempt}, sink.name, sink.schema)[0]
-    if sink.state.factory.capabilities.by_reference and area.has_paths(manifest):
+    area.require_members(manifest, {ticket.txid: ticket.attempt})
+    area.require_there(manifest, {sink.name: sink.schema for sink in plan.staged})
+    return {sink.name: staged_batch(area, manifest, ticket, sink) for sink in plan.staged}
+
+
+def staged_batch(area: StagingArea, manifest: Manifest, ticket: CommitTicket, sink: SinkNode) -> Batch:
+    """The batch of one transaction: its files, if they have no other transaction's rows, the state takes files and the
+    batch is not small; otherwise a batch that reads them when it is asked.
+
+    :raises StagingError: they cannot be read.
+    """
+    if not manifest.group and isinstance(sink, PersistNode) and sink.state.factory.capabilities.by_reference:
         files = area.files(manifest, sink.name, sink.schema)
-        return StagedFiles(
-            paths=tuple(file.path for file in files),
-            num_rows=sum(file.rows for file in files),
-            replaces=area.replaced(manifest, sink.name),
-        )
-    batch = area.batch(manifest, sink.name, sink.schema)
-    return batch.table() if whole else batch
+        if files is not None:
+            return files
+    return area.batch(manifest, sink.name, sink.schema, ticket.txid)
+
+
+def rows_of(batch: Batch) -> pa.Table:
+    """All rows of a batch that is taken whole.
+
+    :raises StagingError: they cannot be read.
+    """
+    assert not isinstance(batch, StagedFiles), "files go to tables only, which nobody reads from"
+    return batch.table() if isinstance(batch, StagedBatch) else batch
 
 
 def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], None]) -> None:
@@ -74,8 +88,8 @@ def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], No
 
 
 def needed_whole(plan: Plan) -> frozenset[str]:
-    """The states whose batches the commit phase reads itself: an updater may refuse its input before any state changes,
-    and other nodes are told the changes."""
+    """The states whose batches are in memory as a whole: an updater takes them so, and what a state changed is looked
+    up by the keys of its batch."""
     told = {name for level in plan.commit for name in level.new_values.values()}
     return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
 

@@ -12,32 +12,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
-from airflow_trident.contracts.staged_batch import StagedBatch
+from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
 from airflow_trident.errors import InseparableError, StagingError, UnseenFilesError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
+from airflow_trident.staging.checks import AGAIN, listed, require_content, require_size, require_staged, shown
 from airflow_trident.staging.files import make_folder, stays_inside
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
 from airflow_trident.staging.packed import pack, unpack
 from airflow_trident.staging.parts import require_names, write_part
 from airflow_trident.staging.storage import absolute_root, storage_at
 from airflow_trident.staging.verbs import Storage
-from airflow_trident.types import Schema, ddl, names_of
+from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
 MANIFEST = "manifest.json"
-_AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
 _BEHIND_NUMBERS = ":"
 """Sorts after all digits."""
 _PIECE_ROWS = 16_384
 """The rows of one piece, if a batch is read in pieces."""
+_SMALL_BYTES = 1 << 20
+_SMALL_ROWS = 100_000
+"""A batch of at most both is read at once, each file by one request."""
 
 
 def make_slot_folder(root: str, slot: Slot) -> str:
@@ -86,7 +89,7 @@ class StagingArea:
         """
         require_names(manifest.slot.topology, manifest.slot.incarnation)
         if why := manifest.damage():
-            raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", _AGAIN)
+            raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", AGAIN)
         if (small := as_chunk(manifest, chunk_bytes)) is not None:
             return small
         storage, name = self.storage, f"{manifest.slot.path}/{MANIFEST}"
@@ -151,13 +154,13 @@ class StagingArea:
         """
         relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
         if content is not None:
-            return unpack(content, relative, _AGAIN)
+            return unpack(content, relative, AGAIN)
         storage, name = self.storage, self._inside(relative)
         try:
             content = storage.get(name)
         except FileNotFoundError as error:
             raise StagingError(
-                f"the staged batch {relative!r} is not in the staging folder {storage.where!r}", _AGAIN
+                f"the staged batch {relative!r} is not in the staging folder {storage.where!r}", AGAIN
             ) from error
         return decode(content, storage.at(name))
 
@@ -171,7 +174,7 @@ class StagingArea:
             raise StagingError(
                 f"the staged batch {manifest.slot.path!r} is of the transactions {manifest.group[0].txid} to "
                 f"{manifest.slot.txid} together, and one transaction is asked for",
-                _AGAIN,
+                AGAIN,
             )
         return self._read(manifest, state, schema)
 
@@ -183,45 +186,55 @@ class StagingArea:
         :raises InseparableError: they were merged by key, and these are not all of them, under those attempts.
         :raises StagingError: as for :meth:`read`; or the manifest belongs to others.
         """
+        self.require_members(manifest, attempts)
+        table = self._read(manifest, state, schema)
+        if manifest.inseparable:
+            return [table]
+        found = {one.txid: one for one in manifest.members}
+        return [table.slice(*found[txid].rows.get(state, (0, 0))) for txid in attempts]
+
+    def require_members(self, manifest: Manifest, attempts: Mapping[int, int]) -> None:
+        """:param attempts: as for :meth:`read_each`.
+        :raises InseparableError, StagingError: as for :meth:`read_each`, without a look at files.
+        """
         found = {one.txid: one for one in manifest.members}
         if manifest.inseparable and dict(attempts) != {one.txid: one.attempt for one in manifest.group}:
             raise InseparableError(
-                f"the staged batch {manifest.slot.path!r} counts for the transactions {_listed(manifest)} together, "
-                f"and not for {_shown(attempts)}",
-                _AGAIN,
+                f"the staged batch {manifest.slot.path!r} counts for the transactions {listed(manifest)} together, "
+                f"and not for {shown(attempts)}",
+                AGAIN,
             )
         for txid, attempt in attempts.items():
             if txid not in found or found[txid].attempt != attempt:
                 raise StagingError(
-                    f"the staged batch {manifest.slot.path!r} is of the transactions {_listed(manifest)}, and not of "
-                    f"{_shown({txid: attempt})}",
-                    _AGAIN,
+                    f"the staged batch {manifest.slot.path!r} is of the transactions {listed(manifest)}, and not of "
+                    f"{shown({txid: attempt})}",
+                    AGAIN,
                 )
-        table = self._read(manifest, state, schema)
-        if manifest.inseparable:
-            return [table]
-        return [table.slice(*found[txid].rows.get(state, (0, 0))) for txid in attempts]
 
     def _read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
         import pyarrow as pa
 
-        _require_staged(manifest, state, schema)
+        require_staged(manifest, state, schema)
         target = arrow_schema(schema)
         parts = [self._read_file(file, schema, target) for file in manifest.files if file.state == state]
         return pa.concat_tables(parts) if parts else target.empty_table()
 
-    def batch(self, manifest: Manifest, state: str, schema: Schema) -> StagedBatch:
-        """The rows staged for one state, read only when needed. It checks now that the files exist, with the right
-        fields and number of rows.
+    def batch(self, manifest: Manifest, state: str, schema: Schema, txid: int) -> StagedBatch:
+        """The rows staged for one state, read only when needed; those of a small batch now. On a file system it checks
+        now that the files have these fields, and as many rows; see :meth:`require_there`.
 
+        :param txid: of a group, its rows; each reading has those of all in memory, which passes keep small.
         :raises StagingError: as for :meth:`read`. From the batch's pieces: a file is damaged, or gone meanwhile.
         """
-        if not self.has_paths(manifest):  # an opened object is in memory, and each look is a request
+        if manifest.group:
+            return self._batch_of(manifest, state, schema, txid)
+        if _is_small(manifest):
             return StagedBatch.of(schema, self.read(manifest, state, schema))
-        _require_staged(manifest, state, schema)
+        require_staged(manifest, state, schema)
         files = [file for file in manifest.files if file.state == state]
         target = arrow_schema(schema)
-        for file in files:
+        for file in files if self.storage.is_local else ():
             with self._opened(file, schema):
                 pass
 
@@ -233,62 +246,97 @@ class StagingArea:
 
         return StagedBatch(schema=schema, num_rows=sum(file.rows for file in files), pieces=pieces)
 
-    def has_paths(self, manifest: Manifest) -> bool:
-        """Are its files on a file system?"""
-        return self.storage.is_local and not any(file.content for file in manifest.files)
+    def _batch_of(self, manifest: Manifest, state: str, schema: Schema, txid: int) -> StagedBatch:
+        (member,) = [one for one in manifest.group if one.txid == txid]
+        many = manifest.rows.get(state, 0) if manifest.inseparable else member.rows.get(state, (0, 0))[1]
 
-    def files(self, manifest: Manifest, state: str, schema: Schema) -> tuple[StagedFile, ...]:
-        """The files staged for one state, by absolute paths on a file system; only their sizes are checked.
+        def pieces() -> Iterator[pa.RecordBatch]:
+            (table,) = self.read_each(manifest, {txid: member.attempt}, state, schema)
+            yield from table.to_batches()
 
-        :raises StagingError: one is missing or has another size, or the batch was staged with other fields.
+        return StagedBatch(schema=schema, num_rows=many, pieces=pieces)
+
+    def require_there(self, manifest: Manifest, states: Mapping[str, Schema]) -> None:
+        """Checks, before any of these states is touched, that it was staged for them, and that their files exist with
+        the staged sizes: a request for each 1,000 names in an object store, none for a small batch, which is read at
+        once.
+
+        :raises StagingError: it was staged for other states, or with other fields; a file is missing or has another
+            size.
         """
-        _require_staged(manifest, state, schema)
-        return self._at_paths(manifest, [file for file in manifest.files if file.state == state and file.rows])
-
-    def replaced(self, manifest: Manifest, state: str) -> ReplacedFiles | None:
-        """What the batch of a state replaces; None: the processing phase did not look. As :meth:`files`."""
-        for one in manifest.rewrites:
-            if one.state == state:
-                left = tuple(file.path for file in self._at_paths(manifest, one.files))
-                return ReplacedFiles(version=one.version, gone=one.gone, left=left)
-        return None
-
-    def _at_paths(self, manifest: Manifest, found: Sequence[StagedFile]) -> tuple[StagedFile, ...]:
+        for state, schema in states.items():
+            require_staged(manifest, state, schema)
+        if _is_small(manifest) and not manifest.rewrites and not self.storage.is_local:
+            return
+        rewritten = (file for one in manifest.rewrites if one.state in states for file in one.files)
+        found = [*(file for file in manifest.files if file.state in states and not file.content), *rewritten]
         storage = self.storage
-        sizes = storage.sizes(manifest.slot.path, [self._inside(file.path) for file in found])
+        sizes = storage.sizes(manifest.slot.path, [self._inside(file.path) for file in found]) if found else {}
         for file in found:
             if file.path not in sizes:
-                raise StagingError(f"the staged file {storage.at(file.path)!r} is missing", _AGAIN)
-            _require_size(file, storage.at(file.path), sizes[file.path])
-        return tuple(replace(file, path=storage.at(file.path)) for file in found)
+                raise StagingError(f"the staged file {storage.at(file.path)!r} is missing", AGAIN)
+            require_size(file, storage.at(file.path), sizes[file.path])
+
+    def files(self, manifest: Manifest, state: str, schema: Schema) -> StagedFiles | None:
+        """The files staged for one state; None: its rows are better read, as they are small and in an object store, or
+        in the ledger. See :meth:`require_there`.
+
+        :raises StagingError: the batch was staged with other fields.
+        """
+        require_staged(manifest, state, schema)
+        storage, rewrite = self.storage, next((one for one in manifest.rewrites if one.state == state), None)
+        in_objects = not storage.is_local
+        if any(file.content for file in manifest.files) or (in_objects and rewrite is None and _is_small(manifest)):
+            return None
+        found = [file for file in manifest.files if file.state == state and file.rows]
+        left = () if rewrite is None else rewrite.files
+        named = {storage.at(self._inside(file.path)): file for file in (*found, *left)}
+        replaces = None
+        if rewrite is not None:
+            paths = tuple(storage.at(file.path) for file in left)
+            replaces = ReplacedFiles(version=rewrite.version, gone=rewrite.gone, left=paths)
+        return StagedFiles(
+            paths=tuple(storage.at(file.path) for file in found),
+            num_rows=sum(file.rows for file in found),
+            replaces=replaces,
+            opener=(lambda path: storage.open_ranges(named[path].path, named[path].bytes)) if in_objects else None,
+        )
 
     def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:
-        with self._opened(file, schema) as parquet:
+        with self._opened(file, schema, whole=True) as parquet:
             return parquet.read().select(target.names).cast(target)
 
     @contextmanager
-    def _opened(self, file: StagedFile, schema: Schema) -> Iterator[pq.ParquetFile]:
-        """:raises StagingError: the file is not what was staged, or cannot be read."""
+    def _opened(self, file: StagedFile, schema: Schema, *, whole: bool = False) -> Iterator[pq.ParquetFile]:
+        """:param whole: all of it is read, and will be in memory.
+        :raises StagingError: the file is not what was staged, or cannot be read.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         storage, name = self.storage, self._inside(file.path)
         path = storage.at(name)
         try:
-            with io.BytesIO(file.content) if file.content else storage.open(name) as source:
-                _require_size(file, path, source.seek(0, os.SEEK_END))
+            with self._source(file, name, whole) as source:
+                require_size(file, path, source.seek(0, os.SEEK_END))
                 with pq.ParquetFile(source) as parquet:
-                    _require_content(file, path, parquet, schema)
+                    require_content(file, path, parquet, schema)
                     yield parquet
         except FileNotFoundError as error:
-            raise StagingError(f"the staged file {path!r} is missing", _AGAIN) from error
+            raise StagingError(f"the staged file {path!r} is missing", AGAIN) from error
         except (pa.ArrowException, OSError) as error:
-            raise StagingError(f"the staged file {path!r} cannot be read ({error})", _AGAIN) from error
+            raise StagingError(f"the staged file {path!r} cannot be read ({error})", AGAIN) from error
+
+    def _source(self, file: StagedFile, name: str, whole: bool) -> BinaryIO:
+        if file.content:
+            return io.BytesIO(file.content)
+        storage = self.storage
+        return storage.open(name) if whole or storage.is_local else storage.open_ranges(name, file.bytes)
 
     def _inside(self, relative: str) -> str:
         """:raises StagingError: a record or manifest names something outside of this folder."""
         if not stays_inside(relative):
-            raise StagingError(f"the path {relative!r} is not below the staging folder {self.storage.where!r}", _AGAIN)
+            raise StagingError(f"the path {relative!r} is not below the staging folder {self.storage.where!r}", AGAIN)
         return relative
 
     # ---- cleaning ----------------------------------------------------------------------------------------------
@@ -306,50 +354,6 @@ class StagingArea:
         :returns: how many transactions had something to delete.
         """
         return self.storage.delete(f"{topology}/{incarnation}", f"{txid:019d}", _BEHIND_NUMBERS)
-
-
-def _require_size(file: StagedFile, path: str, size: int) -> None:
-    if size != file.bytes:
-        raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", _AGAIN)
-
-
-def _require_content(file: StagedFile, path: str, parquet: pq.ParquetFile, schema: Schema) -> None:
-    names = parquet.schema_arrow.names
-    if sorted(names) != sorted(names_of(schema)):
-        raise StagingError(
-            f"the staged file {path!r} has the fields ({', '.join(names)}) instead of ({', '.join(names_of(schema))})",
-            "The topology changed since it was staged. " + _AGAIN,
-        )
-    rows = parquet.metadata.num_rows
-    if rows != file.rows:
-        raise StagingError(f"the staged file {path!r} has {rows} rows instead of {file.rows}", _AGAIN)
-
-
-def _listed(manifest: Manifest) -> str:
-    return _shown({one.txid: one.attempt for one in manifest.members})
-
-
-def _shown(attempts: Mapping[int, int]) -> str:
-    return ", ".join(f"{txid} (attempt {attempt})" for txid, attempt in attempts.items())
-
-
-def _require_staged(manifest: Manifest, state: str, schema: Schema) -> None:
-    """:raises StagingError: nothing was staged for this state with these fields. No rows would be a guess."""
-    attempt = f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid}"
-    if manifest.sinks is None:
-        if not any(file.state == state for file in manifest.files):
-            raise StagingError(
-                f"whether {attempt} was staged for {state!r} is not known: its manifest is of version 1", _AGAIN
-            )
-        return
-    fields = manifest.sinks.get(state)
-    if fields is None:
-        raise StagingError(f"{attempt} was not staged for {state!r}: the topology had no such state then", _AGAIN)
-    if fields != ddl(schema):
-        raise StagingError(
-            f"{attempt} was staged for {state!r} with the fields ({fields}) instead of ({ddl(schema)})",
-            "The topology changed since it was staged. " + _AGAIN,
-        )
 
 
 def reference(manifest: Manifest) -> StagedRef:
@@ -374,3 +378,9 @@ def as_chunk(manifest: Manifest, chunk_bytes: int) -> StagedRef | None:
     if len(content) > chunk_bytes:
         return None
     return replace(reference(manifest), chunk=staged_chunk_name(slot.txid, slot.attempt), content=content)
+
+
+def _is_small(manifest: Manifest) -> bool:
+    files = manifest.every_file
+    small = sum(file.bytes for file in files) <= _SMALL_BYTES and sum(file.rows for file in files) <= _SMALL_ROWS
+    return small or any(file.content for file in files)

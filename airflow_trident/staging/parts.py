@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.parquet import write_parquet
+from airflow_trident.io.parquet import write_parquet, write_parquet_pieces
 from airflow_trident.staging.manifest import Slot, StagedFile
 from airflow_trident.staging.verbs import Storage
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[^/\\\0]+\Z")
 _PACKS_AT_MOST = 8
 """Tables of more than this many times `kept_bytes` are not packed to see whether they fit."""
-_GROUP_ROWS = 1 << 17
-"""The rows of a row group, if pieces are written."""
 
 
 def write_part(
@@ -53,33 +51,9 @@ def write_pieces(
     storage: Storage, slot: Slot, state: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
 ) -> StagedFile:
     """As :func:`write_part`, for rows that come piece by piece, of any schema."""
-    import pyarrow.parquet as pq
-
-    relative, rows = part_name(slot, state), 0
-
-    def write(file: Any) -> None:
-        nonlocal rows
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for table in _groups(pieces, schema):
-                writer.write_table(table, row_group_size=_GROUP_ROWS)
-                rows += table.num_rows
-
-    size = storage.put(relative, write)
-    return StagedFile(state=state, path=relative, rows=rows, bytes=size)
-
-
-def _groups(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    waiting, rows = list[Any](), 0
-    for piece in pieces:
-        waiting.append(piece)
-        rows += piece.num_rows
-        if rows >= _GROUP_ROWS:
-            yield pa.Table.from_batches(waiting, schema)
-            waiting, rows = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting, schema)
+    relative, rows = part_name(slot, state), list[int]()
+    size = storage.put(relative, lambda file: rows.append(write_parquet_pieces(pieces, schema, file)))
+    return StagedFile(state=state, path=relative, rows=sum(rows), bytes=size)
 
 
 def part_name(slot: Slot, state: str) -> str:

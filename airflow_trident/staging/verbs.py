@@ -9,13 +9,16 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
+from airflow_trident.io.seekable import RangedFile
 from airflow_trident.staging.files import WriteTo
 
 PROBE = ".airflow-trident-takes-names-once"
 """An object that is put twice to test a place: the second try must be refused."""
 STAGING = "the staging folder"
+_AHEAD_BYTES = 8 << 20
+"""The least that is read at a time."""
 
 
 class Storage(ABC):
@@ -88,6 +91,20 @@ class Storage(ABC):
         :raises FileNotFoundError: the name does not exist.
         """
         return io.BytesIO(self.get(name))
+
+    def open_ranges(self, name: str, size: int) -> BinaryIO:
+        """Opens for reading piece by piece; asks for nothing before something is read.
+
+        :param size: of the content, in bytes. Reading a shorter one, or none, raises an OSError.
+        """
+
+        def fetch(begin: int, end: int) -> bytes:
+            content = self.get(name, begin, end - begin)
+            if len(content) != end - begin:
+                raise OSError(f"{self.at(name)!r} has fewer than {size} bytes")
+            return content
+
+        return cast("BinaryIO", RangedFile(size, fetch, _AHEAD_BYTES))
 
     def require_usable(self) -> None:
         """Does it exist, may this user write to it, and does it take names only once? Checked when an attempt begins.

@@ -187,6 +187,18 @@ def test_what_is_opened_can_be_sought_in(storage: Storage) -> None:
         assert pq.read_table(file) == table
 
 
+def test_what_is_read_by_ranges_is_asked_for_when_it_is_read(storage: Storage) -> None:
+    put(storage, "f/g", b"0123456789")
+    with storage.open_ranges("f/g", 10) as file:
+        file.seek(-3, io.SEEK_END)
+        assert (file.read(2), file.tell(), file.read()) == (b"78", 9, b"9")
+    longer, missing = storage.open_ranges("f/g", 11), storage.open_ranges("f/h", 10)
+    with longer, pytest.raises(OSError, match="fewer than 11 bytes"):
+        longer.read()
+    with missing, pytest.raises(FileNotFoundError):
+        missing.read(1)
+
+
 def test_content_of_many_pieces_is_whole(storage: Storage) -> None:
     """More than one request can carry: objects go in parts then."""
     content = bytes(range(256)) * 50_000

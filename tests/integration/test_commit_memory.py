@@ -11,10 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_trident.contracts.state import State
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.types import ddl
+from tests.fixtures.object_store import CONN_ID, Lake
 from tests.fixtures.postgres import PostgresServer
 from tests.programs import gigabyte
 from tests.programs.large_commit import SLOT, sink_of, topology_of
@@ -28,9 +30,9 @@ MEGABYTES = 160
 """What a committer may take besides what it has before."""
 
 
-def stage(kind: str, folder: Path) -> int:
+def stage(kind: str, folder: Path, root: str) -> int:
     """How many rows."""
-    sink, area = sink_of(topology_of(kind, folder)), StagingArea(str(folder / "staging"))
+    sink, area = sink_of(topology_of(kind, folder)), StagingArea(root)
     files = []
     for part in range(FILES):
         keys = pa.array([f"{number:012}".ljust(WIDE, "x") for number in range(part, FILES * ROWS, FILES)])
@@ -40,22 +42,40 @@ def stage(kind: str, folder: Path) -> int:
     return FILES * ROWS
 
 
-def commit(kind: str, folder: Path, how: str) -> subprocess.CompletedProcess[str]:
+def commit(kind: str, folder: Path, how: str, root: str) -> subprocess.CompletedProcess[str]:
     # Another pool takes memory in advance, and malloc keeps what was freed, each as much as it likes.
     quiet = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
     env = {**os.environ, **quiet}
-    program = [sys.executable, "-m", "tests.programs.large_commit", kind, str(folder), how, str(MEGABYTES)]
+    program = [sys.executable, "-m", "tests.programs.large_commit", kind, str(folder), how, str(MEGABYTES), root]
     return subprocess.run(program, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("kind", ["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.rare), "rows in PostgreSQL"])
-def test_a_committer_applies_more_than_it_has_memory_for(kind: str, tmp_path: Path, postgres: PostgresServer) -> None:
-    rows = stage(kind, tmp_path)
-    done = commit(kind, tmp_path, "as it comes")
+def rows_in(kind: str, folder: Path, state: State) -> int:
+    if kind == "files":
+        return sum(path.read_bytes().count(b"\n") for path in (folder / "out").glob("*.json"))
+    return sum(1 for _ in state.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "staging"),
+    [
+        ("SQLite", "a folder"),
+        pytest.param("PostgreSQL", "a folder", marks=pytest.mark.rare),
+        ("rows in PostgreSQL", "a bucket"),
+        ("files", "a bucket"),
+        ("a table", "a bucket"),
+    ],
+)
+def test_a_committer_applies_more_than_it_has_memory_for(
+    kind: str, staging: str, tmp_path: Path, postgres: PostgresServer, lake: Lake
+) -> None:
+    root = f"s3://{CONN_ID}@{lake.name}/staging" if staging == "a bucket" else str(tmp_path / "staging")
+    rows = stage(kind, tmp_path, root)
+    done = commit(kind, tmp_path, "as it comes", root)
     assert (done.returncode, done.stdout) == (0, "applied\n"), done.stderr[-3000:]
     sink = sink_of(topology_of(kind, tmp_path))
     with sink.state.factory.make_state(sink.state) as state:
-        assert sum(1 for _ in state.items()) == rows
+        assert rows_in(kind, tmp_path, state) == rows
         marker = state.marker()
         assert marker is not None
         assert marker.high == 2
@@ -63,8 +83,9 @@ def test_a_committer_applies_more_than_it_has_memory_for(kind: str, tmp_path: Pa
 
 def test_the_same_as_a_table_is_more_than_it_may_take(tmp_path: Path) -> None:
     """Else the limit would prove nothing."""
-    stage("SQLite", tmp_path)
-    done = commit("SQLite", tmp_path, "whole")
+    root = str(tmp_path / "staging")
+    stage("SQLite", tmp_path, root)
+    done = commit("SQLite", tmp_path, "whole", root)
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
     assert "malloc of size" in said or "MemoryError" in said

@@ -20,8 +20,9 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.order_takers import Taker, take, take_back
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError
+from airflow_trident.errors import ConfigurationError, StagingError, StoreUnavailableError
 from airflow_trident.io import connections
+from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
@@ -29,8 +30,11 @@ from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import DrainFiles, removing
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.staging.manifest import Manifest
+from airflow_trident.staging import area as staging_area
+from airflow_trident.staging.area import StagingArea
+from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.staging.storage import storage_at
+from airflow_trident.types import ddl, parse_declared
 from tests.faults.http_proxy import Verdict, each_fails_once, first
 from tests.fixtures.azurite import Objects
 from tests.fixtures.gcs import GcsBucket
@@ -159,6 +163,30 @@ def test_the_same_transaction_costs_five_fsyncs_in_a_folder(
         monkeypatch.setattr(os, "fsync", counted)
         runner.run()
     assert sum(path.startswith(root) for path in synced) == 5, synced
+
+
+def test_a_commit_asks_once_what_is_there_and_for_an_object_when_its_rows_are_due(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_area, "_SMALL_BYTES", 0)
+    area, schema = StagingArea(f"{objects.uri}/p"), parse_declared("n long")
+    slot = Slot(topology="t", incarnation="i", txid=1, attempt=0)
+    files = tuple(area.write(slot, "rows", rows_to_table(schema, [(number,)])) for number in range(3))
+    manifest = Manifest(slot=slot, files=files, rows_read=3, sinks={"rows": ddl(schema)})
+    area.publish(manifest)
+    before = objects.proxy.asked.copy()
+    area.require_there(manifest, {"rows": schema})
+    pieces = area.batch(manifest, "rows", schema, 1).pieces()
+    assert objects.proxy.asked - before == Counter({"GET": 1})
+    assert next(pieces).to_pylist() == [{"n": 0}]
+    assert objects.proxy.asked - before == Counter({"GET": 2})
+    assert [row["n"] for piece in pieces for row in piece.to_pylist()] == [1, 2]
+    assert objects.proxy.asked - before == Counter({"GET": 4})
+    area.storage.remove([files[1].path])
+    with pytest.raises(StagingError, match=r"is missing\. Run the processing phase"):
+        area.batch(manifest, "rows", schema, 1).table()
+    with pytest.raises(StagingError, match=r"is missing\. Run the processing phase"):
+        area.require_there(manifest, {"rows": schema})
 
 
 # ---- phases in processes of their own --------------------------------------------------------------------------

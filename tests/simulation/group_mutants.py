@@ -89,10 +89,12 @@ def _() -> Sequence[Patch]:
         files = list(dict.fromkeys(one.staged.manifest for one in tickets))
         by_file = sorted(range(len(tickets)), key=lambda place: files.index(tickets[place].staged.manifest))
         found = original(self, tickets, manifests)
-        return {
-            name: [each[place] for place in by_file] if len(each) == len(tickets) else each
-            for name, each in found.items()
-        }
+
+        def batches(state: str) -> Any:
+            each = found(state)
+            return [each[place] for place in by_file] if len(each) == len(tickets) else each
+
+        return batches
 
     original = GroupCommitter._staged
     return [(GroupCommitter, "_staged", staged)]

@@ -174,6 +174,7 @@ class SimArea:
     publish_group = StagingArea.publish_group
     read = StagingArea.read
     read_each = StagingArea.read_each
+    require_members = StagingArea.require_members
 
     def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
         if why := manifest.damage():
@@ -196,17 +197,26 @@ class SimArea:
             raise StagingError(f"{what.manifest} is not there", "")
         return self.staging.manifests[what.manifest]
 
-    def batch(self, manifest: Manifest, state: str, schema: Schema) -> SimBatch:
-        """The batch is looked at now and read later; it may vanish in between."""
-        rows = self._read(manifest, state, schema)
+    def require_there(self, manifest: Manifest, states: Mapping[str, Schema]) -> None:
+        self._require_files(manifest, [file for file in manifest.files if file.state in states])
+
+    def batch(self, manifest: Manifest, state: str, schema: Schema, txid: int) -> SimBatch:
+        """It is read later, and may vanish before."""
+        (own,) = [one for one in manifest.members if one.txid == txid]
+        rows = manifest.rows.get(state, 0) if manifest.inseparable else own.rows.get(state, (0, 0))[1]
         return SimBatch(
-            schema=schema, num_rows=rows.num_rows, pieces=lambda: iter([self._read(manifest, state, schema)])
+            schema=schema,
+            num_rows=rows,
+            pieces=lambda: iter(self.read_each(manifest, {txid: own.attempt}, state, schema)),
         )
+
+    def _require_files(self, manifest: Manifest, files: Sequence[StagedFile]) -> None:
+        if any(not file.content and file.path not in self.staging.files for file in files):
+            raise StagingError(f"a file of {manifest.slot.path} is missing", "")
 
     def _read(self, manifest: Manifest, state: str, schema: Schema) -> Rows:
         files = [file for file in manifest.files if file.state == state]
-        if any(not file.content and file.path not in self.staging.files for file in files):
-            raise StagingError(f"a file of {manifest.slot.path} is missing", "")
+        self._require_files(manifest, files)
         parts = (_rows(file) if file.content else self.staging.files[file.path] for file in files)
         return Rows(tuple(record for part in parts for record in part.records))
 

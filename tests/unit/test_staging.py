@@ -339,16 +339,18 @@ def test_a_damaged_chunk_is_refused(area: StagingArea, content: bytes) -> None:
 
 
 def test_what_a_batch_replaces_in_its_table_is_in_the_manifest_and_its_files_are_looked_at(area: StagingArea) -> None:
-    table = pa.table({"n": [1]})
+    table, schema = pa.table({"n": [1]}), parse_declared("n long")
     batch, left = area.write(SLOT, "rows", table), area.write(SLOT, "rows", table)
     rewrite = TableRewrite(state="rows", version="id/7", gone=("_data/a", "_data/b"), files=(left,))
-    manifest = Manifest(slot=SLOT, files=(batch,), rows_read=1, sinks={"rows": "n bigint"}, rewrites=(rewrite,))
+    manifest = Manifest(slot=SLOT, files=(batch,), rows_read=1, sinks={"rows": ddl(schema)}, rewrites=(rewrite,))
     assert decode(encode(manifest), "m.json") == manifest
     assert manifest.rows == {"rows": 1}
     published = area.load(area.publish(manifest))
     path = area.storage.at(left.path)
-    assert area.replaced(published, "rows") == ReplacedFiles(version="id/7", gone=rewrite.gone, left=(path,))
-    assert area.replaced(published, "others") is None
+    files = area.files(published, "rows", schema)
+    assert files is not None
+    assert files.replaces == ReplacedFiles(version="id/7", gone=rewrite.gone, left=(path,))
+    area.require_there(published, {"rows": schema})
     os.remove(path)
     with pytest.raises(StagingError, match="is missing"):
-        area.replaced(published, "rows")
+        area.require_there(published, {"rows": schema})

@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
 from airflow_trident.io.object_service import said
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.io.seekable import Seekable
+from airflow_trident.io.seekable import RangedFile
 from airflow_trident.spouts.files.contents import (
     RecordedFile,
     changed,
@@ -176,7 +177,8 @@ class ObjectFiles(FileSource):
 
     @contextmanager
     def opened(self, where: str, file: RecordedFile) -> Iterator[BinaryIO]:
-        yield cast("BinaryIO", ObjectReader(self, where, file))
+        fetch = partial(self.range_of, where, file)
+        yield cast("BinaryIO", RangedFile(file.size, fetch, AHEAD_BYTES))
 
     def range_of(self, where: str, file: RecordedFile, begin: int, end: int) -> bytes:
         """The bytes [begin, end) of a recorded object: of its version, or of an object in its place with its ETag.
@@ -220,40 +222,6 @@ class ObjectFiles(FileSource):
                 yield
         except StoreUnavailableError as error:
             raise SourceUnavailableError(error.message, error.cure) from None
-
-
-class ObjectReader(Seekable):
-    """The content of a recorded object, read by ranges; it keeps the last range."""
-
-    def __init__(self, files: ObjectFiles, where: str, file: RecordedFile) -> None:
-        super().__init__(file.size)
-        self._files, self._where, self._file = files, where, file
-        self._held_from, self._held = 0, b""
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def readall(self) -> bytes:
-        return self.read(-1)
-
-    def read(self, size: int = -1) -> bytes:
-        """Returns `size` bytes, or fewer only at the end of the object; below 0: all the rest."""
-        end = self.until(size)
-        if end <= self.at:
-            return b""
-        if not self._held_from <= self.at < end <= self._held_from + len(self._held):
-            self._fetch(end)
-        begin = self.at - self._held_from
-        self.at = end
-        return self._held[begin : end - self._held_from]
-
-    def _fetch(self, end: int) -> None:
-        begin = 0 if self.size <= AHEAD_BYTES else self.at
-        upto = min(self.size, max(end, begin + AHEAD_BYTES))
-        self._held = self._files.range_of(self._where, self._file, begin, upto)
-        self._held_from = begin
 
 
 def _found_file(one: Any) -> FoundFile:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.children.running import run_bolt
 from airflow_trident.children.talk import BoltPlace
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.io.arrow import table_to_rows
@@ -61,7 +62,10 @@ class OpenBoltSink(State):
         return None
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        """Not atomic, and a repetition is not detected.
+        return self.apply_staged(ticket, StagedBatch.of(self._spec.staged, batch))
+
+    def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
+        """Piece by piece. Not atomic, and a repetition is not detected.
 
         :raises UserCodeError: the bolt failed a row. It may have processed others.
         :raises ChildError: the child died, hung or did not stop.
@@ -75,7 +79,7 @@ class OpenBoltSink(State):
             txid=ticket.txid,
             attempt=ticket.attempt,
         )
-        for _ in run_bolt(self._bolt, table_to_rows(batch.select(list(place.fields))), place, self._error):
+        for _ in run_bolt(self._bolt, _rows(batch, list(place.fields)), place, self._error):
             pass
         return Applied.APPLIED
 
@@ -102,3 +106,10 @@ class OpenBoltSink(State):
             fields=fields,
             row=repr(row)[:200],
         )
+
+
+def _rows(batch: StagedBatch, fields: list[str]) -> Iterator[tuple[Any, ...]]:
+    import pyarrow as pa
+
+    for piece in batch.pieces():
+        yield from table_to_rows(pa.Table.from_batches([piece.select(fields)]))

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import CorruptRecordError
@@ -246,13 +247,13 @@ class OpenDeltaTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         local = None if "://" in self.place.where else os.path.join(self.place.where, name)
         with self.place.errors():
             bring(staged, local, partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
-            return self._described(footer, name, os.path.getsize(staged), values)
+            return self._described(footer, name, staged.size(), values)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq

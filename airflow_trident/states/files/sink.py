@@ -18,8 +18,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.errors import (
     ConfigurationError,
@@ -31,7 +33,7 @@ from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
-from airflow_trident.io.parquet import write_parquet
+from airflow_trident.io.parquet import write_parquet_pieces
 from airflow_trident.operations.expr.conversions import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
@@ -156,6 +158,10 @@ class OpenFileSink(AdmittingState):
         return self._read()[1].marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        return self.apply_staged(ticket, StagedBatch.of(self._spec.staged, batch))
+
+    def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
+        """Piece by piece; each try reads the batch anew."""
         with self.files.errors():
             for _ in range(TRIES):
                 version, known = self._read()
@@ -169,7 +175,7 @@ class OpenFileSink(AdmittingState):
             "Find out who commits so much, and run the task again.",
         )
 
-    def _apply(self, ticket: CommitTicket, batch: pa.Table, version: int, known: _Record) -> Applied | None:
+    def _apply(self, ticket: CommitTicket, batch: StagedBatch, version: int, known: _Record) -> Applied | None:
         """None: another committer has published this version of the record."""
         spec = self._spec
         marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
@@ -188,24 +194,27 @@ class OpenFileSink(AdmittingState):
 
     # ---- files -------------------------------------------------------------------------------------------------
 
-    def _prepare(self, ticket: CommitTicket, batch: pa.Table, version: int) -> tuple[str, str]:
+    def _prepare(self, ticket: CommitTicket, batch: StagedBatch, version: int) -> tuple[str, str]:
         """Write the file under a hidden name. :returns: that name, and the final one."""
         hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
         self.files.hide(hidden, lambda file: self._encode(batch, file))
         final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
         return hidden, final
 
-    def _encode(self, batch: pa.Table, file: BinaryIO) -> None:
-        table = batch.cast(arrow_schema(self._spec.staged))
+    def _encode(self, batch: StagedBatch, file: BinaryIO) -> None:
+        schema = arrow_schema(self._spec.staged)
+        pieces = (piece.cast(schema) for piece in batch.pieces())
         if self._format == "parquet":
-            write_parquet(table, file)
+            write_parquet_pieces(pieces, schema, file)
         elif self._format == "csv":
             import pyarrow.csv as pa_csv
 
-            pa_csv.write_csv(table, file)
+            with pa_csv.CSVWriter(file, schema) as writer:
+                for piece in pieces:
+                    writer.write_batch(piece)
         else:
             has_maps = any("map<" in field.type for field in self._spec.staged)
-            for row in table.to_pylist(maps_as_pydicts="strict"):
+            for row in chain.from_iterable(piece.to_pylist(maps_as_pydicts="strict") for piece in pieces):
                 record = _with_text_keys(row) if has_maps else row
                 file.write(json.dumps(record, default=_plain, ensure_ascii=False).encode() + b"\n")
 

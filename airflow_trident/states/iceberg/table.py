@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.contracts.upkeep import ViewDialect, named_table
 from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
@@ -221,12 +221,12 @@ class OpenIcebergTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         with self.place.errors():
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
             bring(staged, local_path(location), output.create)
-            return described(self._table.metadata, footer, location, os.path.getsize(staged), values)
+            return described(self._table.metadata, footer, location, staged.size(), values)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq

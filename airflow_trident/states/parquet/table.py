@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
 from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import (
@@ -270,17 +271,17 @@ class OpenParquetTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         path = f"{DATA}/{file_name(ticket)}"
         try:
             if not self._linked(staged, path):
-                with open(staged, "rb") as source:
+                with staged.open() as source:
                     self._storage.put(path, lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
-            return entry_of(path, footer, os.path.getsize(staged), values)
+            return entry_of(path, footer, staged.size(), values)
         except FileNotFoundError as error:
             raise missing(staged) from error
 
-    def _linked(self, staged: str, path: str) -> bool:
+    def _linked(self, staged: StagedPart, path: str) -> bool:
         if not self._storage.is_local:
             return False
         target = self._storage.at(path)

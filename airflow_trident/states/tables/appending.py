@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.contracts.committed_table import CommittedTable, ReplacedFiles
-from airflow_trident.contracts.staged_batch import StagedFiles
+from airflow_trident.contracts.staged_batch import StagedFiles, StagedPart
 from airflow_trident.contracts.state import Applied, Marker, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
@@ -65,7 +65,7 @@ class AppendingState(AdmittingState):
         """
 
     @abstractmethod
-    def _bring(self, ticket: CommitTicket | None, staged: str, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         """:param ticket: None: the file has rows of several transactions.
         :param footer: its `pyarrow.parquet.FileMetaData`.
         :param values: of all of its rows, in the partition columns.
@@ -137,7 +137,7 @@ class AppendingState(AdmittingState):
         import pyarrow as pa
 
         if self._spec.rewrites and files.paths and files.replaces is None:
-            return self.apply(ticket, pa.concat_tables(map(_content, files.paths)))
+            return self.apply(ticket, pa.concat_tables(map(_content, files.parts())))
         return self._again(ticket, lambda _known, _gone: self._brought(ticket, files), files.replaces)
 
     def _written(self, ticket: CommitTicket, rows: pa.Table) -> Iterator[NewFile]:
@@ -153,21 +153,21 @@ class AppendingState(AdmittingState):
     def _brought(self, ticket: CommitTicket, files: StagedFiles) -> Iterator[NewFile]:
         """A staged file with rows of several partitions is rewritten: a script staged it, or an older definition."""
         deleted = self._spec.deleted if self._spec.rewrites else None
-        for path in files.paths:
-            footer = footer_of(path)
+        for part in files.parts():
+            footer = footer_of(part)
             values = values_in(footer, self._spec.partition_by)
             gone = (False,) if deleted is None else values_in(footer, (deleted,))
             if values is None or gone is None:
-                yield from self._written(ticket, _content(path))
+                yield from self._written(ticket, _content(part))
             elif gone != (True,):
-                yield self._bring(ticket, path, footer, values)
-        for path in files.replaces.left if files.replaces is not None else ():
-            footer = footer_of(path)
+                yield self._bring(ticket, part, footer, values)
+        for part in files.left():
+            footer = footer_of(part)
             values = values_in(footer, self._spec.partition_by)
             if values is None:
-                yield from self._parts(ticket, _content(path))
+                yield from self._parts(ticket, _content(part))
             else:
-                yield self._bring(ticket, path, footer, values)
+                yield self._bring(ticket, part, footer, values)
 
     def _rewritten(self, ticket: CommitTicket, batch: pa.Table, known: Known, gone: list[OldFile]) -> Iterator[NewFile]:
         """Copy-on-write by this process, for a batch for which nobody looked before: it was staged in an object store,
@@ -322,12 +322,12 @@ class AppendingState(AdmittingState):
             yield row[: len(keys)], row[len(keys) :]
 
 
-def _content(path: str) -> pa.Table:
+def _content(part: StagedPart) -> pa.Table:
     """:raises StagingError: the staged file is gone."""
     import pyarrow.parquet as pq
 
     try:
-        with open(path, "rb") as source:
+        with part.open() as source:
             return pq.read_table(source)
     except FileNotFoundError as error:
-        raise missing(path) from error
+        raise missing(part) from error

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.contracts.upkeep import ViewDialect, named_table
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TableChangedError
 from airflow_trident.staging.table_compaction import Compact, CompactionWork
@@ -149,7 +150,8 @@ class KeptUpState(AppendingState):
         for file in done.files:
             values = files[file.place].values
             assert values is not None
-            new.append(self._bring(None, file.path, footer_of(file.path), values))
+            part = StagedPart(path=file.path)
+            new.append(self._bring(None, part, footer_of(part), values))
         return [files[place] for place in done.gone]
 
     def _require_upserts(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.errors import StagingError
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
@@ -57,7 +58,7 @@ def file_name(ticket: CommitTicket | None) -> str:
     return f"trident-{of}-{uuid.uuid4().hex}.parquet"
 
 
-def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
+def bring(staged: StagedPart, local: str | None, opened: Callable[[], Any]) -> None:
     """Bring a staged file to the table's folder. On the same file system no data passes through this process.
 
     :param local: the target, if it is a path.
@@ -66,27 +67,29 @@ def bring(staged: str, local: str | None, opened: Callable[[], Any]) -> None:
     """
     try:
         if local is None or not linked(staged, local):
-            with open(staged, "rb") as source, opened() as target:
+            with staged.open() as source, opened() as target:
                 shutil.copyfileobj(source, target, _PIECE_BYTES)
     except FileNotFoundError as error:
         raise missing(staged) from error
 
 
-def footer_of(staged: str) -> Any:
+def footer_of(staged: StagedPart) -> Any:
     """:return: `pyarrow.parquet.FileMetaData`.
     :raises StagingError: the staged file is gone.
     """
     import pyarrow.parquet as pq
 
     try:
-        with open(staged, "rb") as file:
+        with staged.open() as file:
             return pq.read_metadata(file)
     except FileNotFoundError as error:
         raise missing(staged) from error
 
 
-def missing(staged: str) -> StagingError:
-    return StagingError(f"the staged file {staged!r} is missing", "Run the commit again: the batch is emitted again.")
+def missing(staged: StagedPart) -> StagingError:
+    return StagingError(
+        f"the staged file {staged.path!r} is missing", "Run the commit again: the batch is emitted again."
+    )
 
 
 def nulls_of(footer: Any) -> dict[str, int]:
@@ -103,9 +106,11 @@ def nulls_of(footer: Any) -> dict[str, int]:
     return nulls
 
 
-def linked(source: str, target: str) -> bool:
+def linked(staged: StagedPart, target: str) -> bool:
     """Is it one file under both names now?"""
+    if not staged.is_local:
+        return False
     with contextlib.suppress(OSError):  # two file systems, or one without links
-        os.link(source, target)
+        os.link(staged.path, target)
         return True
     return False
