@@ -319,6 +319,25 @@ def test_columns_are_found_by_their_ids_renamed_widened_added_and_partitioned(tm
     )
 
 
+def test_a_file_is_read_piece_by_piece(tmp_path: Path) -> None:
+    """What Arrow holds meanwhile is a part of it."""
+    many = 800_000
+    table = Table(tmp_path, pa.schema([("n", pa.int64()), ("word", pa.string())]))
+    rows = pa.table({"n": pa.array(range(many), pa.int64()), "word": [f"{number:0100}" for number in range(many)]})
+    table.table.append(rows)
+    spout = table.spout("n long, word string")
+    (split,) = spout.emitter().splits(begin(spout))
+    size, first, held = rows.nbytes, 0, 0
+    del rows
+    before = pa.total_allocated_bytes()
+    for piece in spout.emitter().read(split):
+        assert piece.column(0).to_pylist() == list(range(first, first + piece.num_rows))
+        first += piece.num_rows
+        held = max(held, pa.total_allocated_bytes() - before)
+    assert first == many
+    assert held < size / 3
+
+
 def test_what_a_topology_appended_by_reference_is_read(tmp_path: Path) -> None:
     theirs = ForeignIcebergTable(tmp_path)
     with theirs.opened() as state:

@@ -14,6 +14,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
+from airflow_trident.io.iceberg_rows import pieces_of
 from airflow_trident.io.parquet import damage_as_arrow_error
 from airflow_trident.io.s3a import OTHER_SERVICE
 from airflow_trident.spouts.files.columns import fitted
@@ -181,8 +182,6 @@ class IcebergEmitter(Emitter):
 
     def _batches(self, body: Any) -> Iterator[pa.RecordBatch]:
         """Record batches with the table's present columns: a column is found by its id, also under another name."""
-        reading: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
-        expressions: Any = require_extra("pyiceberg.expressions", EXTRA)
         manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
         metadata: Any = require_extra("pyiceberg.table.metadata", EXTRA).TableMetadataUtil.parse_raw(body["table"])
         io: Any = require_extra("pyiceberg.io", EXTRA).load_file_io(dict(self.place.properties), body["path"])
@@ -196,10 +195,9 @@ class IcebergEmitter(Emitter):
         )
         file.spec_id = body["spec"]
         wanted = metadata.schema().select(*names_of(self.row_schema))
-        scan = reading.ArrowScan(metadata, io, wanted, expressions.AlwaysTrue())
         task: Any = require_extra("pyiceberg.table", EXTRA).FileScanTask(file)
         try:
-            yield from scan.to_record_batches([task])
+            yield from pieces_of(metadata, io, task, wanted)
         except OSError:
             with io.new_input(body["path"]).open() as opened, damage_as_arrow_error(opened):
                 raise

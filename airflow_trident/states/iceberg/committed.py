@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
-from airflow_trident.states.iceberg.data_files import old_files, rows_of
+from airflow_trident.io.iceberg_rows import pieces_of
+from airflow_trident.states.iceberg.data_files import old_files
 from airflow_trident.states.tables.new_files import OldFile
 from airflow_trident.states.tables.rewriting import file_there
 
@@ -41,7 +42,11 @@ class CommittedIceberg(CommittedTable):
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         file = self.files[place]
         with file_there(f"the file {file.path!r} of snapshot {self.version} of an Iceberg table"):
-            yield from rows_of(self, file, columns).to_batches()
+            schema = self.metadata.schema()
+            wanted = schema if columns is None else schema.select(*columns)
+            target = require_extra("pyiceberg.io.pyarrow", EXTRA).schema_to_pyarrow(wanted)
+            for piece in pieces_of(self.metadata, self.io, file.entry, wanted):
+                yield piece.cast(target)
 
     def schema(self) -> pa.Schema:
         module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
