@@ -125,7 +125,7 @@ class World:
 
         def run() -> None:
             area = StagingArea(self.staging)
-            batch = staged_batch(area, area.load(ticket.staged), ticket, sink, whole=False)
+            batch = staged_batch(area, area.load(ticket.staged), ticket, sink)
             spec = self.topology.states["counts"]
             with spec.factory.make_state(spec) as state:
                 apply_batch(state, ticket, batch)

@@ -15,6 +15,7 @@ from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import StagingError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
+from airflow_trident.staging import area as staging_area
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import ddl
@@ -45,7 +46,7 @@ class Staged:
         self.manifest = Manifest(slot=SLOT, files=tuple(made), rows_read=0, sinks={"rows": ddl(FIELDS)})
 
     def batch(self) -> StagedBatch:
-        return self.area.batch(self.manifest, "rows", FIELDS)
+        return self.area.batch(self.manifest, "rows", FIELDS, SLOT.txid)
 
     def path(self, number: int) -> Path:
         return Path(self.area.root) / self.manifest.files[number].path
@@ -83,8 +84,9 @@ def test_two_who_read_at_once_each_get_all_rows_in_order_and_from_the_first_one(
 
 @pytest.mark.parametrize("damage", ["gone", "longer", "cut"])
 def test_a_file_that_is_gone_or_of_another_size_is_an_error_also_behind_the_first_look(
-    tmp_path: Path, damage: str
+    tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(staging_area, "_SMALL_BYTES", 0)  # a small batch is read at the first look
     staged = Staged(str(tmp_path), numbered(0, 3), numbered(3, MANY))
     batch, path = staged.batch(), staged.path(1)
     begun = batch.pieces()
