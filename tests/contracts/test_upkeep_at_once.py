@@ -15,7 +15,7 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.contracts.upkeep import Upkeep
-from airflow_trident.errors import ConfigurationError, TableChangedError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, TableChangedError
 from airflow_trident.runtime.upkeep import keep_up
 from airflow_trident.staging.table_compaction import Compacted, CompactedFile, CompactionWork
 from airflow_trident.states.delta.state import DeltaState
@@ -98,6 +98,29 @@ def test_a_compaction_that_others_overtake_twice_removes_no_file_for_which_it_ha
         assert state.compact(by=by)
     assert latest(table) == {1: "c", 3: "d", 4: "e"}
     assert len(works) == 3
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_compaction_here_decides_anew_if_its_files_were_replaced_and_removed_and_else_names_the_one_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    table = changes_table(TABLES[kind], tmp_path)
+    with table.opened() as state:
+        three(state, tmp_path)
+        read = type(state)._read
+
+        def others_first(self: Any, *args: Any) -> Any:
+            monkeypatch.setattr(type(state), "_read", read)
+            table.forget()
+            return read(self, *args)
+
+        monkeypatch.setattr(type(state), "_read", others_first)
+        assert state.compact()
+        assert latest(table) == {1: "c", 3: "d"}
+        state.apply_files(ticket(4), changes(tmp_path, 4, (1, "e", None)))
+        next(path for path in table.data_files() if f"-{4:019d}-" in path.name).unlink()
+        with pytest.raises(CorruptRecordError, match=r"trident-.* is gone, and no other.*Bring the file back"):
+            state.compact()
 
 
 @pytest.mark.parametrize("acts", [("fold", "fold"), ("fold", "publish"), ("publish", "publish")], ids=" and ".join)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.compaction import Compaction, partition_of
 from airflow_trident.states.tables.latest_view import latest_query
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of
+from airflow_trident.states.tables.rewriting import file_there
 from airflow_trident.states.tables.version_race import Overtaken
 
 if TYPE_CHECKING:
@@ -111,13 +113,19 @@ class KeptUpState(AppendingState):
         :param new: receives the files that replace them.
         """
         assert known.marker is not None
-        made = Compaction(self._spec, files, partial(self._read, known))
+
+        def read(file: OldFile, columns: Sequence[str] | None) -> pa.Table:
+            with file_there(f"the file {file.path!r} of {self._what}"):
+                return self._read(known, file, columns)
+
+        made = Compaction(self._spec, files, read)
         if self._spec.upserts:
             progress(f"reading the keys of all files ({len(files):,})")
-        gone = made.chosen(known.marker)
-        progress(made.counts)
-        for values, table in made.tables(gone):
-            new.append(self._write(file_name(None), table, values))
+        with self._decided_on(self._version_of(known)):
+            gone = made.chosen(known.marker)
+            progress(made.counts)
+            for values, table in made.tables(gone):
+                new.append(self._write(file_name(None), table, values))
         return gone
 
     def _made_by(
@@ -138,21 +146,27 @@ class KeptUpState(AppendingState):
             bytes=tuple(one.bytes for one in files),
             partitions=tuple(map(partition_of, files)),
         )
-        try:
+        with self._decided_on(work.table.version):
             done = by(work)
-        except TableChangedError as error:
-            if self._version_of(self._known()) == work.table.version:
-                raise CorruptRecordError(
-                    f"{error.message}, and no other version followed",
-                    f"Bring the file back, or restore {self._what} to a version whose files are all there.",
-                ) from error
-            raise Overtaken from error  # others have replaced files, and removed them
         for file in done.files:
             values = files[file.place].values
             assert values is not None
             part = StagedPart(path=file.path)
             new.append(self._bring(None, part, footer_of(part), values))
         return [files[place] for place in done.gone]
+
+    @contextmanager
+    def _decided_on(self, version: str) -> Iterator[None]:
+        """A file of this version that is gone is damage, or others have replaced it, and removed it."""
+        try:
+            yield
+        except TableChangedError as error:
+            if self._version_of(self._known()) == version:
+                raise CorruptRecordError(
+                    f"{error.message}, and no other version followed",
+                    f"Bring the file back, or restore {self._what} to a version whose files are all there.",
+                ) from error
+            raise Overtaken from error
 
     def _require_upserts(self) -> None:
         if not self._spec.upserts:
