@@ -11,12 +11,13 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import parse_declared
+from tests.fixtures.rewrites import appended, keyed, processed, rows_of
 from tests.fixtures.state import ticket
 from tests.fixtures.table import (
     TABLES,
@@ -194,3 +195,27 @@ def test_retries_that_somebody_sets_for_commits_do_not_bring_a_batch_in_twice(
         before_the_commit(table, state, monkeypatch, newer)
         assert state.apply_files(ticket(2, fence=50), staged(tmp_path, ("b", 2))) is Applied.ALREADY
     assert table.rows() == [("a", 1), ("b", 2)]
+
+
+def test_a_rewritten_file_keeps_columns_of_others_whose_names_go_on_to_new_ones(tmp_path: Path) -> None:
+    """Also members of a struct: it is written with the ids of all of them."""
+    table = keyed(tmp_path, "iceberg")
+    assert isinstance(table, ForeignIcebergTable)
+
+    def renamed(before: str, after: str) -> None:
+        with table.table.update_schema() as update:
+            update.rename_column(f"theirs.{before}", after)
+        with table.table.update_schema() as update:
+            update.add_column(("theirs", before), LongType())
+
+    with table.opened() as state:
+        with table.table.update_schema() as update:
+            update.add_column("theirs", StructType(NestedField(100, "a", LongType(), required=False)))
+        theirs = pa.array([{"a": 10}, {"a": 20}], pa.struct({"a": pa.int64()}))
+        appended(table, rows_of((1, "a"), (2, "b")).append_column("theirs", theirs))
+        renamed("a", "b")
+        state.apply_files(ticket(1), processed(table, state, 1, (1, "ours")))
+        renamed("b", "c")
+        state.apply(ticket(2), rows_of((3, "ours")))
+    rows = {row["id"]: row["theirs"] for row in table.read().to_pylist()}
+    assert rows == {1: None, 2: {"a": None, "b": None, "c": 20}, 3: None}
