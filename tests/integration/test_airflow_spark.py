@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
 DAG = """
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology, trident_transaction
+from airflow_trident import Count, FixedBatchSpout, Function, ParquetTable, SqliteState, Topology, trident_transaction
 
 class Told(Function):
     def execute(self, word):
@@ -21,11 +21,21 @@ class Told(Function):
         task = TaskContext.get()
         yield task.getLocalProperty("spark.job.description"), task.cpus()
 
+class At(Function):
+    def prepare(self, context):
+        self.txid = context.txid
+
+    def execute(self, word):
+        yield self.txid
+
 topology = Topology("words")
 words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
 words.group_by("word").persistent_aggregate(SqliteState("FOLDER/words.db"), Count(), "count")
 told = words.name("ask").each("word", Told(), "what string, cores int").set_cpu_load(150)
 told.partition_persist(SqliteState("FOLDER/told.db"), "what, cores", keys="what", name="told")
+words.each("word", At(), "at long").persist_table(
+    ParquetTable("FOLDER/latest"), mode="rewrite", keys="word", name="latest"
+)
 SMALL = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "true", "spark.ui.port": "0"}
 
 def play(name, **arguments):
@@ -48,11 +58,12 @@ def states(dag):
 runs = [states(dag) for dag in (getattr(plays, name) for name in NAMES)]
 with create_session() as session:
     links = [one.value for one in session.query(XComModel).filter_by(dag_id="here", key="_link_SparkUiLink")]
-held = {}
+held, markers = {}, {}
 for name, spec in topology.states.items():
     with spec.factory.make_state(spec) as state:
         held[name] = {key[0]: value[0] for key, value in state.items()}
-tell({"runs": runs, "links": links, "held": held})
+        markers[name] = state.marker().high
+tell({"runs": runs, "links": links, "held": held, "markers": markers})
 """
 
 
@@ -74,6 +85,8 @@ def test_a_batch_gives_the_same_on_every_kind_of_spark_connection(
     done = dict.fromkeys(("words.coordinate", "words.emit", "words.commit"), "success")
     assert result["runs"] == [done] * len(names)
     assert result["held"]["count"] == {f"word{n}": len(names) for n in range(3)}
+    assert result["held"]["latest"] == {f"word{n}": len(names) for n in range(3)}, "rewritten by each of them"
+    assert result["markers"] == dict.fromkeys(result["held"], len(names))
     nodes = "lines > ask.each-2 > ask.project-3 > told"
     for txid in (1, 2):  # on Connect neither the application nor its descriptions are ours
         assert result["held"]["told"][f"topology words, transaction {txid}, attempt 0: {nodes}"] == 2

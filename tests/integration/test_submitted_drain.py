@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 DAG = """
 import os, time
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, PostgresState, Topology, TridentDrainOperator
+from airflow_trident import Count, FixedBatchSpout, Function, ParquetTable, PostgresState, Topology
+from airflow_trident import TridentDrainOperator
 
 def patient(word):
     open("FOLDER/begun", "w").close()
@@ -28,11 +29,22 @@ def patient(word):
         time.sleep(0.1)
     yield word.upper()
 
+class At(Function):
+    def prepare(self, context):
+        self.txid = context.txid
+
+    def execute(self, word):
+        yield self.txid
+
 def topology_of(name):
     topology = Topology(name)
     words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
     words = words.each("word", patient, "loud string")
     words.group_by("loud").persistent_aggregate(PostgresState("store", schema="SCHEMA"), Count(), "count")
+    if name == "as_client":
+        table = ParquetTable("FOLDER/latest")
+        stamped = words.each("loud", At(), "at long").project("loud, at")
+        stamped.persist_table(table, mode="rewrite", keys="loud", name="latest")
     return topology
 
 SMALL = {
@@ -53,9 +65,12 @@ as_client = play("as_client", "spark_client", max_transactions=2)
 by_command = play("by_command", "spark_client")
 
 def held(name):
-    (spec,) = topology_of(name).states.values()
-    with spec.factory.make_state(spec) as state:
-        return sorted([key[0], value[0]] for key, value in state.items())
+    found = []
+    for spec in topology_of(name).states.values():
+        with spec.factory.make_state(spec) as state:
+            found.append(sorted([key[0], value[0]] for key, value in state.items()))
+            found.append(state.marker().high)
+    return found
 """
 PROGRAM = (
     ATTEMPTS
@@ -180,14 +195,15 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     # of what was killed nothing is said to have failed, although one try was all that it had
     assert result["found"] == [[1, "PROCESSING", 0], [2, "PROCESSING", 0], [3, "PROCESSING", 0]]
     assert result["left"] == []
-    everything = [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]]
-    assert result["runs"]["in_cluster"] == ["success", [1, 2, 3], everything]
+    everything, twice = ([[f"WORD{n}", many] for n in range(3)] for many in (3, 2))
+    assert result["runs"]["in_cluster"] == ["success", [1, 2, 3], [everything, 3]]
     # it was deferred, and what went on after that took up the same driver
     printed = airflow_home.output.partition("taking up the drain that was submitted: its driver is driver-")
     assert printed[0].count("the drain of topology 'in_cluster' runs in the cluster as driver-") == 2
     assert printed[1]
     assert "runs in the cluster as driver-" not in printed[2]
-    assert result["runs"]["as_client"] == ["success", [1, 2], [["WORD0", 2], ["WORD1", 2], ["WORD2", 2]]]
+    # counts, and a table with the last transaction of each word
+    assert result["runs"]["as_client"] == ["success", [1, 2], [twice, 2, twice, 2]]
     assert "rows into state count" in airflow_home.output
 
     command = ("trident", "drain", "by_command", "--dag", "by_command", "--spark-conn-id", "spark_client")
