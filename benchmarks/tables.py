@@ -51,7 +51,8 @@ def ours(factory: Any, table: pa.Table, folder: Path) -> Callable[[], int]:
         slot = Slot(topology="sales", incarnation="none", txid=txid, attempt=0)
         storage = PosixStorage(str(folder / "staging"))
         parts = [
-            write_part(storage, slot, "rows", table.slice(first, step)) for first in range(0, table.num_rows, step)
+            write_part(storage, slot, "rows", table.slice(first, step), by_reference=True)
+            for first in range(0, table.num_rows, step)
         ]
         ticket = CommitTicket(
             topology="sales",
@@ -62,7 +63,8 @@ def ours(factory: Any, table: pa.Table, folder: Path) -> Callable[[], int]:
             position={"to": txid},
             staged=StagedRef(manifest="", rows_read=0, rows={}, bytes=0),
         )
-        files = StagedFiles(paths=tuple(storage.at(one.path) for one in parts), num_rows=table.num_rows)
+        footers = {storage.at(one.path): one.footer for one in parts}
+        files = StagedFiles(paths=tuple(footers), num_rows=table.num_rows, footers=footers)
         state.apply_files(ticket, files)
         return sum(one.rows for one in parts)
 

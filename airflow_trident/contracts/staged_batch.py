@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -43,10 +43,11 @@ class StagedBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPart:
     """One Parquet file of a staged batch. `path`: absolute, if it `is_local`; else its name for people. `opener`: opens
-    one that is elsewhere."""
+    one that is elsewhere. `footer`: a file without rows that has its footer; empty: open it."""
 
     path: str
     opener: Callable[[], BinaryIO] | None = None
+    footer: bytes = field(default=b"", repr=False)
 
     @property
     def is_local(self) -> bool:
@@ -65,6 +66,8 @@ class StagedPart:
 
         :raises FileNotFoundError: it is gone.
         """
+        if self.is_local:
+            return os.path.getsize(self.path)
         with self.open() as file:
             return file.seek(0, os.SEEK_END)
 
@@ -75,13 +78,15 @@ class StagedFiles:
     with the staged sizes.
 
     `paths`: absolute, on a file system; or, with `opener`, names for it of files that are elsewhere. `replaces`: for
-    copy-on-write, what the processing phase found in the table; None: it did not look.
+    copy-on-write, what the processing phase found in the table; None: it did not look. `footers`: path -> footer, if
+    the processing phase told it, see `StagedPart`.
     """
 
     paths: tuple[str, ...]
     num_rows: int
     replaces: ReplacedFiles | None = None
     opener: Callable[[str], BinaryIO] | None = None
+    footers: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def parts(self) -> tuple[StagedPart, ...]:
         """The files of the batch."""
@@ -92,4 +97,5 @@ class StagedFiles:
         return () if self.replaces is None else tuple(map(self._part, self.replaces.left))
 
     def _part(self, path: str) -> StagedPart:
-        return StagedPart(path=path, opener=None if self.opener is None else partial(self.opener, path))
+        opener = None if self.opener is None else partial(self.opener, path)
+        return StagedPart(path=path, opener=opener, footer=self.footers.get(path, b""))

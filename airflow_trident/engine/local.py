@@ -55,11 +55,11 @@ class LocalEngine(Engine):
         try:
             rows_read = Counter[str]()
             area = StagingArea(job.staging_root)
-            split = {sink.name: sink.split_by for sink in job.plan.staged}
+            sinks = {sink.name: sink for sink in job.plan.staged}
             files = [
-                area.write(job.slot, name, part, kept_bytes=job.kept_bytes(name))
+                area.write(job.slot, name, part, kept_bytes=job.kept_bytes(name), by_reference=sinks[name].by_reference)
                 for name, table in self.tables(job, rows_read)
-                for part in [part for _, part in split_by(table, split[name])] or [table]
+                for part in [part for _, part in split_by(table, sinks[name].split_by)] or [table]
             ]
             rewrites = rewrites_of(job.slot, area.storage, job.tables, files, _all_files)
         finally:

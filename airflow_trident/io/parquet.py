@@ -114,9 +114,20 @@ def write_parquet(table: pa.Table, file: Any, **more: Any) -> None:
     pq.write_table(table, file, compression="zstd", use_dictionary=_with_dictionary(table), **more)
 
 
-def write_parquet_pieces(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, file: Any) -> int:
+def footer_bytes(footer: Any) -> bytes:
+    """A file without rows that has this footer, so that whoever has it need not open the file that it is of.
+
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    buffer = io.BytesIO()
+    footer.write_metadata_file(buffer)
+    return buffer.getvalue()
+
+
+def write_parquet_pieces(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, file: Any, **more: Any) -> int:
     """As :func:`write_parquet`, for rows that come piece by piece and are never all in memory.
 
+    :param more: of `pyarrow.parquet.ParquetWriter`.
     :returns: the number of rows.
     """
     import pyarrow.parquet as pq
@@ -125,11 +136,12 @@ def write_parquet_pieces(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, fi
     try:
         for table in _groups(pieces, schema):
             if writer is None:
-                writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=_with_dictionary(table))
+                dictionary = _with_dictionary(table)
+                writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionary, **more)
             writer.write_table(table, row_group_size=_GROUP_ROWS)
             rows += table.num_rows
         if writer is None:
-            writer = pq.ParquetWriter(file, schema, compression="zstd")
+            writer = pq.ParquetWriter(file, schema, compression="zstd", **more)
     finally:
         if writer is not None:
             writer.close()

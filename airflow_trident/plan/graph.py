@@ -108,6 +108,11 @@ class SinkNode(Node):
         return ()
 
     @property
+    def by_reference(self) -> bool:
+        """May its staged files become a table's?"""
+        return False
+
+    @property
     def aggregates(self) -> bool:
         """Does it get one row per group, instead of all tuples?"""
         return False

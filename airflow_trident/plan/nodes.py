@@ -379,6 +379,10 @@ class PersistNode(SinkNode):
         return (*self.state.partition_by, *([] if deleted is None else [deleted]))
 
     @property
+    def by_reference(self) -> bool:
+        return self.state.factory.capabilities.by_reference
+
+    @property
     def aggregates(self) -> bool:
         return bool(self.state.combiners)
 

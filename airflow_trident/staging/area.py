@@ -70,10 +70,16 @@ class StagingArea:
     # ---- the processing phase ----------------------------------------------------------------------------------
 
     def write(
-        self, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch], *, kept_bytes: int = 0
+        self,
+        slot: Slot,
+        state: str,
+        table: pa.Table | Sequence[pa.RecordBatch],
+        *,
+        kept_bytes: int = 0,
+        by_reference: bool = False,
     ) -> StagedFile:
         """See :func:`write_part`."""
-        return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes)
+        return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes, by_reference=by_reference)
 
     def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
         """Makes the staged batch of an attempt visible, once.
@@ -299,6 +305,7 @@ class StagingArea:
             paths=tuple(storage.at(file.path) for file in found),
             num_rows=sum(file.rows for file in found),
             replaces=replaces,
+            footers={path: file.footer for path, file in named.items() if file.footer},
             opener=(lambda path: storage.open_ranges(named[path].path, named[path].bytes)) if in_objects else None,
         )
 

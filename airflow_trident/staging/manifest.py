@@ -19,12 +19,13 @@ The manifest is versioned JSON, because a newer package may have to read it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from airflow_trident.errors import StagingError
 from airflow_trident.protocol.durable_format import Format, short
 from airflow_trident.protocol.records import Content
+from airflow_trident.staging.footers import pack_footers, unpack_footers
 
 VERSION = 3
 """Version 1 did not name the sinks, version 2 had no groups; version 2 is still written if there is no group."""
@@ -56,13 +57,15 @@ class Slot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
     """`path` is relative to the staging root. `content`: of a small file that was not written, and is passed along
-    instead; no manifest contains it."""
+    instead; no manifest contains it. `footer`: of a file that goes to a table, see
+    :func:`~airflow_trident.io.parquet.footer_bytes`; empty if it is not known."""
 
     state: str
     path: str
     rows: int
     bytes: int
     content: Content = field(default=b"", compare=False, repr=False)
+    footer: Content = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,9 @@ class Manifest:
     by key, so they count for all of them together, under exactly these attempts, or not at all.
 
     `code`: transform -> a digest of the code that made it, for people.
+
+    Footers of its files are in it, so that a commit by reference opens none of them. Versions of the package before do
+    not know of them, and read each file's own.
 
     `rewrites`: for copy-on-write. `files` has the batch alone, so without a rewrite the manifest is whole, too: then
     the commit looks for the rows to replace.
@@ -176,6 +182,8 @@ def encode(manifest: Manifest) -> bytes:
         record["sinks"] = dict(sorted(manifest.sinks.items()))
     if manifest.code:
         record["code"] = dict(sorted(manifest.code.items()))
+    if footers := pack_footers([file.footer for file in _in_order(manifest)]):
+        record["footers"] = footers
     if manifest.rewrites:
         record["rewrites"] = [
             {"state": one.state, "version": one.version, "gone": sorted(one.gone), "files": _plain(one.files)}
@@ -196,10 +204,17 @@ def encode(manifest: Manifest) -> bytes:
 
 
 def _plain(files: tuple[StagedFile, ...]) -> list[dict[str, Any]]:
-    return [
-        {"state": file.state, "path": file.path, "rows": file.rows, "bytes": file.bytes}
-        for file in sorted(files, key=lambda file: (file.state, file.path))
-    ]
+    return [{"state": file.state, "path": file.path, "rows": file.rows, "bytes": file.bytes} for file in _sorted(files)]
+
+
+def _sorted(files: tuple[StagedFile, ...]) -> list[StagedFile]:
+    return sorted(files, key=lambda file: (file.state, file.path))
+
+
+def _in_order(manifest: Manifest) -> list[StagedFile]:
+    """All files, in the order in which they are written down."""
+    rewrites = sorted(manifest.rewrites, key=lambda one: one.state)
+    return [*_sorted(manifest.files), *(file for one in rewrites for file in _sorted(one.files))]
 
 
 def _version(manifest: Manifest) -> int:
@@ -216,7 +231,7 @@ def decode(content: bytes, where: str) -> Manifest:
     place = repr(where)
     version, body = _FORMAT.load(content, place)
     body["slot"] = {one.name: body[one.name] for one in fields(Slot) if one.name in body}
-    manifest = _FORMAT.build(Manifest, body, place)
+    manifest = _with_footers(_FORMAT.build(Manifest, body, place), body.get("footers"), place)
     if (manifest.sinks is None) != (version == 1):
         raise _FORMAT.damaged(place, f"the field 'sinks' is {short(manifest.sinks)} in version {version}")
     if bool(manifest.group) != (version == VERSION):
@@ -224,3 +239,19 @@ def decode(content: bytes, where: str) -> Manifest:
     if why := manifest.damage():
         raise _FORMAT.damaged(place, why)
     return manifest
+
+
+def _with_footers(manifest: Manifest, packed: object, place: str) -> Manifest:
+    if packed is None:
+        return manifest
+    files = _in_order(manifest)
+    footers = unpack_footers(packed, len(files))
+    if footers is None:
+        raise _FORMAT.damaged(place, f"its footers are not those of {len(files)} files")
+    left = iter(footers)
+    found = tuple(replace(file, footer=next(left)) for file in _sorted(manifest.files))
+    rewrites = tuple(
+        replace(one, files=tuple(replace(file, footer=next(left)) for file in _sorted(one.files)))
+        for one in sorted(manifest.rewrites, key=lambda one: one.state)
+    )
+    return replace(manifest, files=found, rewrites=rewrites)

@@ -6,10 +6,10 @@ import io
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.parquet import write_parquet, write_parquet_pieces
+from airflow_trident.io.parquet import footer_bytes, write_parquet, write_parquet_pieces
 from airflow_trident.staging.manifest import Slot, StagedFile
 from airflow_trident.staging.verbs import Storage
 
@@ -22,7 +22,13 @@ _PACKS_AT_MOST = 8
 
 
 def write_part(
-    storage: Storage, slot: Slot, state: str, table: pa.Table | Sequence[pa.RecordBatch], *, kept_bytes: int = 0
+    storage: Storage,
+    slot: Slot,
+    state: str,
+    table: pa.Table | Sequence[pa.RecordBatch],
+    *,
+    kept_bytes: int = 0,
+    by_reference: bool = False,
 ) -> StagedFile:
     """Writes one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
 
@@ -30,6 +36,7 @@ def write_part(
     is in the published manifest. Give at least one record batch, for the schema.
 
     :param kept_bytes: a file of at most this many bytes is not written; the result has its content.
+    :param by_reference: it may become a table's file; the result has its footer.
     :raises StoreUnavailableError: the folder is full or its file system does not work.
     :raises ConfigurationError: the folder is not writable.
     """
@@ -43,17 +50,22 @@ def write_part(
         if (size := buffer.tell()) <= kept_bytes:
             content = buffer.getvalue()
             return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
-    size = storage.put(relative, lambda file: write_parquet(whole, file))
-    return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size)
+    footers = list[Any]()
+    size = storage.put(relative, lambda file: write_parquet(whole, file, metadata_collector=footers))
+    footer = footer_bytes(footers[-1]) if by_reference else b""
+    return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, footer=footer)
 
 
 def write_pieces(
     storage: Storage, slot: Slot, state: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
 ) -> StagedFile:
-    """As :func:`write_part`, for rows that come piece by piece, of any schema."""
-    relative, rows = part_name(slot, state), list[int]()
-    size = storage.put(relative, lambda file: rows.append(write_parquet_pieces(pieces, schema, file)))
-    return StagedFile(state=state, path=relative, rows=sum(rows), bytes=size)
+    """As :func:`write_part`, for rows of a table that come piece by piece, of any schema."""
+    relative, footers = part_name(slot, state), list[Any]()
+    size = storage.put(
+        relative, lambda file: write_parquet_pieces(pieces, schema, file, metadata_collector=footers) and None
+    )
+    footer = footers[-1]
+    return StagedFile(state=state, path=relative, rows=footer.num_rows, bytes=size, footer=footer_bytes(footer))
 
 
 def part_name(slot: Slot, state: str) -> str:

@@ -21,7 +21,13 @@ from airflow_trident.types import Field, Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FOUND: Schema = (Field("place", "long"), Field("path", "string"), Field("rows", "long"), Field("bytes", "long"))
+_FOUND: Schema = (
+    Field("place", "long"),
+    Field("path", "string"),
+    Field("rows", "long"),
+    Field("bytes", "long"),
+    Field("footer", "binary"),
+)
 """One row for each file of the table with keys of the batch. `path`: null if it has no other rows."""
 
 
@@ -42,6 +48,7 @@ class _RewriteInWorker:
                 "path": None if file is None else file.path,
                 "rows": 0 if file is None else file.rows,
                 "bytes": 0 if file is None else file.bytes,
+                "footer": b"" if file is None else file.footer,
             }
             yield pa.RecordBatch.from_pylist([row], schema=arrow_schema(_FOUND))
 
@@ -69,4 +76,5 @@ def _of(row: dict[str, Any], state: str) -> Rewritten:
     place, path = row["place"], row["path"]
     if path is None:
         return Rewritten(place=place, file=None)
-    return Rewritten(place=place, file=StagedFile(state=state, path=path, rows=row["rows"], bytes=row["bytes"]))
+    file = StagedFile(state=state, path=path, rows=row["rows"], bytes=row["bytes"], footer=row["footer"])
+    return Rewritten(place=place, file=file)

@@ -374,6 +374,7 @@ class PlanRun:
             schema=sink.schema,
             split_by=sink.split_by,
             kept_bytes=kept_bytes,
+            by_reference=sink.by_reference,
         )
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
         return self._map(flow.data, replace(work, write=write), PARTS, f"state {sink.name!r}")

@@ -43,7 +43,13 @@ FEW_PARTITIONS = 32
 PARTITION_BYTES = 32 * 2**20
 """Small splits share a partition up to about this many bytes, unless there are few partitions."""
 
-PARTS: Schema = (Field("path", "string"), Field("rows", "long"), Field("bytes", "long"), Field("content", "binary"))
+PARTS: Schema = (
+    Field("path", "string"),
+    Field("rows", "long"),
+    Field("bytes", "long"),
+    Field("content", "binary"),
+    Field("footer", "binary"),
+)
 """Rows of :class:`WriteParts`, one per file: the fields of `StagedFile` without the state."""
 
 MARKER = "is a row"
@@ -235,6 +241,7 @@ class WriteParts:
     schema: Schema
     split_by: tuple[str, ...] = ()
     kept_bytes: int = 0
+    by_reference: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting: list[pa.RecordBatch] = []
@@ -253,7 +260,14 @@ class WriteParts:
         import pyarrow as pa
 
         table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
-        write = partial(write_part, self.storage, self.slot, self.state, kept_bytes=self.kept_bytes)
+        write = partial(
+            write_part,
+            self.storage,
+            self.slot,
+            self.state,
+            kept_bytes=self.kept_bytes,
+            by_reference=self.by_reference,
+        )
         files = [write(part) for _, part in split_by(table, self.split_by)]
         names = names_of(PARTS)
         return pa.RecordBatch.from_pylist(

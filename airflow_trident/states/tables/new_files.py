@@ -4,6 +4,7 @@ in pieces."""
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import uuid
@@ -80,7 +81,7 @@ def footer_of(staged: StagedPart) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        with staged.open() as file:
+        with io.BytesIO(staged.footer) if staged.footer else staged.open() as file:
             return pq.read_metadata(file)
     except FileNotFoundError as error:
         raise missing(staged) from error
