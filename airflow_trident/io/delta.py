@@ -114,13 +114,15 @@ class DeltaPlace:
         return replace(self, uri=f"{self.uri.rstrip('/')}/{name}")
 
     def resolved(self, *, required: bool = True) -> DeltaPlace:
-        """With the connection's settings as storage options.
+        """With the connection's settings as storage options. Without one, delta-rs asks the environment, but a server
+        without TLS, which others here take from it, needs to be allowed.
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
         found = connections.resolve_if(self.conn_id, required=required)
         if found is None:
-            return self
+            plain = self.service is S3 and "://" in self.uri and S3.endpoint_of({}).lower().startswith("http://")
+            return replace(self, options={"AWS_ALLOW_HTTP": "true", **self.options}) if plain else self
         service = _SERVICES.get(found.conn_type)
         options = found.options if service is None else _of_service(found, service)
         return replace(self, conn_id=None, options={**options, **self.options})

@@ -1,4 +1,4 @@
-"""Objects of S3 for Hadoop's file system S3A, as options of one reading of Spark.
+"""Objects of S3 for Hadoop's file system S3A: as options of one reading of Spark, and as settings of an application.
 
 Options of a reading are in the Hadoop configuration of that reading alone: neither Spark's configuration nor its page,
 its log or its plans show them. Hadoop keeps one open file system for each scheme and bucket, whatever the options. So
@@ -15,11 +15,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.hdfs import is_hdfs_uri
+from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
+from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
 from airflow_trident.io.s3 import S3
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
+SCHEME = "s3a"
 FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 OTHER_SERVICE = "S3A reads S3 only, and no Azure or Google Cloud Storage"
 _PROVIDERS = "org.apache.hadoop.fs.s3a."
@@ -28,6 +33,7 @@ _DURATIONS = {"connect_timeout": "connection.establish.timeout", "read_timeout":
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)s?\Z")
 _SALT = os.urandom(16)
 """So that a scheme, which logs show, tells nothing about keys."""
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
 _UNTRUSTED = {"root_certificate", "allow_invalid_certificates"}
 
 
@@ -70,16 +76,12 @@ class S3AFiles:
         return {f"fs.{self.scheme}.impl": FILE_SYSTEM, **named}
 
     def _of_bucket(self) -> dict[str, str]:
-        settings, endpoint = self.settings, S3.endpoint_of(self.settings)
+        settings = self.settings
         temporary = "session_token" in settings
         provider = "TemporaryAWSCredentialsProvider" if temporary else "SimpleAWSCredentialsProvider"
         found = {name: settings[own] for own, name in _KEYS.items() if own in settings}
         found["aws.credentials.provider"] = _PROVIDERS + provider
-        found["path.style.access"] = str(settings.get("virtual_hosted_style_request") != "true").lower()
-        found["endpoint"] = endpoint  # if it is empty, Amazon's, whatever the session says
-        found["connection.ssl.enabled"] = str(not endpoint.lower().startswith("http://")).lower()
-        if endpoint or "region" in settings:
-            found["endpoint.region"] = settings.get("region", "us-east-1")
+        found |= _server(settings)  # if its endpoint is empty, Amazon's, whatever the session says
         for own, name in _DURATIONS.items():
             if number := _NUMBER.match(self.client.get(own, "")):
                 found[name] = f"{max(1, round(float(number[1]) * 1000))}ms"
@@ -97,3 +99,48 @@ class S3AFiles:
         """The same objects for pyarrow."""
         found: Any = S3.arrow_files(self.settings)
         return found
+
+
+def _server(settings: Mapping[str, str]) -> dict[str, str]:
+    """Which server it is, and how buckets are named there."""
+    endpoint = S3.endpoint_of(settings)
+    found = {
+        "path.style.access": str(settings.get("virtual_hosted_style_request") != "true").lower(),
+        "endpoint": endpoint,
+        "connection.ssl.enabled": str(not endpoint.lower().startswith("http://")).lower(),
+    }
+    if endpoint or "region" in settings:
+        found["endpoint.region"] = settings.get("region", "us-east-1")
+    return found
+
+
+def settings_without_keys(place: ObjectPlace) -> dict[str, str]:
+    """Settings by which an application of Spark finds the server of a bucket, if it is not Amazon's, or its region is
+    known. Its keys are its own: settings are on command lines, and others see them.
+
+    :raises ConfigurationError: there is no such connection.
+    """
+    settings = dict(place.resolved().settings)
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    settings = ({"region": region} if region else {}) | settings
+    found = _server(settings) if S3.endpoint_of(settings) else {}
+    if "region" in settings:
+        found["endpoint.region"] = settings["region"]
+    return {f"spark.hadoop.fs.s3a.bucket.{place.bucket}.{name}": value for name, value in found.items()}
+
+
+def require_s3a_place(what: str, path: AnyPath) -> str:
+    """A folder for files that Spark itself writes: a path of a file system, or ``s3://[connection@]bucket/prefix``.
+
+    :param what: whose path it is, for the error.
+    :raises ConfigurationError: it is neither.
+    """
+    text = text_of_path(path)
+    if not isinstance(text, str) or not is_object_uri(text) or text.strip().lower().startswith("file:"):
+        return require_local_path(what, path)
+    cure = "Give it a folder that the driver and its executors see under the same path, or s3://bucket/prefix."
+    if is_hdfs_uri(text) or ObjectPlace.parse(what, text).service is not S3:
+        raise ConfigurationError(f"{what} cannot use {text!r}: it takes file systems and S3 only", cure)
+    if found := _PATTERN.search(text):
+        raise ConfigurationError(f"{what} cannot use {text!r}: Spark takes {found[0]!r} for a pattern", cure)
+    return text.strip()

@@ -93,14 +93,13 @@ LOCAL: dict[str, Callable[[Any], object]] = {
     "NodeSpout.working_dir": lambda path: NodeSpout("feed.js", "a long", "spool", working_dir=path),
     "ShellBolt.cwd": lambda path: ShellBolt("bolt", cwd=path),
     "NodeBolt.working_dir": lambda path: NodeBolt("bolt.js", working_dir=path),
-    "TridentSparkSubmitOperator.staging_dir": lambda path: TridentSparkSubmitOperator(
-        task_id="t", topology=script(), application="job.py", staging_dir=path
-    ),
     "provider sqlite.path": lambda path: KeyValueStates("sqlite", {"path": path}),
 }
 """By class and parameter: made with a path."""
 NODES = {"MemoryLedger.root"}
 """Paths of znodes."""
+OF_SPARK = {"TridentSparkSubmitOperator.driver_class_path"}
+"""What only Spark reads."""
 OTHERS: dict[str, Callable[[Any], object]] = {
     "a rendered staging_dir": settings.staging_root,
     "LocalRunner": lambda path: LocalRunner(
@@ -125,6 +124,9 @@ ANYWHERE: dict[str, Callable[[Any], object]] = {
     "TridentDrainOperator.staging_dir": task(TridentDrainOperator),
     "TridentUpkeepOperator.staging_dir": lambda path: TridentUpkeepOperator(
         task_id="t", topology=table(), state="rows", action="compact", engine="spark", staging_dir=path
+    ),
+    "TridentSparkSubmitOperator.staging_dir": lambda path: TridentSparkSubmitOperator(
+        task_id="t", topology=script(), application="job.py", staging_dir=path
     ),
     "TridentWorkerOperator.staging_dir": lambda path: TridentWorkerOperator(
         task_id="t", topologies=[topology()], name="w1", staging_dir=path
@@ -152,7 +154,7 @@ def takers_of_paths() -> Iterator[str]:
 
 
 def test_every_public_parameter_that_is_a_path_is_asked_here() -> None:
-    assert set(takers_of_paths()) == {*LOCAL, *ANYWHERE, *NODES}
+    assert set(takers_of_paths()) == {*LOCAL, *ANYWHERE, *NODES, *OF_SPARK}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +198,7 @@ def test_what_knows_s3_refuses_other_object_stores(make: Callable[[Any], object]
         make(uri)
 
 
-NOT_ON_HDFS = ("FileSpout.path", "ParquetTable.path")
+NOT_ON_HDFS = ("FileSpout.path", "ParquetTable.path", "TridentSparkSubmitOperator.staging_dir")
 ON_HDFS = {name: make for name, make in ON_S3.items() if name not in NOT_ON_HDFS}
 
 

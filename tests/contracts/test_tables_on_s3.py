@@ -247,6 +247,19 @@ def test_a_delta_state_in_a_bucket_counts_once(lake: Lake) -> None:
         assert content(state) == {("a",): (3,)}
 
 
+def test_without_a_connection_a_server_without_tls_is_the_one_of_the_environment(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a-key")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", lake.server.url)
+    spec = counts(DeltaState(f"s3://{lake.name}/states"))
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1, fence=9), batch(spec, ("a", 1)))
+        assert content(state) == {("a",): (1,)}
+
+
 def test_what_the_connection_says_is_said_in_the_words_of_each_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, connection("http://127.0.0.1:1", region_name="eu-west-1", aws_session_token="a-token"))
     place = DeltaTable("s3://bucket/sales", conn_id=CONN_ID).place().resolved()

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
 PAGE = (DOCS / "how-to" / "keep-a-pyspark-script.md").read_text(encoding="utf-8")
 NAMES = ("daily", "requests", "visits")
-DIFFS = dict(zip(NAMES, re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL), strict=True))
+DIFFS = dict(zip((*NAMES, "dag"), re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL), strict=True))
 (DAG,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LOCAL = {"conn_type": "spark", "host": "local[1]"}
 BEFORE = """
@@ -33,18 +34,30 @@ for name in ("daily", "requests", "visits"):
     runpy.run_path(f"before/{name}.py", run_name="__main__")
 """
 PLAY = """
-from scripts import HOME, dag
-from airflow_trident import DeltaTable
+import daily, scripts
+from scripts import HOME
 
-def states(run):
-    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+def states():
+    runs = [one.dag.test() for one in (daily, scripts)]
+    return {ti.task_id: str(ti.state) for run in runs for ti in run.get_task_instances()}
 
-first = states(dag.test())
+first = states()
 (HOME / "orders/late.parquet").write_bytes((HOME / "late.parquet").read_bytes())
-second = states(dag.test())
+second = states()
 from deltalake import DeltaTable as Lake
 rows = Lake(str(HOME / "lake/visits")).to_pyarrow_table().sort_by("user").select(["user", "pages"]).to_pylist()
 tell({"first": first, "second": second, "visits": rows})
+"""
+BOTH = """
+import after, before
+(stock,), (ours,) = before.dag.tasks, after.dag.tasks
+def told(task, conn_id, conf):
+    return [task.task_id, task.application, task.application_args, conn_id, conf]
+tell([
+    [type(stock).__name__, type(ours).__name__],
+    told(stock, stock._conn_id, {**stock.conf, "spark.executor.memory": stock._executor_memory}),
+    told(ours, ours.spark_conn_id, {**ours.spark_conf, **dict(ours.topology.application.conf)}),
+])
 """
 
 
@@ -56,9 +69,9 @@ def side(diff: str, sign: str) -> str:
 def fill(home: Path) -> None:
     for folder in ("jobs", "before", "orders", "logs", "events"):
         (home / folder).mkdir()
-    for name, diff in DIFFS.items():
-        (home / "jobs" / f"{name}.py").write_text(side(diff, "+"))
-        (home / "before" / f"{name}.py").write_text(side(diff, "-"))
+    for name in NAMES:
+        (home / "jobs" / f"{name}.py").write_text(side(DIFFS[name], "+"))
+        (home / "before" / f"{name}.py").write_text(side(DIFFS[name], "-"))
     (home / "names.csv").write_text("customer,name\n1,Ada\n2,Bo\n")
     (home / "logs/a.log").write_text("GET /a 200\nGET /b 404\nnonsense\n")
     (home / "events/a.json").write_text(
@@ -84,6 +97,7 @@ def test_the_scripts_of_the_guide_give_what_they_gave_before_and_what_is_new_is_
     home = airflow_home.folder
     fill(home)
     airflow_home.write_dag("scripts", DAG.replace("}):\n", "}) as dag:\n"))
+    airflow_home.write_dag("daily", side(DIFFS["dag"], "+").replace('DAG("daily"):', 'DAG("daily") as dag:'))
     airflow_home.options |= {
         "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(LOCAL),
@@ -105,11 +119,22 @@ def test_the_scripts_of_the_guide_give_what_they_gave_before_and_what_is_new_is_
     assert len(ours["daily"]) == 4
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_of_each_script_five_lines_change_at_most(name: str) -> None:
-    lines = DIFFS[name].splitlines()
-    assert 0 < sum(line.startswith("+") for line in lines) <= 5
-    assert sum(line.startswith("-") for line in lines) <= 5
-    assert all(line[:1] in ("", " ", "+", "-") for line in lines)
-    for sign in "+-":
-        compile(side(DIFFS[name], sign), name, "exec")
+@pytest.mark.parametrize("name", DIFFS)
+def test_of_each_script_and_of_its_dag_five_lines_change_at_most(name: str) -> None:
+    assert all(line[:1] in ("", " ", "+", "-") for line in DIFFS[name].splitlines())
+    before, after = (side(DIFFS[name], sign) for sign in "-+")
+    for text in (before, after):
+        compile(text, name, "exec")
+    steps = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False).get_opcodes()
+    assert 0 < sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in steps if tag != "equal") <= 5
+
+
+def test_the_dag_before_is_one_of_the_providers_operator_and_the_one_after_gives_spark_the_same(
+    airflow_home: AirflowHome,
+) -> None:
+    for name, sign in (("before", "-"), ("after", "+")):
+        airflow_home.write_dag(name, side(DIFFS["dag"], sign).replace('DAG("daily"):', 'DAG("daily") as dag:'))
+    airflow_home.options["PYTHONPATH"] = f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}"
+    kinds, stock, ours = airflow_home.python(BOTH)
+    assert kinds == ["SparkSubmitOperator", "TridentSparkSubmitOperator"]
+    assert stock == ours

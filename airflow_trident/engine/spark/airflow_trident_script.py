@@ -15,7 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 JOB = "spark.airflowTrident.job"
-"""The setting that holds the path of this run's job. Settings reach a driver anywhere; the environment does not."""
+"""The setting that holds the path or URL of this run's job. Settings reach a driver anywhere; the environment does
+not."""
+_READ: dict[str, dict[str, Any]] = {}
+_NO_FILE_SYSTEM = ("No FileSystem for scheme", "ClassNotFoundException", "NoClassDefFoundError")
 
 
 def inputs(spark: Any, name: str) -> list[str]:
@@ -50,6 +53,23 @@ def _job(spark: Any) -> dict[str, Any]:
             "this application is not run by a TridentSparkSubmitOperator: there is no " + JOB + ". For a trial, read "
             "and write paths of your own."
         )
-    with open(path, encoding="utf-8") as file:
-        job: dict[str, Any] = json.load(file)
-        return job
+    if path not in _READ:
+        _READ[path] = json.loads(_text_at(spark, path))
+    return _READ[path]
+
+
+def _text_at(spark: Any, path: str) -> str:
+    """The content of a file that is as small as a list of names. Spark reads it where Python has no library for it."""
+    if "://" not in path:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    try:
+        return str(spark.read.text(path, wholetext=True).first()[0])
+    except Exception as error:
+        if not any(one in str(error) for one in _NO_FILE_SYSTEM):
+            raise
+        raise RuntimeError(
+            f"this Spark has no file system for {path.split(':')[0]}://, where this transaction is staged. Start it "
+            "with Hadoop's S3A, as by spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION (the version of the "
+            "hadoop-client-api jar that it has), or stage in a folder that driver and executors share."
+        ) from error

@@ -2,15 +2,16 @@
 
 A file of the attempt holds the script's inputs and output folders; its path is a setting of the application. Each run
 of the application writes into its own folders below the attempt's. Nothing there counts before its manifest.
+
+In a bucket the folders are beginnings of names. A bucket cannot rename: Spark's committer copies the files of its tasks
+to their place one by one. Nobody takes them half done, because `_SUCCESS` comes last.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
@@ -21,19 +22,15 @@ from airflow_trident.engine.shaken_run import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, root_cause
+from airflow_trident.engine.spark.script_folder import ScriptFolder, script_folder
 from airflow_trident.engine.spark.script_inputs import ScriptInputs
 from airflow_trident.engine.spark.script_output import written_by
 from airflow_trident.errors import SparkJobError, TridentError
-from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.script_node import ScriptOutputNode, require_script
 from airflow_trident.plan.stages import Plan
-from airflow_trident.staging.area import make_slot_folder
-from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile
 
-HELPER = os.path.abspath(airflow_trident_script.__file__)
-"""The module that travels with the script."""
 JOB_CONF = airflow_trident_script.JOB
 
 
@@ -47,8 +44,8 @@ class Submitter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """The inputs and outputs of a run of the script. `run`: its name alone. `helper`: the module that it imports, where
-    the driver sees it. `folders`: output -> where its runs write."""
+    """The inputs and outputs of a run of the script. `run`: its name alone. `job_path`: what the module `helper`, which
+    it imports, reads them by. `folders`: output -> where its runs write, in the storage."""
 
     run: str
     job_path: str
@@ -98,19 +95,13 @@ class ScriptEngine(Engine):
         :raises SourceChangedError: its input is no longer what the transaction recorded.
         """
         require_script(job.plan)
-        root = os.path.abspath(
-            os.path.expanduser(require_local_path("the staging folder of a script", job.staging_root))
-        )
-        make_slot_folder(root, job.slot)
-        if not any(source.name in job.metadata for source in job.plan.sources):
-            return self._manifest(job, {}, 0)
-        folder = os.path.join(root, job.slot.path)
-        inputs = ScriptInputs(folder, job.progress)
-        try:
-            batches = {one.name: inputs.batch(one, job.metadata.get(one.name)) for one in _sources(job.plan)}
-            return self._run(job, _given(job, folder, batches), root)
-        finally:
-            inputs.close()
+        with script_folder(job.staging_root, job.slot) as folder:
+            if not any(source.name in job.metadata for source in job.plan.sources):
+                return self._manifest(job, folder, {}, 0)
+            with ScriptInputs(folder.scratch, job.progress) as inputs:
+                found = {one.name: inputs.batch(one, job.metadata.get(one.name)) for one in _sources(job.plan)}
+                batches = {name: folder.offered(one) for name, one in found.items()}
+                return self._run(job, folder, _given(job, folder, batches))
 
     def cancel(self, slot: Slot | None = None) -> None:
         with self._lock:
@@ -118,20 +109,19 @@ class ScriptEngine(Engine):
         for submitter in running:
             submitter.cancel()
 
-    def _run(self, job: Job, given: _Given, root: str) -> Manifest:
+    def _run(self, job: Job, folder: ScriptFolder, given: _Given) -> Manifest:
         try:
             given.require_same()
-            self._submit(job, given)
+            self._submit(job, folder, given)
             given.require_same()
-            folders = {name: (root, folder) for name, folder in given.folders.items()}
-            return self._manifest(job, folders, given.rows)
+            return self._manifest(job, folder, given.folders, given.rows)
         finally:
-            with suppress(OSError):
-                os.unlink(given.job_path)
+            folder.remove_job(_job_name(given.run))
 
-    def _submit(self, job: Job, given: _Given) -> None:
+    def _submit(self, job: Job, folder: ScriptFolder, given: _Given) -> None:
         what = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
-        own = {JOB_CONF: given.job_path}
+        reach = {name: value for name, value in folder.conf.items() if name not in self._conf}
+        own = {**reach, JOB_CONF: given.job_path}
         if job.shaken:
             conf = shaken_conf(self._conf.get)
             own |= conf
@@ -153,12 +143,10 @@ class ScriptEngine(Engine):
             with self._lock:
                 self._running.remove((job.slot, submitter))
 
-    def _manifest(self, job: Job, folders: Mapping[str, tuple[str, str]], rows: int) -> Manifest:
+    def _manifest(self, job: Job, folder: ScriptFolder, folders: Mapping[str, str], rows: int) -> Manifest:
         files: list[StagedFile] = []
-        whole = written_by(
-            self._application,
-            {name: (node.schema, *folders[name]) for name, node in _outputs(job.plan).items()} if folders else {},
-        )
+        wanted = {name: (node.schema, folders[name]) for name, node in _outputs(job.plan).items()} if folders else {}
+        whole = written_by(self._application, folder.storage, wanted)
         for stage in job.plan.stages:
             if isinstance(stage.begin, ScriptOutputNode):
                 for sink in stage.sinks:
@@ -170,11 +158,11 @@ class ScriptEngine(Engine):
         return Manifest(slot=job.slot, files=tuple(files), rows_read=rows, sinks=job.plan.staged_fields)
 
 
-def _given(job: Job, folder: str, batches: Mapping[str, ScriptBatch]) -> _Given:
+def _given(job: Job, folder: ScriptFolder, batches: Mapping[str, ScriptBatch]) -> _Given:
     run = uuid.uuid4().hex
-    folders = {node.output: os.path.join(folder, f"{node.output}-{run}") for node in _outputs(job.plan).values()}
-    for one in folders.values():
-        make_folder(one)
+    own = {node.output: f"{node.output}-{run}" for node in _outputs(job.plan).values()}
+    for one in own.values():
+        folder.make(one)
     slot = job.slot
     content = {
         "version": 1,
@@ -185,15 +173,15 @@ def _given(job: Job, folder: str, batches: Mapping[str, ScriptBatch]) -> _Given:
             "time_ms": job.time_ms,
         },
         "inputs": {name: batch.given[::-1] if job.shaken else batch.given for name, batch in batches.items()},
-        "outputs": {name: f"file://{one}" for name, one in folders.items()},
+        "outputs": {name: folder.url(one) for name, one in own.items()},
     }
-    path = os.path.join(folder, f"{run}.script.json")
-    with open(path, "x", encoding="utf-8") as file:
-        json.dump(content, file)
-    helper = os.path.join(folder, os.path.basename(HELPER))
-    with suppress(FileExistsError), open(HELPER, "rb") as source, open(helper, "xb") as copy:
-        copy.write(source.read())
-    return _Given(run=run, job_path=path, helper=helper, folders=folders, batches=tuple(batches.values()))
+    path = folder.put_job(_job_name(run), json.dumps(content).encode())
+    folders = {output: folder.name(one) for output, one in own.items()}
+    return _Given(run=run, job_path=path, helper=folder.helper(), folders=folders, batches=tuple(batches.values()))
+
+
+def _job_name(run: str) -> str:
+    return f"{run}.script.json"
 
 
 def _sources(plan: Plan) -> list[SourceNode]:

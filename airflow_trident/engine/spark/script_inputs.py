@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import Emitter, ScriptBatch
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import create_private
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class ScriptInputs:
+class ScriptInputs(Closing):
     """The inputs of one run of a script; `close` removes files written for it.
 
-    :param folder: of the attempt.
+    :param folder: on this machine, of the attempt alone.
     """
 
     def __init__(self, folder: str, progress: Callable[[str], None]) -> None:
