@@ -27,7 +27,7 @@ from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Manifest, Slot
 from benchmarks.data import FILES_PER_BATCH
 from benchmarks.measure import environment
-from benchmarks.peers import CORES, HEAP, common_conf, counted, worded
+from benchmarks.peers import CORES, HEAP, counted, submitted_to, worded
 
 POSTGRES = "benchmark_postgres"
 """Name of a connection in the environment of the contenders that use it."""
@@ -156,5 +156,5 @@ def _engine(task: dict[str, Any]) -> Engine:
     from airflow_trident.engine.spark.submit import SubmitEngine
     from tests.fixtures.spark_submit import SparkSubmitProcess
 
-    submit = SparkSubmitProcess(f"local[{CORES}]", common_conf())
+    submit = SparkSubmitProcess(*submitted_to(task))
     return SubmitEngine(submit, submit.cancel)

@@ -46,6 +46,26 @@ def common_conf() -> dict[str, str]:
     }
 
 
+def submitted_to(task: dict[str, Any]) -> tuple[str, dict[str, str]]:
+    """Master and settings of a contender that submits applications: to YARN, with the driver in the cluster, if the
+    task says so."""
+    if not task.get("yarn"):
+        return f"local[{CORES}]", common_conf()
+    from airflow_trident.engine.spark.sessions.java import spark_home
+
+    there = {name: value for name, value in common_conf().items() if not name.startswith("spark.driver.")}
+    return "yarn", {
+        **there,
+        **dict.fromkeys(("spark.driver.memory", "spark.executor.memory"), "512m"),
+        "spark.submit.deployMode": "cluster",
+        "spark.executor.instances": "1",
+        "spark.executor.cores": str(CORES),
+        "spark.yarn.jars": f"local:{spark_home() / 'jars'}/*",
+        "spark.yarn.submit.file.replication": "1",
+        "spark.yarn.appMasterEnv.PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+
+
 def counted(lines: Any) -> Any:
     from pyspark.sql import functions as f
 
@@ -56,6 +76,11 @@ def worded(lines: Any) -> Any:
     from pyspark.sql import functions as f
 
     return lines.select(f.explode(f.split("value", " ")).alias("word"))
+
+
+def _url(path: str) -> str:
+    """So that a cluster does not look for it in its HDFS."""
+    return f"file://{path}"
 
 
 def files_of(task: dict[str, Any], batch: int) -> list[str]:
@@ -112,15 +137,16 @@ def submit_per_batch(task: dict[str, Any]) -> dict[str, Any]:
     import pyspark
 
     home = os.path.dirname(pyspark.__file__)
-    settings = [part for name, value in common_conf().items() for part in ("--conf", f"{name}={value}")]
+    master, conf = submitted_to(task)
+    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     began = time.perf_counter()
     for batch in range(1, task["batches"] + 1):
         subprocess.run(
             [
                 os.path.join(home, "bin", "spark-submit"),
-                *("--master", f"local[{CORES}]", *settings),
+                *("--master", master, *settings),
                 str(Path(__file__).with_name("submitted.py")),
-                json.dumps({"files": files_of(task, batch), "batch": batch, "state": task["state"]}),
+                json.dumps({"files": list(map(_url, files_of(task, batch))), "batch": batch, "state": task["state"]}),
             ],
             env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": home},
             check=True,

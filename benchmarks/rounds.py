@@ -21,6 +21,7 @@ from benchmarks.peers import CORES
 from benchmarks.scenarios import CONTENDERS, PER_BATCH, Scenario
 
 if TYPE_CHECKING:
+    from tests.fixtures.hadoop import MiniHadoop
     from tests.fixtures.postgres import PostgresServer
 
 PROCESSES_RUN = 4
@@ -53,6 +54,7 @@ class Bench:
         self._archives = folder / "archives"
         self._zookeeper = EmbeddedZooKeeper(folder / "zookeeper", heap_mb=512)
         self._connect = EmbeddedConnectServer(folder / "connect", master=f"local[{CORES}]", heap_mb=2048)
+        self._cluster: MiniHadoop | None = None
 
     def __enter__(self) -> Bench:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -60,6 +62,8 @@ class Bench:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
         self._connect.stop()
         self._zookeeper.stop()
 
@@ -103,6 +107,10 @@ class Bench:
         if options.get("postgres"):
             task["postgres"] = f"b{uuid.uuid4().hex[:12]}"
             os.environ[f"AIRFLOW_CONN_{POSTGRES.upper()}"] = self._postgres().as_json
+        if options.get("s3"):
+            task["staging"] = f"{self._bucket()}/{folder.name}"
+        if options.get("yarn"):
+            task["yarn"] = os.environ["HADOOP_CONF_DIR"] = str(self._hadoop())
         self._use_archive(bool(options.get("archive")))
         try:
             run = run_contender(function, task, folder, also_watch=watched)
@@ -135,6 +143,23 @@ class Bench:
         from tests.fixtures.postgres import running
 
         return running()
+
+    @staticmethod
+    def _bucket() -> str:
+        """On a server in this process, whose work takes the contender's cores."""
+        from tests.fixtures.object_store import lasting_bucket
+
+        return lasting_bucket()
+
+    def _hadoop(self) -> Path:
+        """The configuration of a cluster that runs until this process ends."""
+        if self._cluster is None:
+            from tests.fixtures.hadoop import MiniHadoop
+
+            folder = self._folder / f"hadoop-{uuid.uuid4().hex[:8]}"
+            folder.mkdir()
+            self._cluster = MiniHadoop(folder)
+        return self._cluster.conf
 
     def _connect_url(self) -> str:
         self._connect.start()

@@ -23,13 +23,17 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "drain, by transaction": ("drain", {"by_transaction": True}),
     "drain, archive": ("drain", {"archive": True}),
     "drain, functions": ("drain", {"functions": True}),
+    "drain, staged in S3": ("drain", {"s3": True}),
     "drain, PostgreSQL": ("drain", {"postgres": True}),
     "drain, PostgreSQL, max_pending 1": ("drain", {"postgres": True, "max_pending": 1}),
     "phases on Connect": ("phases", {"connect": True}),
     "phases submitted": ("phases", {}),
     "phases submitted, archive": ("phases", {"archive": True}),
+    "submit_per_batch on YARN": ("submit_per_batch", {"yarn": True}),
+    "phases on YARN": ("phases", {"yarn": True}),
 }
-"""Name -> function and its options. Without `archive` class archives are switched off: stock Java starts."""
+"""Name -> function and its options. Without `archive` class archives are switched off: stock Java starts. `s3`: staging
+in a bucket of moto's server. `yarn`: Hadoop's mini cluster, with the drivers in it."""
 
 PER_BATCH = frozenset({"submit_per_batch", "phases"})
 """Functions that run the same process for each batch: only few batches are run, and the rest is calculated."""
@@ -130,6 +134,20 @@ SCENARIOS = (
             Target(ours="drain, group 1", theirs="loop", most=1.10),
         ),
         runs={"main": 3, "full": 5},
+    ),
+    Scenario(
+        name="staged in S3, 100 x 1e4",
+        corpus=Corpus(batches=100, lines=10_000),
+        contenders=("drain", "drain, staged in S3"),
+        targets=(Target(ours="drain, staged in S3", theirs="drain", most=1.3),),
+        runs={"full": 5},
+    ),
+    Scenario(
+        name="YARN, 4 x 1e4",
+        corpus=Corpus(batches=4, lines=10_000),
+        contenders=("submit_per_batch on YARN", "phases on YARN"),
+        targets=(Target(ours="phases on YARN", theirs="submit_per_batch on YARN", most=None, measure="process_s"),),
+        runs={"full": 5},
     ),
     Scenario(
         name="stateful, 100 x 1e4",
