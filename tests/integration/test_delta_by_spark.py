@@ -1,0 +1,112 @@
+"""Delta tables of this package, read by Spark with Delta's own jars: the rows are those that deltalake reads."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from airflow_trident.contracts.upkeep import ViewDialect
+from airflow_trident.runtime.upkeep import latest_query
+from airflow_trident.states.delta.state import DeltaState
+from airflow_trident.types import parse_declared
+from tests.contracts.test_table_partitions import ODD
+from tests.contracts.test_table_upserts import changes, changes_table, latest, three
+from tests.fixtures.program import Program
+from tests.fixtures.rewrites import keyed, processed, two
+from tests.fixtures.state import batch, counts, ticket
+from tests.fixtures.table import ForeignDeltaTable, ForeignTable
+
+TYPES = parse_declared(
+    "n long, word string, many int, yes boolean, d date, at timestamp, sum decimal(38,9), real double, raw binary, "
+    "parts array<string>, told map<string,long>"
+)
+
+
+def every_type(folder: Path) -> ForeignTable:
+    """In partitions with odd names, some of them null; with a checkpoint, and rows behind it."""
+    table = ForeignDeltaTable(folder, TYPES, partition_by=("word", "d"))
+    day, at = datetime.date(1912, 2, 28), datetime.datetime(2026, 3, 29, 1, 30, 0, 7, datetime.UTC)
+    rows = [
+        (1, ODD, -7, True, day, at, Decimal("-1.000000001"), 0.1, b"\0x", ["a", None], {"a": 1}),
+        (2, None, None, None, None, None, None, None, None, None, None),
+        (3, "a", 1, False, day, at, Decimal(10) ** 28, float("inf"), b"", [], {}),
+    ]
+    with table.opened() as state:
+        for txid in range(1, 5):
+            state.apply(ticket(txid), batch(table.spec, *((txid * 10 + row[0], *row[1:]) for row in rows)))
+            if txid == 2:
+                deltalake.DeltaTable(str(folder / "sales")).create_checkpoint()
+    return table
+
+
+def overwritten(folder: Path) -> ForeignTable:
+    table = ForeignDeltaTable(folder, partition_by=("word",), overwrites=True)
+    with table.opened() as state:
+        state.apply(ticket(1), batch(table.spec, ("a", 1), ("b", 2), (None, 3)))
+        state.apply(ticket(2), batch(table.spec, ("a", 4), (None, 5)))
+    return table
+
+
+def upserted(folder: Path, *, compacts: bool) -> ForeignTable:
+    table = changes_table(ForeignDeltaTable, folder)
+    with table.opened() as state:
+        three(state, folder)
+        if compacts:
+            assert state.compact()
+        state.apply_files(ticket(4), changes(folder, 4, (4, "e", None), (1, "f", False)))
+    return table
+
+
+def rewritten(folder: Path) -> ForeignTable:
+    table = keyed(folder, "delta")
+    with table.opened() as state:
+        two(table, state)
+        state.apply_files(ticket(3), processed(table, state, 3, (2, "new"), (5, "e"), (3, None, True)))
+    return table
+
+
+def plain(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """In one order, and as JSON has them."""
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows)
+
+
+@pytest.mark.rare
+@pytest.mark.spark
+def test_spark_reads_what_deltalake_reads(tmp_path: Path) -> None:
+    made: dict[str, ForeignTable] = {}
+    for name, make in (
+        ("every type", every_type),
+        ("overwrite", overwritten),
+        ("upsert", lambda folder: upserted(folder, compacts=False)),
+        ("up [1]{b,c}*?sert", lambda folder: upserted(folder, compacts=True)),
+        ("rewrite", rewritten),
+    ):
+        (tmp_path / name).mkdir()
+        made[name] = make(tmp_path / name)
+    wanted = {name: plain(table.read().to_pylist()) for name, table in made.items()}
+    queries = {name: f"SELECT * FROM delta.`{tmp_path}/{name}/sales`" for name in made}
+    for name in [one for one in made if "sert" in one]:
+        queries[f"view of {name}"] = latest_query(made[name].spec, ViewDialect.SPARK)
+        assert latest(made[name]) == {1: "f", 3: "d", 4: "e"}
+        factory: Any = made[name].spec.factory
+        wanted[f"view of {name}"] = plain(factory.latest().to_pylist())
+    spec = counts(DeltaState(str(tmp_path), table="n"))
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, ("a", 1), ("b", 2)))
+        state.apply(ticket(2), batch(spec, ("a", 3)))
+        state.publish()
+    queries["state"] = f"SELECT word, sum(n) AS n FROM delta.`{tmp_path}/n` GROUP BY word"
+    queries["published"] = f"SELECT * FROM delta.`{tmp_path}/n_latest`"
+    wanted["state"] = wanted["published"] = plain([{"word": "a", "n": 4}, {"word": "b", "n": 2}])
+    (tmp_path / "queries.json").write_text(json.dumps(queries))
+    program = Program("delta_by_spark", tmp_path / "queries.json", printed=tmp_path / "printed")
+    assert program.wait(300) == 0, (tmp_path / "printed").read_text()
+    found = json.loads((tmp_path / "printed").read_text().splitlines()[-1])
+    assert {name: plain(rows) for name, rows in found.items()} == wanted
