@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import statistics
@@ -149,6 +150,7 @@ class Bench:
         """On a server in this process, whose work takes the contender's cores."""
         from tests.fixtures.object_store import lasting_bucket
 
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
         return lasting_bucket()
 
     def _hadoop(self) -> Path:
