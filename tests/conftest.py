@@ -26,6 +26,7 @@ from tests.fixtures.spark import (  # noqa: F401 - fixtures for all
     job_of,
     local_engine,
     spark_engine,
+    spark_session,
     submit_engine,
 )
 from tests.fixtures.standalone import spark_master  # noqa: F401 - a fixture for all

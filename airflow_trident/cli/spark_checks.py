@@ -14,7 +14,7 @@ from airflow_trident.errors import TridentError
 from airflow_trident.tasks.engines import EngineKind, make_engine
 
 if TYPE_CHECKING:
-    from airflow_trident.engine.spark.trial import Tried
+    from airflow_trident.engine.spark.trial import TrialResult
 
 
 def spark_checks(conn_id: str | None, staging_dir: str | None = None) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def spark_checks(conn_id: str | None, staging_dir: str | None = None) -> Iterato
         )
 
 
-def _tried(conn_id: str, staging_dir: str | None) -> Tried:
+def _tried(conn_id: str, staging_dir: str | None) -> TrialResult:
     from airflow_trident.engine.spark.engine import SparkEngine
     from airflow_trident.engine.spark.trial import tried
     from airflow_trident.tasks.submitted_trial import submitted_trial

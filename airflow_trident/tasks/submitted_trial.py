@@ -10,7 +10,7 @@ from contextlib import suppress
 from airflow_trident.engine.spark import driver_orders, trial_app
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
-from airflow_trident.engine.spark.trial import Tried
+from airflow_trident.engine.spark.trial import TrialResult
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.durable_format import Format
@@ -22,8 +22,8 @@ _CONNECT_S = 10.0
 _RESULT = Format(noun="the result of the trial", version=1, cure="See the driver's log.", error=SparkJobError)
 
 
-def submitted_trial(conn_id: str, staging_root: str) -> Tried:
-    """Submit one task, and wait for its end. `Tried.sees`: do executors see the staging folder? True if it is none.
+def submitted_trial(conn_id: str, staging_root: str) -> TrialResult:
+    """Submit one task, and wait for its end. `TrialResult.sees`: do executors see the staging folder? True if it is none.
 
     :raises SparkJobError, ConfigurationError: no master answers, or the application failed.
     :raises AirflowException: there is no such connection.
@@ -50,7 +50,7 @@ def submitted_trial(conn_id: str, staging_root: str) -> Tried:
                 os.rmdir(folder)
 
 
-def _found(result: str, said: TridentError | None) -> Tried:
+def _found(result: str, said: TridentError | None) -> TrialResult:
     """What the application answered.
 
     :param said: how it ended, if not well. What it answered itself says more.
@@ -64,7 +64,7 @@ def _found(result: str, said: TridentError | None) -> Tried:
     answer = _RESULT.mapping(_RESULT.parsed(content, result), result)
     if "error" in answer:
         raise from_json(answer["error"])
-    return _RESULT.build(Tried, answer, result)
+    return _RESULT.build(TrialResult, answer, result)
 
 
 def _require_reached(masters: tuple[tuple[str, int], ...]) -> None:

@@ -32,14 +32,11 @@ OF = ("words", "rows")
 
 
 @pytest.fixture
-def session(spark_engine: Any) -> Iterator[Any]:
+def session(spark_session: Any) -> Iterator[Any]:
     """With an empty schema `sales`."""
-    from pyspark.sql import SparkSession
-
-    base = SparkSession.builder.getOrCreate()
-    base.sql("CREATE SCHEMA sales")
-    yield base.newSession()
-    base.sql("DROP SCHEMA sales CASCADE")
+    spark_session.sql("CREATE SCHEMA sales")
+    yield spark_session.newSession()
+    spark_session.sql("DROP SCHEMA sales CASCADE")
 
 
 def published(session: Any, table: ForeignTable, view: View, said: list[str] | None = None) -> bool:

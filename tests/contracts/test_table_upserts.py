@@ -105,12 +105,9 @@ def test_a_key_that_moves_to_another_partition_is_gone_from_the_first(table: For
     assert sorted((row["id"], row["word"]) for row in parts.read().to_pylist()) == [(1, "b"), (2, "a")]
 
 
-def test_spark_finds_the_same_rows(spark_engine: Any) -> None:
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.builder.getOrCreate()
+def test_spark_finds_the_same_rows(spark_session: Any) -> None:
     rows = [(1, "a", False, 1), (1, "c", False, 2), (2, "b", None, 1), (2, None, True, 3), (3, "old", None, None)]
-    frame = spark.createDataFrame(rows, "id long, word string, gone boolean, _txid long")
+    frame = spark_session.createDataFrame(rows, "id long, word string, gone boolean, _txid long")
     assert sorted(map(tuple, latest_rows(frame, "id", "gone").collect())) == [(1, "c", False), (3, "old", None)]
     arrow = latest_rows(frame.toArrow(), "id", "gone")
     assert sorted(tuple(row.values()) for row in arrow.to_pylist()) == [(1, "c", False), (3, "old", None)]
@@ -121,13 +118,11 @@ def test_spark_finds_the_same_rows(spark_engine: Any) -> None:
             assert sorted(map(str, found.column(name).to_pylist())) == ["None", "a", "b", "c", "old"]
 
 
-def test_nan_is_one_key_and_so_are_both_zeros_as_in_spark(spark_engine: Any) -> None:
-    from pyspark.sql import SparkSession
-
+def test_nan_is_one_key_and_so_are_both_zeros_as_in_spark(spark_session: Any) -> None:
     negative_nan = struct.unpack("<d", b"\0\0\0\0\0\0\xf8\xff")[0]
     ids = pa.array([0.0, -0.0, math.nan, negative_nan, None, None, 5.0], pa.float64())
     rows = pa.table({"id": ids, "word": list("abcdefg"), "_txid": [1, 2, 1, 2, 1, 2, 1]})
-    frame = SparkSession.builder.getOrCreate().createDataFrame(rows)
+    frame = spark_session.createDataFrame(rows)
     for found in (latest_rows(rows, "id"), latest_rows(frame, "id").toArrow()):
         assert sorted(found.column("word").to_pylist()) == ["b", "d", "f", "g"]
 
@@ -335,9 +330,9 @@ def test_null_keys_and_two_rows_of_a_key_are_one_error_of_processing(table: Fore
     assert latest(table) == {1: "a"}
 
 
-def test_the_upserts_of_the_guide_are_written_read_and_compacted(spark_engine: Any, tmp_path: Path) -> None:
-    from pyspark.sql import SparkSession
-
+def test_the_upserts_of_the_guide_are_written_read_and_compacted(
+    spark_engine: Any, spark_session: Any, tmp_path: Path
+) -> None:
     def here(text: str) -> str:
         return text.replace('"/lake', f'"{tmp_path}/lake').replace('"/data', f'"{tmp_path}/data')
 
@@ -361,9 +356,8 @@ def test_the_upserts_of_the_guide_are_written_read_and_compacted(spark_engine: A
     assert sorted(table.to_pyarrow_table()["_txid"].to_pylist()) == [1, 1, 2, 2]
     exec(reads, names)
     assert [(row["id"], row["name"]) for row in names["rows"].to_pylist()] == [(1, "c")]
-    spark = SparkSession.builder.getOrCreate()
-    spark.createDataFrame(table.to_pyarrow_table()).createOrReplaceTempView("customers")
-    assert [(row.id, row.name) for row in spark.sql(query).collect()] == [(1, "c")]
+    spark_session.createDataFrame(table.to_pyarrow_table()).createOrReplaceTempView("customers")
+    assert [(row.id, row.name) for row in spark_session.sql(query).collect()] == [(1, "c")]
     exec(compacts, names)
     names["dag"].task_dict["compact"].execute({})
     table.update_incremental()

@@ -42,7 +42,7 @@ def test_a_driver_on_another_machine_is_looked_up_among_the_live_workers() -> No
     assert not driver.active()
 
 
-@pytest.mark.parametrize("kind", ClusterKind)
+@pytest.mark.parametrize("kind", [ClusterKind.STANDALONE, ClusterKind.YARN])
 def test_a_cluster_that_does_not_answer_is_an_error_that_names_its_address(kind: ClusterKind) -> None:
     address = f"http://127.0.0.1:{free_port()}"
     cluster = DriverCluster(kind=kind, addresses=(address,))

@@ -42,7 +42,12 @@ public final class MiniHadoop {
             files.transitionToActive(0);
         }
         files.waitActive();
-        files.getFileSystem(0).setPermission(new org.apache.hadoop.fs.Path("/"), new FsPermission("777"));
+        // Whoever submits first makes /user, and it would be that user's alone.
+        for (String folder : new String[] {"/", "/user"}) {
+            org.apache.hadoop.fs.Path path = new org.apache.hadoop.fs.Path(folder);
+            files.getFileSystem(0).mkdirs(path);
+            files.getFileSystem(0).setPermission(path, new FsPermission("777"));
+        }
         Configuration told = alone ? wanted : yarn(root, wanted);
         told.set("fs.defaultFS", files.getFileSystem(0).getUri().toString());
         for (int node = 0; node < files.getNumNameNodes(); node++) {

@@ -37,7 +37,7 @@ from airflow_trident.staging.storage import absolute_root
 APPLICATION = os.path.abspath(spark_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
 
-End = Callable[[OlderOrder, Taker | None], str]
+EndDriver = Callable[[OlderOrder, Taker | None], str]
 """``end(order, holder)``: end the driver of an order, if one waits or runs. Returns its name, for people; or ""."""
 Submit = Callable[[str, list[str], DriverTags], None]
 """``submit(application, arguments, tags)``: run it to its end; raise if it failed."""
@@ -79,7 +79,7 @@ class SubmitEngine(Engine):
         self,
         submit: Submit,
         cancel: Callable[[], None] = lambda: None,
-        end: End = lambda _order, _holder: "",
+        end: EndDriver = lambda _order, _holder: "",
     ) -> None:
         self._submit = submit
         self._cancel = cancel

@@ -19,7 +19,7 @@ _SLOT = Slot(topology="doctor", incarnation="doctor", txid=0, attempt=0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class TrialResult:
     """`about`: the session, `workers`: Python and pyarrow of a worker, both in words. `pyarrow`: its major version.
     `sees`: does the worker see the file that it was asked for?"""
 
@@ -29,7 +29,7 @@ class Tried:
     sees: bool = True
 
 
-def tried(sessions: Sessions, path: str = "/") -> Tried:
+def tried(sessions: Sessions, path: str = "/") -> TrialResult:
     """Opens a session and runs one task in it, which needs nothing of this package.
 
     :param path: a file that the worker may see.
@@ -55,7 +55,7 @@ def tried(sessions: Sessions, path: str = "/") -> Tried:
         raise translate(error, "a task on Spark's executors") from error
     finally:
         attached.release()
-    return Tried(
+    return TrialResult(
         about=attached.about,
         workers=f"Python {python}, pyarrow {arrow}",
         pyarrow=int(arrow.partition(".")[0]),
