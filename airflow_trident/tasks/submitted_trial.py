@@ -23,7 +23,7 @@ _RESULT = Format(noun="the result of the trial", version=1, cure="See the driver
 
 
 def submitted_trial(conn_id: str, staging_root: str) -> TrialResult:
-    """Submit one task, and wait for its end. `TrialResult.sees`: do executors see the staging folder? True if it is none.
+    """Submit one task, and wait for its end. `TrialResult.sees`: do executors see the staging folder? True without one.
 
     :raises SparkJobError, ConfigurationError: no master answers, or the application failed.
     :raises AirflowException: there is no such connection.
