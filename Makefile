@@ -18,6 +18,9 @@ ARGS :=
 HISTORIES := 1000
 # Killed tasks of each operator at each point: make submit-kills KILLS=1000
 KILLS := 10
+# What `make test-yarn` runs.
+YARN := tests/yarn tests/integration/test_on_a_cluster.py tests/contracts/test_hdfs_storage.py tests/contracts/test_hdfs_sinks.py \
+	tests/contracts/test_storage.py
 # Test processes: two more than cores, since many tests wait for servers and disks. WORKERS=0 runs all tests in one process.
 WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 
@@ -81,7 +84,7 @@ contracts: java venv
 	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
 
 test-yarn: java venv
-	@$(RUN) python -m pytest -m rare tests/yarn tests/contracts/test_hdfs_storage.py tests/contracts/test_hdfs_sinks.py tests/contracts/test_storage.py $(ARGS)
+	@$(RUN) python -m pytest -m rare $(YARN) $(ARGS)
 
 submit-kills: java venv
 	@$(RUN) python -m benchmarks.submit_kills $(KILLS)
