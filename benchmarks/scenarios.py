@@ -19,6 +19,7 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "drain, max_pending 1": ("drain", {"max_pending": 1}),
     "drain, group 1": ("drain", {"group": 1}),
     "drain, own DataFrames": ("drain", {"own": True}),
+    "drain, own DataFrames, archive": ("drain", {"own": True, "archive": True}),
     "drain, own DataFrames row by row": ("drain", {"rowwise": True}),
     "drain, by transaction": ("drain", {"by_transaction": True}),
     "drain, archive": ("drain", {"archive": True}),
@@ -175,8 +176,11 @@ SCENARIOS = (
         Scenario(
             name=f"own DataFrames, 10 x 1e6, {'Parquet' if parquet else 'text'}",
             corpus=Corpus(batches=10, lines=1_000_000, parquet=parquet),
-            contenders=("plain", "drain, own DataFrames"),
-            targets=(Target(ours="drain, own DataFrames", theirs="plain", most=1.15, measure="wall_s"),),
+            contenders=("plain", "drain, own DataFrames", "drain, own DataFrames, archive"),
+            targets=tuple(
+                Target(ours=ours, theirs="plain", most=1.15, measure="wall_s")
+                for ours in ("drain, own DataFrames", "drain, own DataFrames, archive")
+            ),
             runs={"full": 5},
         )
         for parquet in (False, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.io.arrow import arrow_schema
@@ -16,19 +16,28 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 65_536
 
 
-def rows_of_file(file: Any, row_schema: Schema, partition: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def rows_of_file(
+    file: Any,
+    row_schema: Schema,
+    partition: Mapping[str, Any],
+    named: Callable[[pa.Schema], Mapping[str, str]] | None = None,
+) -> Iterator[pa.RecordBatch]:
     """A column that is neither in the file nor in `partition` is null.
 
     :param file: an open file; it stays open.
     :param partition: values of columns, as text, that the file does not contain; an empty one is null.
+    :param named: the file's schema -> for each of its columns, by the table's name, the file's name. None: the same.
     :raises pyarrow.ArrowException: it cannot be read as these columns, or it is damaged.
     :raises OSError: the storage does not give it.
     """
     with damage_as_arrow_error(file):
         parquet = parquet_file(file)
-        columns = [name for name in names_of(row_schema) if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=columns):
-            yield _fitted_rows(batch, row_schema, partition)
+        there = parquet.schema_arrow
+        own = named(there) if named else {name: name for name in there.names}
+        wanted = {own[name]: name for name in names_of(row_schema) if name in own}
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)):
+            names = [wanted[name] for name in batch.schema.names]
+            yield _fitted_rows(batch.rename_columns(names), row_schema, partition)
 
 
 def _fitted_rows(batch: pa.RecordBatch, row_schema: Schema, partition: Mapping[str, Any]) -> pa.RecordBatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +23,8 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
+from tests.fixtures.column_mapping import add, describe
+from tests.fixtures.deletion_vectors import delete_rows
 
 HOSTILE = ["", None, "x y", "é/%", "a=b", "c:d", "+&#?"]
 
@@ -215,14 +216,6 @@ def test_what_cannot_be_read_right_is_refused(tmp_path: Path) -> None:
     spout = spout_of(tmp_path / "t", "n string")
     with pytest.raises(DamagedInputError, match="cannot be read as \\(n string\\)"):
         numbers(spout, begin(spout))
-    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    for line in lines:
-        if "metaData" in line:
-            line["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
-    log.write_text("\n".join(map(json.dumps, lines)))
-    with pytest.raises(ConfigurationError, match="maps its columns"):
-        begin(spout_of(tmp_path / "t"))
 
 
 @pytest.mark.parametrize(
@@ -250,3 +243,86 @@ def test_the_last_days_that_spark_wrote_in_its_old_form_are_read(tmp_path: Path)
     assert path.stat().st_size != size
     spout = spout_of(tmp_path, "t timestamp")
     assert sorted(rows_of(spout, begin(spout))) == [(day,) for day in days]
+
+
+# ---- deletion vectors and column mapping -----------------------------------------------------------------------
+
+
+def of_partition(path: Path, value: str, *numbers: int) -> None:
+    data = pa.table({"p": [value] * len(numbers), "n": pa.array(numbers, pa.int64())})
+    write_deltalake(path, data, partition_by=["p"], mode="append")
+
+
+def test_rows_of_a_snapshot_that_a_vector_deletes_do_not_come(tmp_path: Path) -> None:
+    of_partition(tmp_path, "x y", 0, 1, 2)
+    of_partition(tmp_path, "%é", 3, 4, 5)
+    delete_rows(tmp_path, 0, 2)
+    spout = spout_of(tmp_path, "p string, n long", max_files=1)
+    metadata = metadata_of_all(spout)
+    assert len(metadata) == 2
+    for later in (False, True):
+        found = [row for each in metadata for row in rows_of(spout, each)]
+        assert sorted(found) == [("%é", 4), ("x y", 0), ("x y", 1), ("x y", 2)]
+        emitter = spout.emitter()
+        assert emitter.data_frame(None, metadata[0]) is emitter.batch_for_script(metadata[0], "") is None
+        if not later:
+            delete_rows(tmp_path, 1)
+            of_partition(tmp_path, "x y", 6)
+    with pytest.raises(SourceChangedError, match=r"version 3 of .* \(DELETE\) changes or deletes rows"):
+        begin(spout, metadata[-1])
+    skipping = spout_of(tmp_path, "p string, n long", changes="skip")
+    third = begin(skipping, metadata[-1])
+    assert (third["skipped"], rows_of(skipping, third)) == ([3], [("x y", 6)])
+
+
+def test_vectors_of_large_files_delete_rows_of_each_of_their_pieces(tmp_path: Path) -> None:
+    append(tmp_path, *range(140_000))
+    gone = {0, 7, 65_535}
+    delete_rows(tmp_path, *gone)
+    spout = spout_of(tmp_path)
+    assert numbers(spout, begin(spout)) == [number for number in range(140_000) if number not in gone]
+
+
+def test_a_vector_that_was_vacuumed_is_an_error(tmp_path: Path) -> None:
+    append(tmp_path, 1, 2)
+    delete_rows(tmp_path, 0, in_file="ab^-aqEH.-t@S}K{vb[*k^")
+    spout = spout_of(tmp_path)
+    with pytest.raises(SourceChangedError, match="deletion vector"):
+        numbers(spout, begin(spout))
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_columns_that_a_table_maps_are_found_in_its_files(tmp_path: Path, mode: str) -> None:
+    """By the name in its log, or by the id in its files, whatever they are called there, and after a renaming."""
+    longs, texts = pa.array([1, 2], pa.int64()), pa.array(["a", "b"])
+    n, word, more = {"name": ("col-1", "col-2", "col-4"), "id": ("else", "n", "word")}[mode]
+    columns = {"n": ("long", "col-1"), "word": ("string", "col-2"), "p": ("string", "col-3")}
+    describe(tmp_path, mode, columns, partition_by="p")
+    add(tmp_path, "1.parquet", {word: (2, texts), n: (1, longs)}, {"col-3": "x"})
+    first = begin(spout_of(tmp_path, "n long, p string, word string"))
+    found = rows_of(spout_of(tmp_path, "p string, n long, word string"), first)
+    assert sorted(found) == [("x", 1, "a"), ("x", 2, "b")]
+    columns = {"n": ("long", "col-1"), "text": ("string", "col-2"), "part": ("string", "col-3"), "p": ("long", "col-4")}
+    describe(tmp_path, mode, columns, partition_by="part")
+    add(tmp_path, "2.parquet", {n: (1, longs), word: (2, texts), more: (4, longs)}, {"col-3": None})
+    spout = spout_of(tmp_path, "part string, p long, text string")
+    second = begin(spout, first)
+    assert sorted(rows_of(spout, first)) == [("x", None, "a"), ("x", None, "b")]
+    assert sorted(rows_of(spout, second), key=str) == [(None, 1, "a"), (None, 2, "b")]
+    whole = spout_of(tmp_path, "part string, p long, text string", start="snapshot")
+    assert sorted(rows_of(whole, begin(whole)), key=str) == sorted(
+        [("x", None, "a"), ("x", None, "b"), (None, 1, "a"), (None, 2, "b")], key=str
+    )
+    emitter = spout.emitter()
+    assert emitter.data_frame(None, second) is emitter.batch_for_script(second, "") is None
+
+
+def test_mapped_columns_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    describe(tmp_path, "name", {"n": ("long", "col-1")}, partition_by="n")
+    with pytest.raises(ConfigurationError, match="type struct its members too \\('n'\\)"):
+        begin(spout_of(tmp_path, "n array<struct<a: long>>"))
+    append(tmp_path / "t", 1)
+    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace('"configuration":{}', '"configuration":{"delta.columnMapping.mode":"name"}'))
+    with pytest.raises(DamagedInputError, match="its column 'n' has no"):
+        begin(spout_of(tmp_path / "t"))

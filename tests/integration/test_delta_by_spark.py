@@ -14,8 +14,10 @@ import pytest
 
 from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.runtime.upkeep import latest_query
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.types import parse_declared
+from tests.contracts.test_spouts import metadata_of_all, rows_of
 from tests.contracts.test_table_partitions import ODD
 from tests.contracts.test_table_upserts import changes, changes_table, latest, three
 from tests.fixtures.program import Program
@@ -105,8 +107,47 @@ def test_spark_reads_what_deltalake_reads(tmp_path: Path) -> None:
     queries["state"] = f"SELECT word, sum(n) AS n FROM delta.`{tmp_path}/n` GROUP BY word"
     queries["published"] = f"SELECT * FROM delta.`{tmp_path}/n_latest`"
     wanted["state"] = wanted["published"] = plain([{"word": "a", "n": 4}, {"word": "b", "n": 2}])
-    (tmp_path / "queries.json").write_text(json.dumps(queries))
-    program = Program("delta_by_spark", tmp_path / "queries.json", printed=tmp_path / "printed")
-    assert program.wait(300) == 0, (tmp_path / "printed").read_text()
-    found = json.loads((tmp_path / "printed").read_text().splitlines()[-1])
-    assert {name: plain(rows) for name, rows in found.items()} == wanted
+    assert {name: plain(rows) for name, rows in by_spark(tmp_path, queries).items()} == wanted
+
+
+def by_spark(folder: Path, queries: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
+    (folder / "queries.json").write_text(json.dumps(queries))
+    program = Program("delta_by_spark", folder / "queries.json", printed=folder / "printed")
+    assert program.wait(300) == 0, (folder / "printed").read_text()
+    found: dict[str, list[dict[str, Any]]] = json.loads((folder / "printed").read_text().splitlines()[-1])
+    return found
+
+
+@pytest.mark.rare
+@pytest.mark.spark
+def test_a_spout_reads_tables_of_spark_with_deletion_vectors_and_other_names_of_columns(tmp_path: Path) -> None:
+    modes = ("name", "id", "none")
+    queries = {}
+    for kind in modes:
+        table = f"delta.`{tmp_path}/{kind}`"
+        for number, text in enumerate(
+            [
+                f"CREATE TABLE {table} (n long, {'word' if kind == 'none' else '`a word`'} string, day date)"
+                f" USING delta PARTITIONED BY (day) TBLPROPERTIES ('delta.columnMapping.mode'='{kind}',"
+                " 'delta.enableDeletionVectors'='true')",
+                f"INSERT INTO {table} SELECT id, 'w' || id, date'2026-01-01' + cast(id % 2 AS int) FROM range(100000)",
+                f"DELETE FROM {table} WHERE n % 3 = 0",
+                *([f"ALTER TABLE {table} RENAME COLUMN `a word` TO word"] if kind != "none" else []),
+                f"ALTER TABLE {table} ADD COLUMN more int",
+                f"INSERT INTO {table} SELECT id, 'new', date'2026-01-05', 7 FROM range(5)",
+                f"UPDATE {table} SET word = 'other' WHERE n = 1",
+            ]
+        ):
+            queries[f"{kind} {number}"] = text
+        queries[kind] = f"SELECT n, word, day, more FROM {table} WHERE n < 100 OR n > 99900"
+    found = by_spark(tmp_path, queries)
+    for kind in modes:
+        spout = DeltaSpout(f"{tmp_path}/{kind}", fields="n long, word string, day date, more int", max_files=2)
+        metadata = metadata_of_all(spout)
+        rows = [row for each in metadata for row in rows_of(spout, each)]
+        assert len(metadata) > 1
+        assert len(rows) == 66_666 + 5
+        some = [
+            dict(zip(("n", "word", "day", "more"), row, strict=True)) for row in rows if not 100 <= row[0] <= 99_900
+        ]
+        assert plain(some) == plain(found[kind])

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
+from airflow_trident.spouts.delta.columns import names_in_log, places_of
+from airflow_trident.spouts.delta.kept_rows import kept_rows, may_have_vectors
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
+from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
+_GONE = "not found"
+"""In what delta-rs says of a file that is not there, in folders and in stores."""
+
 
 class DeltaLog(TableLog):
-    """The log of the table at `place`, opened once; `head` is the newest version at that time."""
+    """The log of the table at `place`, opened once; `head` is the newest version at that time.
 
-    def __init__(self, place: DeltaPlace) -> None:
+    :param row_schema: the columns that will be read.
+    :raises ConfigurationError: they cannot be.
+    """
+
+    def __init__(self, place: DeltaPlace, row_schema: Schema) -> None:
         self.place = place
         self.what = f"the Delta table {place.where!r}"
         errors: Any = require_extra("deltalake.exceptions", EXTRA)
@@ -32,15 +43,18 @@ class DeltaLog(TableLog):
                 ) from error
             self._files: pafs.FileSystem = place.files()
         self.head = int(self.table.version())
+        self._opened = {self.head: self.table}
         self.table_id = str(self.table.metadata().id)
-        self._require_readable()
+        self.places = places_of(self.table)
+        """Where its columns are in its files."""
+        self._require_readable(row_schema)
 
-    def _require_readable(self) -> None:
-        settings = self.table.metadata().configuration
-        if settings.get("delta.columnMapping.mode", "none") != "none":
+    def _require_readable(self, row_schema: Schema) -> None:
+        if odd := [field.name for field in row_schema if self.places and "struct<" in field.type]:
             raise ConfigurationError(
-                f"the Delta table {self.place.where!r} maps its columns to other names, which is not read here",
-                "Copy it into a table without column mapping.",
+                f"{self.what} maps its columns to other names, and in those of type struct its members too "
+                f"({odd[0]!r}), which is not read here",
+                "Leave the column out of the spout's fields, or copy it into a table without column mapping.",
             )
 
     def columns(self) -> set[str]:
@@ -66,6 +80,7 @@ class DeltaLog(TableLog):
                 ) from error
         adds = [line["add"] for line in lines if "add" in line and line["add"]["dataChange"]]
         removes = any(line["remove"]["dataChange"] for line in lines if "remove" in line)
+        removes = removes or any(add.get("deletionVector") for add in adds)
         operation = next((line["commitInfo"].get("operation", "") for line in lines if "commitInfo" in line), "")
         return TableVersion(
             number=number, added=tuple(self._added(add) for add in adds), removes=removes, operation=str(operation)
@@ -79,25 +94,16 @@ class DeltaLog(TableLog):
         import pyarrow as pa
 
         with self.place.errors(SourceUnavailableError):
-            try:
-                table = self.table if number == self.head else self.place.table(number)
-            except Exception as error:
-                if number > self.head:
-                    raise
-                raise SourceChangedError(
-                    f"the Delta table {self.place.where!r} as of version {number} cannot be put together any more",
-                    "Keep its log longer (delta.logRetentionDuration), or give the stream a new name and begin anew.",
-                ) from error
-            if any(batch.num_rows for batch in pa.table(table.deletion_vectors()).to_batches()):
-                raise self._deletion_vectors()
+            table = self._at(number)
             rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        then = {name: own for own, name in names_in_log(table).items()}
         added = [
             AddedFile(
                 path=unquote(row["path"]),
                 bytes=int(row["size_bytes"]),
                 rows=row.get("num_records"),
                 partition={
-                    name.removeprefix("partition."): value
+                    self._now(then[name.removeprefix("partition.")]): value
                     for name, value in row.items()
                     if name.startswith("partition.")
                 },
@@ -108,24 +114,60 @@ class DeltaLog(TableLog):
             number=number, added=tuple(sorted(added, key=lambda file: file.path)), removes=False, operation="snapshot"
         )
 
+    def kept_rows(self, span: Span) -> dict[str, str]:
+        """Path -> which rows of that file count, of files of the snapshot in which others are deleted.
+
+        Other versions that add files with deletion vectors change rows, and are no part of a batch.
+
+        :raises SourceChangedError: that version can no longer be put together, or a vector is gone.
+        """
+        number = span.snapshot
+        if number is None or span.begin[0] != number or not may_have_vectors(self._at(number)):
+            return {}
+        paths = {file.path for file in self.snapshot(number).added}
+        with self.place.errors(SourceUnavailableError):
+            try:
+                return kept_rows(self._at(number), paths)
+            except Exception as error:
+                if _GONE not in str(error).lower():
+                    raise
+                raise SourceChangedError(
+                    f"a deletion vector of {self.what} as of version {number} is gone ({error})",
+                    "It was vacuumed too early: keep removed files as long as transactions may be replayed.",
+                ) from error
+
+    def _at(self, number: int) -> Any:
+        """:raises SourceChangedError: that version can no longer be put together."""
+        try:
+            if number not in self._opened:
+                self._opened[number] = self.place.table(number)
+            return self._opened[number]
+        except Exception as error:
+            if number > self.head:
+                raise
+            raise SourceChangedError(
+                f"the Delta table {self.place.where!r} as of version {number} cannot be put together any more",
+                "Keep its log longer (delta.logRetentionDuration), or give the stream a new name and begin anew.",
+            ) from error
+
     def _added(self, add: dict[str, Any]) -> AddedFile:
-        if add.get("deletionVector"):
-            raise self._deletion_vectors()
         if "://" in add["path"]:
             raise ConfigurationError(
                 f"the Delta table {self.place.where!r} has files elsewhere (a shallow clone), which are not read here",
                 "Read the table that was cloned.",
             )
         rows = json.loads(add.get("stats") or "{}").get("numRecords")
-        return AddedFile(
-            path=unquote(add["path"]), bytes=int(add["size"]), rows=rows, partition=add.get("partitionValues") or {}
-        )
+        values = add.get("partitionValues") or {}
+        partition = {self._now(name): value for name, value in values.items()}
+        return AddedFile(path=unquote(add["path"]), bytes=int(add["size"]), rows=rows, partition=partition)
 
-    def _deletion_vectors(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"the Delta table {self.place.where!r} has deletion vectors, which are not read here",
-            "Purge them (REORG TABLE ... APPLY (PURGE)), or turn them off.",
-        )
+    def _now(self, own: str) -> str:
+        """The name that a column has now; a column that was dropped has none any more."""
+        return self._names_in_log.get(own, own)
+
+    @cached_property
+    def _names_in_log(self) -> dict[str, str]:
+        return names_in_log(self.table)
 
     def require_same(self, span: Span) -> None:
         if self.table_id != span.table_id:

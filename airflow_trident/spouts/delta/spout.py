@@ -15,6 +15,8 @@ from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.hadoop_names import uri_in_hadoop
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.s3a import OTHER_SERVICE
+from airflow_trident.spouts.delta.columns import Places, names_in_file
+from airflow_trident.spouts.delta.kept_rows import of_batch
 from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, by_session, in_buckets, say_python_reads
 from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
@@ -75,7 +77,7 @@ class DeltaSpout(Spout):
         self.schema = parse_declared(fields, [])
 
     def coordinator(self) -> VersionsCoordinator:
-        return VersionsCoordinator(partial(_open, self._place), _span, self.schema, self._reading)
+        return VersionsCoordinator(partial(_open, self._place, self.schema), _span, self.schema, self._reading)
 
     def emitter(self) -> DeltaEmitter:
         return DeltaEmitter(self._place.resolved(), self.schema)
@@ -106,8 +108,10 @@ class DeltaEmitter(Emitter):
         span = _span(metadata)
         if span.begin == span.end:
             return []
-        files = files_of(_open(self.place), span)
-        return [Split(index, _body(file), file.bytes) for index, file in enumerate(files)]
+        log = _open(self.place, self.row_schema)
+        kept = log.kept_rows(span)
+        bodies = [(_body(file, log.places, kept.get(file.path)), file.bytes) for file in files_of(log, span)]
+        return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """Only for a folder, or a store that the session can read."""
@@ -126,9 +130,12 @@ class DeltaEmitter(Emitter):
         return None if files is None else files_for_script(self.row_schema, files)
 
     def _files(self, metadata: Json, above: str) -> list[FileOfTable] | None:
-        """None: some lie elsewhere."""
+        """None: some lie elsewhere, or have rows that are deleted, or other names of columns."""
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
         if any(os.path.isabs(one["path"]) or "://" in one["path"] for one in bodies):
+            return None
+        if any(one.keys() & {"columns", "kept"} for one in bodies):
+            say_python_reads(self.place.where, "it has deletion vectors, or maps its columns to other names")
             return None
         return [
             FileOfTable(path=os.path.join(above, one["path"]), rows=one["rows"], partition=one["partition"])
@@ -151,6 +158,7 @@ class DeltaEmitter(Emitter):
         import pyarrow as pa
 
         body: Any = split.body
+        named = partial(names_in_file, body["columns"]) if "columns" in body else None
         what, rows = f"the file {body['path']!r} of the Delta table {self.place.where!r}", 0
         gone = "It was vacuumed too early: keep removed files as long as transactions may be replayed."
         with (
@@ -158,17 +166,22 @@ class DeltaEmitter(Emitter):
             reading_file(what, self.row_schema, (pa.ArrowException,), gone=gone),
             self.place.files().open_input_file(body["path"]) as file,
         ):
-            for batch in rows_of_file(file, self.row_schema, body["partition"]):
+            for batch in rows_of_file(file, self.row_schema, body["partition"], named):
+                yield of_batch(body["kept"], batch, rows) if "kept" in body else batch
                 rows += batch.num_rows
-                yield batch
         require_rows(what, rows, body["rows"])
 
 
-def _body(file: AddedFile) -> Json:
+def _body(file: AddedFile, places: Places, kept: str | None) -> Json:
     partition: dict[str, Json] = {
         name: None if value is None else _as_text(value) for name, value in file.partition.items()
     }
-    return {"path": file.path, "rows": file.rows, "partition": partition}
+    body: dict[str, Json] = {"path": file.path, "rows": file.rows, "partition": partition}
+    if places:
+        body["columns"] = dict(places)
+    if kept is not None:
+        body["kept"] = kept
+    return body
 
 
 def _as_text(value: Any) -> str:
@@ -176,8 +189,8 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _open(place: DeltaPlace) -> DeltaLog:
-    return DeltaLog(place.resolved())
+def _open(place: DeltaPlace, row_schema: Schema) -> DeltaLog:
+    return DeltaLog(place.resolved(), row_schema)
 
 
 def _span(metadata: Json) -> Span:
