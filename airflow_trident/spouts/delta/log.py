@@ -11,8 +11,8 @@ from urllib.parse import unquote
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
-from airflow_trident.spouts.delta.columns import names_in_log, places_of
 from airflow_trident.spouts.delta.kept_rows import kept_rows, may_have_vectors
+from airflow_trident.spouts.delta.mapped_columns import names_in_log, places_of
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
 from airflow_trident.types import Schema
 
