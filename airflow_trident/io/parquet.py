@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ _REPEATS = 0.9
 
 _GROUP_ROWS = 1 << 17
 """The rows of a row group, if pieces are written."""
+
+_NULLS = b"airflow_trident.nulls"
+_REALS = ("FLOAT", "DOUBLE")
 
 WRITTEN_BY_SPARK = b"org.apache.spark.version"
 """Spark's note in the footers of its files."""
@@ -107,11 +111,75 @@ def write_parquet(table: pa.Table, file: Any, **more: Any) -> None:
     large and thrown away, which takes a quarter of the time and makes the file larger.
 
     :param file: an open file; it stays open.
-    :param more: of `pyarrow.parquet.write_table`.
+    :param more: of `pyarrow.parquet.ParquetWriter`.
     """
+    with parquet_writer(file, table.schema, _with_dictionary(table), **more) as write:
+        write(table)
+
+
+@contextmanager
+def parquet_writer(
+    file: Any, schema: pa.Schema, dictionary: bool | list[str] = True, **more: Any
+) -> Iterator[Callable[..., None]]:
+    """Writes tables into one file. Real numbers get neither statistics nor dictionaries: Arrow's leave out NaN and tell
+    -0.0 from 0.0, so that a filter in Spark would lose rows. The nulls of such columns, which statistics would count,
+    are in the footer's own metadata (:func:`null_counts`).
+
+    :param file: an open file; it stays open.
+    :param dictionary: columns that get one; True: each.
+    :param more: of `pyarrow.parquet.ParquetWriter`.
+    :returns: for a table, and options of `pyarrow.parquet.ParquetWriter.write_table`.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(table, file, compression="zstd", use_dictionary=_with_dictionary(table), **more)
+    plain = _without_reals(schema)
+    if plain is not None:
+        kept = plain if dictionary is True else [name for name in dictionary or () if name in plain]
+        more = {"use_dictionary": kept, "write_statistics": plain, **more}
+    else:
+        more = {"use_dictionary": dictionary, **more}
+    real = [field.name for field in schema if pa.types.is_floating(field.type)]
+    nulls = dict.fromkeys(real, 0)
+    with pq.ParquetWriter(file, schema, compression="zstd", **more) as writer:
+
+        def write(table: pa.Table, **how: Any) -> None:
+            for name in real:
+                nulls[name] += table.column(name).null_count
+            writer.write_table(table, **how)
+
+        yield write
+        if real:
+            writer.add_key_value_metadata({_NULLS: json.dumps(nulls)})
+
+
+def null_counts(footer: Any) -> dict[str, int]:
+    """Null counts of columns, without parts of nested ones, as far as they are known.
+
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    nulls: dict[str, int] = json.loads((footer.metadata or {}).get(_NULLS, b"{}"))
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    for place in range(footer.num_columns):
+        column = footer.schema.column(place)
+        if column.path != column.name or column.max_repetition_level:
+            continue
+        parts = [group.column(place).statistics for group in groups]
+        if all(part is not None and part.has_null_count for part in parts):
+            nulls[column.name] = sum(part.null_count for part in parts)
+    return nulls
+
+
+def _without_reals(schema: pa.Schema) -> list[str] | None:
+    """The paths of columns, and of parts of nested ones, that are no real numbers; None: no column is one."""
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.ParquetWriter(buffer, schema).close()
+    found = pq.read_metadata(buffer).schema
+    columns = [found.column(place) for place in range(len(found))]
+    plain = [one.path for one in columns if one.physical_type not in _REALS and str(one.logical_type) != "Float16"]
+    return None if len(plain) == len(columns) else plain
 
 
 def footer_bytes(footer: Any) -> bytes:
@@ -130,21 +198,12 @@ def write_parquet_pieces(pieces: Iterable[pa.RecordBatch], schema: pa.Schema, fi
     :param more: of `pyarrow.parquet.ParquetWriter`.
     :returns: the number of rows.
     """
-    import pyarrow.parquet as pq
-
-    writer, rows = None, 0
-    try:
-        for table in _groups(pieces, schema):
-            if writer is None:
-                dictionary = _with_dictionary(table)
-                writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=dictionary, **more)
-            writer.write_table(table, row_group_size=_GROUP_ROWS)
+    groups, rows = _groups(pieces, schema), 0
+    first = next(groups, schema.empty_table())
+    with parquet_writer(file, schema, _with_dictionary(first), **more) as write:
+        for table in (first, *groups) if first.num_rows else ():
+            write(table, row_group_size=_GROUP_ROWS)
             rows += table.num_rows
-        if writer is None:
-            writer = pq.ParquetWriter(file, schema, compression="zstd", **more)
-    finally:
-        if writer is not None:
-            writer.close()
     return rows
 
 

@@ -22,6 +22,7 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.parquet import write_parquet
 from airflow_trident.spouts.files.file_emitter import FileEmitter
 from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
 from airflow_trident.types import INTERVAL, parse_declared
@@ -169,6 +170,20 @@ def test_a_filter_on_real_numbers_loses_no_row_of_a_file(
     given = run(spark_engine, job)
     assert len(given["rows"]) == (1 if name == "nan" else 2)
     assert given == by_python(spark_engine, job, monkeypatch)
+
+
+@pytest.mark.parametrize("name", REALS)
+def test_a_filter_of_spark_loses_no_row_of_a_file_that_is_written_here(
+    spark_session: Any, tmp_path: Path, name: str
+) -> None:
+    """Whoever reads a table has Spark's own settings."""
+    reals, condition = REALS[name]
+    table = pa.table({"a": reals, "b": pa.array(reals, pa.float32()), "s": [{"x": one} for one in reals]})
+    with open(tmp_path / "a.parquet", "wb") as file:
+        write_parquet(table, file)
+    found = spark_session.newSession().read.parquet(str(tmp_path))
+    where = " AND ".join(condition.format(column) for column in ("a", "b", "s.x"))
+    assert found.where(where).count() == (1 if name == "nan" else 2)
 
 
 def test_what_spark_wrote_has_the_same_rows_whoever_reads_it(

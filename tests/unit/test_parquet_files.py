@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_trident.io.parquet import write_parquet
+from airflow_trident.io.parquet import null_counts, write_parquet, write_parquet_pieces
 
 
 def written(columns: dict[str, Any]) -> tuple[pa.Table, Sequence[str]]:
@@ -49,3 +50,29 @@ def test_no_rows() -> None:
     table, file = pa.table({"id": pa.array([], pa.int64())}), io.BytesIO()
     write_parquet(table, file)
     assert pq.read_table(file) == table
+
+
+def test_real_numbers_have_no_statistics_and_their_nulls_are_counted() -> None:
+    """A reader that trusts Arrow's statistics of them loses rows with NaN."""
+    table = pa.table(
+        {
+            "id": pa.array([1, None, 3], pa.int64()),
+            "x": [1.0, math.nan, None],
+            "half": pa.array([None, None, 1.5], pa.float16()),
+            "parts": pa.array([{"a": 1.0, "b": None}, None, {"a": None, "b": 2}]),
+            "many": [[1.0], None, []],
+        }
+    )
+    whole, pieces, empty = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    write_parquet(table, whole)
+    assert write_parquet_pieces([*table.to_batches()] * 2, table.schema, pieces) == 6
+    assert write_parquet_pieces([], table.schema, empty) == 0
+    assert repr(pq.read_table(whole).to_pylist()) == repr(table.to_pylist())
+    assert null_counts(pq.read_metadata(whole)) == {"id": 1, "x": 1, "half": 2}
+    assert null_counts(pq.read_metadata(pieces)) == {"id": 2, "x": 2, "half": 4}
+    assert null_counts(pq.read_metadata(empty)) == {"id": 0, "x": 0, "half": 0}
+    for file in (whole, pieces):
+        group = pq.read_metadata(file).row_group(0)
+        columns = [group.column(place) for place in range(group.num_columns)]
+        assert [one.path_in_schema for one in columns if one.is_stats_set] == ["id", "parts.b"]
+        assert not {"x", "half", "parts.a"} & {one.path_in_schema for one in columns if one.has_dictionary_page}

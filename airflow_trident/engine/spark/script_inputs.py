@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import Emitter, ScriptBatch
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.parquet import parquet_writer
 from airflow_trident.io.private_files import create_private
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.staging.files import make_folder, storage_error
@@ -63,13 +64,13 @@ class ScriptInputs(Closing):
 
 def _write_file(folder: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
     """Returns the number of rows."""
-    import pyarrow.parquet as pq
+    import pyarrow as pa
 
     path, rows = os.path.join(folder, f"{name}.parquet"), 0
-    with _storage(folder), create_private(path) as file, pq.ParquetWriter(file, schema) as writer:
+    with _storage(folder), create_private(path) as file, parquet_writer(file, schema) as write:
         for batch in batches:
             rows += batch.num_rows
-            writer.write_batch(batch)
+            write(pa.Table.from_batches([batch]))
     return rows
 
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import FieldError, StagingError, TridentError, UserCodeError
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.parquet import parquet_file
+from airflow_trident.io.parquet import parquet_file, parquet_writer
 from airflow_trident.io.seekable import Seekable
 from airflow_trident.staging.files import sync_folder
 from airflow_trident.staging.verbs import Storage
@@ -180,16 +180,15 @@ class _Output:
         :returns: its name and its size in bytes.
         """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         wanted = arrow_schema(self.schema)
         made = f"{path.removesuffix('.parquet')}-widened.parquet"
 
         def write(file: BinaryIO) -> None:
-            with self.storage.open(path) as source, pq.ParquetWriter(file, wanted, compression="zstd") as writer:
+            with self.storage.open(path) as source, parquet_writer(file, wanted) as write_rows:
                 for rows in parquet_file(source).iter_batches():
                     columns = [rows.column(one.name).cast(one.type) for one in wanted]
-                    writer.write_batch(pa.record_batch(columns, schema=wanted))
+                    write_rows(pa.table(columns, schema=wanted))
 
         return made, self.storage.put(made, write)
 

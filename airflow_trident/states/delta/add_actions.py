@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
+from airflow_trident.io.parquet import null_counts
 from airflow_trident.states.delta.deletion_vectors import require_whole_files
-from airflow_trident.states.tables.new_files import NewFile, OldFile, nulls_of
+from airflow_trident.states.tables.new_files import NewFile, OldFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ def described(footer: Any, path: str, size: int, columns: Collection[str], parti
     :param partition: the value of each partition column.
     """
     transaction: Any = require_extra("deltalake.transaction", EXTRA)
-    nulls = nulls_of(footer)
+    nulls = null_counts(footer)
     stats = json.dumps(_statistics(footer, nulls, set(columns) - set(partition)))
     entry = transaction.AddAction(path, size, texts(partition), _now_ms(), True, stats)
     return NewFile(path=path, bytes=size, values=tuple(partition.values()), nulls=nulls, entry=entry)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
+from airflow_trident.io.parquet import null_counts
 from airflow_trident.io.partitioned import PartitionValues
-from airflow_trident.states.tables.new_files import NewFile, OldFile, nulls_of
+from airflow_trident.states.tables.new_files import NewFile, OldFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,16 +40,20 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
     manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
     types: Any = require_extra("pyiceberg.types", EXTRA)
     schema = metadata.schema()
-    statistics = module.data_file_statistics_from_parquet_metadata(
+    # A footer does not count NaN, and its bounds ignore NaN: a reader that trusts them would lose rows with NaN.
+    plan = module.compute_statistics_plan(schema, metadata.properties)
+    none = module.MetricsMode(module.MetricModeTypes.NONE)
+    real = {number for number, one in plan.items() if isinstance(one.iceberg_type, types.FloatType | types.DoubleType)}
+    said = module.data_file_statistics_from_parquet_metadata(
         parquet_metadata=footer,
-        stats_columns=module.compute_statistics_plan(schema, metadata.properties),
+        stats_columns={number: replace(one, mode=none) if number in real else one for number, one in plan.items()},
         parquet_column_mapping=module.parquet_path_to_id_mapping(schema),
-    )
-    said = statistics.to_serialized_dict()
-    # A footer does not count NaN, and its bounds ignore NaN: a reader that trusts them would delete rows with NaN.
-    real = {number for number in said["lower_bounds"] if _is_real(schema, number, types)}
-    for bounds in ("lower_bounds", "upper_bounds"):
-        said[bounds] = {number: value for number, value in said[bounds].items() if number not in real}
+    ).to_serialized_dict()
+    nulls = null_counts(footer)
+    for number in real:
+        if (count := nulls.get(plan[number].column_name)) is not None:
+            said["value_counts"][number] = footer.num_rows
+            said["null_value_counts"][number] = count
     entry = manifest.DataFile.from_args(
         content=manifest.DataFileContent.DATA,
         file_path=location,
@@ -60,7 +66,7 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
         key_metadata=None,
         **said,
     )
-    return NewFile(path=location, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
+    return NewFile(path=location, bytes=size, values=values, nulls=nulls, entry=entry)
 
 
 def old_files(table: Any) -> list[OldFile]:
@@ -101,7 +107,3 @@ def record_of(values: PartitionValues) -> Any:
     """The partition of a file; dates are days since 1970."""
     typedef: Any = require_extra("pyiceberg.typedef", EXTRA)
     return typedef.Record(*(value.toordinal() - _FIRST_DAY if isinstance(value, date) else value for value in values))
-
-
-def _is_real(schema: Any, number: int, types: Any) -> bool:
-    return isinstance(schema.find_type(number), types.FloatType | types.DoubleType)

@@ -7,15 +7,16 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_trident.contracts.state import Marker
+from airflow_trident.io.parquet import null_counts
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.parquet_versions import TableFile
-from airflow_trident.states.tables.new_files import NewFile, nulls_of
+from airflow_trident.states.tables.new_files import NewFile
 
 
 def entry_of(path: str, footer: Any, size: int, values: PartitionValues) -> NewFile:
     """:param footer: `pyarrow.parquet.FileMetaData`."""
     entry = TableFile(path=path, rows=footer.num_rows, bytes=size, partition=tuple(map(_json, values)))
-    return NewFile(path=path, bytes=size, values=values, nulls=nulls_of(footer), entry=entry)
+    return NewFile(path=path, bytes=size, values=values, nulls=null_counts(footer), entry=entry)
 
 
 def _json(value: Any) -> Any:

@@ -93,20 +93,6 @@ def missing(staged: StagedPart) -> StagingError:
     )
 
 
-def nulls_of(footer: Any) -> dict[str, int]:
-    """Null counts of plain columns, without parts of nested ones."""
-    nulls: dict[str, int] = {}
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    for place in range(footer.num_columns):
-        column = footer.schema.column(place)
-        if column.path != column.name or column.max_repetition_level:
-            continue
-        parts = [group.column(place).statistics for group in groups]
-        if all(part is not None and part.has_null_count for part in parts):
-            nulls[column.name] = sum(part.null_count for part in parts)
-    return nulls
-
-
 def linked(staged: StagedPart, target: str) -> bool:
     """Is it one file under both names now?"""
     if not staged.is_local:
