@@ -16,8 +16,8 @@ from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
 from airflow_trident.io.parquet import parquet_file
 from airflow_trident.spouts.files.columns import from_text
+from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark
 from airflow_trident.spouts.files.parquet_in_spark import is_read_alike, spark_reads
-from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:

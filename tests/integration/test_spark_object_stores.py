@@ -7,6 +7,8 @@ import logging
 from pathlib import Path
 
 import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import TableSpout
@@ -42,16 +44,19 @@ def copied(bucket: str, folder: Path) -> None:
 def test_spark_reads_tables_by_the_file_system_of_its_session(gcs_lake: Lake, tmp_path: Path) -> None:
     for kind in FACTORIES:
         filled(kind, gcs_lake, tmp_path)
+    pq.write_table(pa.table({"word": ["a", None], "n": [1, None]}), tmp_path / "one.parquet")
+    store = ObjectPlace.parse("the bucket", f"gs://{CONN_ID}@{gcs_lake.name}").store()
+    obstore.put(store, "in/one.parquet", (tmp_path / "one.parquet").read_bytes())
     copied(gcs_lake.name, tmp_path / "same")
     printed = tmp_path / "printed"
     program = Program("tables_by_session", tmp_path, gcs_lake.name, tmp_path / "same", printed=printed)
     assert program.wait(300) == 0, printed.read_text()
     found = json.loads(printed.read_text().splitlines()[-1])
-    for kind in FACTORIES:
+    for kind, rows, place in (*((kind, 1002, "lake") for kind in FACTORIES), ("files", 2, "in")):
         assert "FileScan parquet" in found[kind]["plan"], (kind, printed.read_text())
-        assert f"gs://{gcs_lake.name}/lake" in found[kind]["plan"]
+        assert f"gs://{gcs_lake.name}/{place}" in found[kind]["plan"]
         assert found[kind]["rows"] == found[kind]["by_python"]
-        assert len(found[kind]["rows"]) == 1002
+        assert len(found[kind]["rows"]) == rows
 
 
 @pytest.mark.rare

@@ -6,11 +6,16 @@ import json
 import logging
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import DeltaTable, IcebergTable, TableSpout
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.s3a import S3AFiles
+from airflow_trident.types import parse_declared
 from tests.contracts.test_tables_on_s3 import FACTORIES, table_of
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.object_store import CONN_ID, Lake
@@ -20,6 +25,7 @@ from tests.fixtures.state import batch, ticket
 from tests.integration.test_spark_parquet import reader_of
 from tests.integration.test_spark_tables import job_for
 
+FIELDS = "word string, n long"
 KEYS = {"access_key_id": "an-access-key", "secret_access_key": "a-secret-key"}
 
 
@@ -35,15 +41,23 @@ def filled(kind: str, lake: Lake, folder: Path) -> None:
 def test_spark_reads_tables_in_buckets_with_the_keys_of_the_connection(lake: Lake, tmp_path: Path) -> None:
     for kind in FACTORIES:
         filled(kind, lake, tmp_path)
+    place = ObjectPlace.parse("in", f"s3://{CONN_ID}@{lake.name}/in").resolved()
+    for number in range(3):
+        rows = pa.table({"word": [f"w{number}", None], "n": [number, None]}, arrow_schema(parse_declared(FIELDS)))
+        pq.write_table(rows, tmp_path / "one.parquet")
+        place.obstore().put(place.store(), f"{number} of 3.parquet", (tmp_path / "one.parquet").read_bytes())
     printed = tmp_path / "printed"
     program = Program("tables_on_s3", tmp_path, lake.name, s3a_jars(), printed=printed)
     assert program.wait(300) == 0, printed.read_text()
     text = printed.read_text()
     found = json.loads(text.splitlines()[-1])
-    for kind in FACTORIES:
+    assert found["files"].pop("rows_of_frame") == 6
+    assert "was replaced or removed while Spark read it" in found["files"].pop("replaced")
+    assert found["files"].pop("refused")
+    for kind, rows in (*((kind, 1002) for kind in FACTORIES), ("files", 6)):
         assert "FileScan parquet" in found[kind]["plan"], (kind, text)
         assert found[kind]["rows"] == found[kind]["by_python"]
-        assert len(found[kind]["rows"]) == 1002
+        assert len(found[kind]["rows"]) == rows
     assert "secret-key" not in text
     assert "an-access-key" not in text
     assert "spark.driver.memory" in found["shown"]

@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import TableSpout
+from airflow_trident import FileSpout, TableSpout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from tests.contracts.test_tables_on_gcs import FACTORIES
+from tests.fixtures.gcs import CONN_ID
 from tests.programs.tables_on_s3 import both
 
 
@@ -33,6 +34,8 @@ def main() -> None:
         for kind, factory in FACTORIES.items():
             spout = TableSpout(factory(bucket), fields="word string, n long")
             found[kind] = both(engine, folder / kind, spout)
+        rows = FileSpout(f"gs://{CONN_ID}@{bucket}/in", format="parquet", fields="word string, n long")
+        found["files"] = both(engine, folder / "files", rows)
     print(json.dumps(found))
 
 

@@ -1,6 +1,8 @@
 """Runs a batch of each table in a bucket on a Spark that has Hadoop's S3A, then again by Python. Its log and its
 result, as JSON, are printed.
 
+Then objects of a FileSpout, one of which is replaced after Spark was told of it, and put back.
+
 Arguments: a folder, the bucket, the folder of the jars.
 """
 
@@ -13,14 +15,17 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import TableSpout, Topology
+from airflow_trident import FileSpout, TableSpout, Topology
 from airflow_trident.contracts.spout import Emitter
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.local import LocalSessions
+from airflow_trident.errors import SourceUnavailableError
+from airflow_trident.io.object_stores import ObjectPlace
 from tests.contracts.test_tables_on_s3 import FACTORIES
 from tests.fixtures.engine import keep, make_job, staged
+from tests.fixtures.object_store import CONN_ID
 
 
 def as_it_is(frame: Any) -> Any:
@@ -39,6 +44,7 @@ def main() -> None:
     with SparkEngine(LocalSessions("local[2]", conf=conf)) as engine:
         for kind, factory in FACTORIES.items():
             found[kind] = both(engine, folder / kind, TableSpout(factory(bucket, folder), fields="word string, n long"))
+        found["files"] = files(engine, folder / "files", bucket)
         found["shown"] = shown()
     logs = "".join(one.read_text(errors="replace") for one in events.rglob("*") if one.is_file())
     found["events"] = {"plans": logs.count("[s3a-"), "keys": "secret-key" in logs or "an-access-key" in logs}
@@ -56,6 +62,27 @@ def both(engine: SparkEngine, folder: Path, spout: TableSpout) -> dict[str, Any]
     again = make_job(build, folder)
     by_python = staged(again, engine.run(again))
     return {"plan": plan, "rows": by_spark["rows"], "by_python": by_python["rows"]}
+
+
+def files(engine: SparkEngine, folder: Path, bucket: str) -> dict[str, Any]:
+    spout = FileSpout(f"s3://{CONN_ID}@{bucket}/in/*.parquet", format="parquet", fields="word string, n long")
+    emitter, metadata = spout.emitter(), spout.coordinator().initialize_transaction(1, None)
+    place = ObjectPlace.parse("in", f"s3://{CONN_ID}@{bucket}/in").resolved()
+    name = metadata["files"][0][0]
+    old = bytes(place.obstore().get(place.store(), name).bytes())
+    with engine._attached(make_job(lambda topology: keep(topology.new_stream("rows", spout)), folder)) as attached:
+        frame = emitter.data_frame(attached.session, metadata)
+        assert frame is not None
+        given: dict[str, Any] = {"rows_of_frame": frame.frame.count()}
+        frame.require_same()
+        place.obstore().put(place.store(), name, old + b" ")
+        try:
+            frame.require_same()
+        except SourceUnavailableError as error:
+            given["replaced"] = error.message
+        given["refused"] = emitter.data_frame(attached.session, metadata) is None
+        place.obstore().put(place.store(), name, old)
+    return {**both(engine, folder, spout), **given}
 
 
 def planned(engine: SparkEngine, job: Job) -> str:

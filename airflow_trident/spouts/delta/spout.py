@@ -18,7 +18,7 @@ from airflow_trident.io.s3a import OTHER_SERVICE
 from airflow_trident.spouts.delta.kept_rows import of_batch
 from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.delta.mapped_columns import Places, names_in_file
-from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, by_session, in_buckets, say_python_reads
+from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, by_session, in_buckets, say_python_reads
 from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,

@@ -13,6 +13,8 @@ from airflow_trident.spouts.files.contents import recorded_files, require_same
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
+from airflow_trident.spouts.files.object_files import ObjectFiles
+from airflow_trident.spouts.files.objects_in_spark import objects_in_spark
 from airflow_trident.spouts.files.parquet_in_spark import read_in_spark, rows_for_spark
 from airflow_trident.spouts.files.whole_files import SameFiles, whole_files, write_nothing
 from airflow_trident.types import Json
@@ -77,8 +79,10 @@ class FileEmitter(Emitter):
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """Only for Parquet files whose columns have the declared types. For CSV and JSON, Spark's readers accept other
         values than this package's reader, and are slower."""
-        if self.reading.format is not FileFormat.PARQUET or not self.source.is_local:
+        if self.reading.format is not FileFormat.PARQUET:
             return None
+        if isinstance(self.source, ObjectFiles):
+            return objects_in_spark(session, self.source, self.reading, recorded_files(metadata, self._base()))
         files = self._whole(metadata)
         rows = rows_for_spark(self.reading, files.paths)
         if rows is None:

@@ -175,6 +175,15 @@ class ObjectFiles(FileSource):
     def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
         return file
 
+    def is_as_recorded(self, file: RecordedFile) -> bool:
+        """Is the content that the object has now the recorded one, by its ETag?"""
+        with self._asking(f"look at {file.path!r}"):
+            try:
+                status = self.place.obstore().head(self.place.store(), file.path)
+            except FileNotFoundError:
+                return False
+        return (status["size"], _etag(status)) == (file.size, file.digest)
+
     @contextmanager
     def opened(self, where: str, file: RecordedFile) -> Iterator[BinaryIO]:
         fetch = partial(self.range_of, where, file)

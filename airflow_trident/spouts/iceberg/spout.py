@@ -18,7 +18,7 @@ from airflow_trident.io.iceberg_rows import pieces_of
 from airflow_trident.io.parquet import damage_as_arrow_error
 from airflow_trident.io.s3a import OTHER_SERVICE
 from airflow_trident.spouts.files.columns import fitted
-from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
+from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
 from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.spouts.files_for_spark import HERE, FilesForSpark, in_place
+from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, in_place
 from airflow_trident.spouts.parquet.added_files import ParquetLog, answers
 from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (
