@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-tables tweets test quick rare browser golden histories model contracts test-yarn submit-kills compat bench site lint types imports format venv lock java archive clean
+.PHONY: help demo demo-tables tweets test quick rare browser golden histories model contracts test-yarn submit-kills aftermath compat bench site lint types imports format venv lock java archive clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -38,6 +38,7 @@ help:
 	@echo "make contracts every promise over every ledger and store, in all products"
 	@echo "make test-yarn transactions, drains and staging on a real YARN and HDFS (fetches 70 MB by Maven)"
 	@echo "make submit-kills KILLS=10   tasks killed while they submit: how many drivers work, SparkSubmitOperator's and ours"
+	@echo "make aftermath   what each way of writing a batch leaves after a retry, a kill and a clear: docs/benchmarks.md"
 	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
 	@echo "make bench     the measurements behind docs/benchmarks.md"
 	@echo "make site      the documentation as a site, into .site; a broken link ends it"
@@ -88,6 +89,10 @@ test-yarn: java venv
 
 submit-kills: java venv
 	@$(RUN) python -m benchmarks.submit_kills $(KILLS)
+
+aftermath: java venv
+	@sh tools/bootstrap.sh dbt-venv
+	@$(RUN) python -m benchmarks.aftermath --dbt .venv-dbt/bin/dbt --write $(ARGS)
 
 compat: java venv
 	@$(RUN) python -m tools.compat $(ARGS)

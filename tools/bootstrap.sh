@@ -1,7 +1,8 @@
 #!/bin/sh
 # Prepares the make targets: `bootstrap.sh venv` fills .venv from requirements/dev.lock, `bootstrap.sh java` checks Java,
-# `bootstrap.sh site-venv` fills .venv-docs from requirements/docs.lock, `bootstrap.sh lock` writes the locks. A second run
-# costs nothing unless the lock or pyproject.toml changed.
+# `bootstrap.sh site-venv` fills .venv-docs from requirements/docs.lock, `bootstrap.sh dbt-venv` .venv-dbt from
+# requirements/dbt.lock, `bootstrap.sh lock` writes the locks. A second run costs nothing unless the lock or
+# pyproject.toml changed.
 #
 #   PYTHON=/path/to/python3.12 make venv     chooses the Python
 #   UV=no make venv                          uses venv and pip even where uv is installed
@@ -180,13 +181,15 @@ $project" ] || return 0
     printf '%s\n%s\n' "$packages" "$project" >"$stamp"
 }
 
-# The site's generator has its own environment, so its requirements do not influence the versions in .venv.
-ensure_site_venv() {
-    venv=.venv-docs lock=requirements/docs.lock stamp=$venv/.installed log=$venv/install.log
+# The site's generator and dbt have environments of their own, so their requirements do not influence the versions in
+# .venv. $1: the folder; $2: the lock; $3: its size in MB.
+ensure_own_venv() {
+    venv=$1 lock=$2
+    stamp=$venv/.installed log=$venv/install.log
     packages="packages $(cksum <"$lock")"
     if works && [ "$(cat "$stamp" 2>/dev/null)" = "$packages" ]; then return 0; fi
     make_venv
-    say "Installing $(grep -c '^[a-z].*==' "$lock") packages into $venv; once, about 20 MB"
+    say "Installing $(grep -c '^[a-z].*==' "$lock") packages into $venv; once, about $3 MB"
     install "installing packages" -r "$lock"
     printf '%s\n' "$packages" >"$stamp"
 }
@@ -215,12 +218,14 @@ write_locks() {
     write_lock "pyproject.toml and requirements/dev.in" requirements/dev.lock \
         "$@" --all-extras pyproject.toml requirements/dev.in
     write_lock "requirements/docs.in" requirements/docs.lock "$@" requirements/docs.in
+    write_lock "requirements/dbt.in" requirements/dbt.lock "$@" requirements/dbt.in
 }
 
 case ${1:-} in
     venv) ensure_venv ;;
     java) check_java ;;
-    site-venv) ensure_site_venv ;;
+    site-venv) ensure_own_venv .venv-docs requirements/docs.lock 20 ;;
+    dbt-venv) ensure_own_venv .venv-dbt requirements/dbt.lock 100 ;;
     lock) shift && write_locks "$@" ;;
-    *) die "usage: tools/bootstrap.sh venv|java|site-venv|lock" ;;
+    *) die "usage: tools/bootstrap.sh venv|java|site-venv|dbt-venv|lock" ;;
 esac
