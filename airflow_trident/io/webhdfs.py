@@ -12,13 +12,14 @@ import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, said
+from airflow_trident.io.webhdfs_errors import IN_CLEAR, RemoteException, Unreachable, said
 
 T = TypeVar("T")
 _PREFIX = "/webhdfs/v1"
@@ -95,6 +96,19 @@ class _Answer:
     location: str
 
 
+@contextmanager
+def _its_form(found: Mapping[str, Any]) -> Iterator[None]:
+    """:raises RemoteException: an answer that is read inside is not of HDFS."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError):
+        raise _foreign(json.dumps(found).encode()) from None
+
+
+def _foreign(content: bytes) -> RemoteException:
+    return RemoteException(200, "", f"it answers {content[:80]!r}")
+
+
 _ACTIVE: dict[tuple[str, ...], int] = {}
 """The server that answered last."""
 
@@ -110,7 +124,9 @@ class WebHdfs:
 
     def status(self, path: str) -> FileStatus:
         """:raises FileNotFoundError: there is none."""
-        return FileStatus.of(self._json("GET", path, "GETFILESTATUS")["FileStatus"])
+        found = self._json("GET", path, "GETFILESTATUS")
+        with _its_form(found):
+            return FileStatus.of(found["FileStatus"])
 
     def children(self, folder: str, after: str = "") -> Iterator[FileStatus]:
         """In the order of the names' bytes, in pages.
@@ -121,14 +137,17 @@ class WebHdfs:
         while True:
             # HttpFS and the documents call it the one, name nodes of Hadoop 3.5 the other; what is unknown is ignored
             begin = {"startAfter": after, "startafter": after} if after else {}
-            listing = self._json("GET", folder, "LISTSTATUS_BATCH", **begin)["DirectoryListing"]
-            page = [FileStatus.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+            found = self._json("GET", folder, "LISTSTATUS_BATCH", **begin)
+            with _its_form(found):
+                listing = found["DirectoryListing"]
+                page = [FileStatus.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+                left = int(listing["remainingEntries"])
             if after and any(one.name.encode() <= after.encode() for one in page):
                 raise RemoteException(
                     200, "UnsupportedOperationException", f"it lists from the beginning, not after {after!r}"
                 )
             yield from page
-            if not page or not int(listing["remainingEntries"]):
+            if not page or not left:
                 return
             after = page[-1].name
 
@@ -181,7 +200,7 @@ class WebHdfs:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise RemoteException(200, "", f"it answers {content[:80]!r}")
+            raise _foreign(content)
         return found
 
     def _again(self, once: Callable[[str], T]) -> T:
@@ -229,6 +248,8 @@ class WebHdfs:
         url = f"{'https' if self.access.tls else 'http'}://{server}{above}{_PREFIX}{quote(path)}?{query}"
         answer = self._asked(method, url, server, None)
         if answer.status in _REDIRECTS and answer.location:
+            if self.access.tls and urlsplit(answer.location).scheme != "https":
+                raise RemoteException(answer.status, IN_CLEAR, "it sends to an address without TLS")
             answer = self._asked(method, answer.location, server, content)
         elif content is not None:
             raise (

@@ -9,6 +9,8 @@ import os
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 
 _LITTLE = 300
+IN_CLEAR = "RedirectWithoutTls"
+"""Ours, for a server with TLS that sends to one without: content and token would go there for everybody to read."""
 _PASSING = frozenset({"StandbyException", "RetriableException", "ObserverRetryOnActiveException"})
 _STANDBY = "StandbyException"
 _MISSING = "FileNotFoundException"
@@ -27,6 +29,7 @@ _NEVER = {
     "MaxDirectoryItemsExceededException": "Name another folder (dfs.namenode.fs-limits.max-directory-items).",
     "InvalidPathException": "Write a path that HDFS allows.",
     "UnsupportedOperationException": "Use HDFS 3, or an HttpFS of it.",
+    IN_CLEAR: "Give the data nodes TLS (dfs.http.policy), or name an HttpFS with TLS, which sends nowhere.",
 }
 """Exception of the name node -> cure, where no retry helps."""
 _LATER = {

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import ssl
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.webhdfs import Access, WebHdfs
+from airflow_trident.io.webhdfs_errors import RemoteException, translated
 from airflow_trident.staging.storage import storage_at
 from tests.fixtures.http_server import serving
 
@@ -54,3 +62,65 @@ def test_the_path_of_a_gateway_may_have_a_blank(monkeypatch: pytest.MonkeyPatch)
         for written in ("my gateway", "my%20gateway"):
             monkeypatch.setenv("AIRFLOW_CONN_FILES", connection(server, written))
             assert json.loads(storage_at("hdfs://files@/staging").get("a")) == {"boolean": True}
+
+
+class Foreign(BaseHTTPRequestHandler):
+    """Answers everything with JSON that is not of HDFS, or sends to an address without TLS."""
+
+    location = ""
+
+    def do_GET(self) -> None:
+        content = b'{"status": "ok"}'
+        self.send_response(307 if self.location else 200)
+        self.send_header("Location", self.location)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    log_message = Gateway.log_message
+
+
+def test_json_that_is_not_of_hdfs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(HTTPServer(("127.0.0.1", 0), Foreign)) as server:
+        monkeypatch.setenv("AIRFLOW_CONN_FILES", connection(server))
+        with pytest.raises(ConfigurationError, match=r'it answers .*"ok".* no WebHDFS answers there'):
+            list(storage_at("hdfs://files@/staging").list("a"))
+        files = WebHdfs(Access(servers=(f"127.0.0.1:{server.server_port}",)))
+        with pytest.raises(RemoteException, match="it answers"):
+            files.status("/a")
+
+
+def test_no_token_follows_from_a_server_with_tls_to_one_without(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Open(Gateway):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    class Sending(Foreign):
+        pass
+
+    with serving(HTTPServer(("127.0.0.1", 0), Open)) as other, serving(HTTPServer(("127.0.0.1", 0), Sending)) as server:
+        Sending.location = f"http://127.0.0.1:{other.server_port}/webhdfs/v1/a?delegation={TOKEN}"
+        server.socket = server_context(tmp_path).wrap_socket(server.socket, server_side=True)
+        access = Access(servers=(f"127.0.0.1:{server.server_port}",), tls=True, verify="false", token=TOKEN)
+        with pytest.raises(RemoteException, match="without TLS") as caught:
+            WebHdfs(access).read("/a")
+    assert "HttpFS with TLS" in translated(caught.value, "read", "files").cure
+    assert asked == []
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """Of a server whose certificate nobody vouches for."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    day, now = datetime.timedelta(days=1), datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day).sign(key, hashes.SHA256())
+    plain = serialization.NoEncryption()
+    (folder / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+    )
+    (folder / "certificate").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate", folder / "key")
+    return context
