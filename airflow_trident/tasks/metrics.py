@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import Any
 
 from airflow_trident.errors import FencedError, StaleAttemptError
@@ -136,9 +137,15 @@ def listen(ledger: Any, verb: str, answer: object) -> None:
 def initialize() -> None:
     """Set up Airflow's metrics in a process that runs no task: a command, the API server. Opens no connection."""
     from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
-    from airflow.sdk.observability.metrics import stats_utils
 
-    stats.initialize(
-        factory=stats_utils.get_stats_factory(), export_legacy_names=conf.getboolean("metrics", "legacy_names_on")
-    )
+    try:
+        from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+    except ModuleNotFoundError:
+        return  # Airflow 3.1 does it with the first metric
+    stats: Any = import_module("airflow.sdk.observability.stats")
+    if hasattr(stats, "initialize"):
+        legacy = conf.getboolean("metrics", "legacy_names_on")
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=legacy)
+    else:  # Airflow 3.2
+        make: Any = get_stats_factory
+        stats.Stats.initialize(factory=make(stats.Stats))
