@@ -136,9 +136,8 @@ def listen(ledger: Any, verb: str, answer: object) -> None:
 
 def initialize() -> None:
     """Set up Airflow's metrics in a process that runs no task: a command, the API server. Opens no connection."""
-    from airflow.sdk.configuration import conf
-
     try:
+        from airflow.sdk.configuration import conf
         from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
     except ModuleNotFoundError:
         return  # Airflow 3.1 does it with the first metric
