@@ -36,6 +36,8 @@ _READ_ERRORS = (
     "org.apache.parquet.",
     "org.apache.spark.sql.execution.datasources.parquet.",
 )
+_CANCELLED = re.compile(r"_cancell?ed\]|\b(?:job|stage|task|operation|query)\b[^\n]{0,40} cancell?ed\b")
+"""Of Spark's words; a column may be called so, too."""
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)*[\w$]*(?:Exception|Error|Throwable)(?:\b.*)?)$", re.MULTILINE)
 
 
@@ -140,7 +142,7 @@ def cure_of(text: str) -> str:
         return "Give the driver or the executors more memory, or make the batches smaller."
     if "maxresultsize" in lowered:
         return "Raise spark.driver.maxResultSize, or make the batches or the number of partitions smaller."
-    if "cancel" in lowered:
+    if _CANCELLED.search(lowered):
         return "It was cancelled; run the task again if that was not intended."
     if "session_closed" in lowered or "session_not_found" in lowered or "session_changed" in lowered:
         return "A newer attempt took the session over, or the server was restarted; a retry opens a new one."
