@@ -31,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.aftermath", description=__doc__)
     parser.add_argument("--job", nargs=4, metavar=("WAY", "FOLDER", "BATCH", "ACCIDENT"), help=argparse.SUPPRESS)
     parser.add_argument("--only", default="", metavar="WAY", help="ways with this in their name")
-    parser.add_argument("--accident", default="", metavar="WHAT", help="accidents with this in their name")
+    parser.add_argument("--accident", action="append", metavar="WHAT", help="accidents with this in their name")
     parser.add_argument("--dbt", default="", metavar="PROGRAM", help="of an environment with dbt-core and dbt-postgres")
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="so many accidents at a time (2)")
     parser.add_argument("--write", action="store_true", help="write what was found where the documents' test reads it")
@@ -44,7 +44,7 @@ def main() -> int:
         parser.error(
             f"--dbt {given.dbt}: no such program. Install dbt-core and dbt-postgres into an environment of theirs."
         )
-    accidents = [one for one in Accident if given.accident in one]
+    accidents = [one for what in given.accident or [""] for one in Accident if what in one]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     with ExitStack() as stack:
         plays = _plays(stack, given.only, given.dbt)

@@ -10,10 +10,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 ROWS = 1_000
 TIMEOUT_S = 600
@@ -112,8 +115,19 @@ class Place:
             while not Path(self.folder, "go on").exists():
                 time.sleep(0.02)
         elif accident.dies == where:
-            os.kill(self.driver, signal.SIGKILL)
-            signal.pause()  # in a worker of Spark: its driver is gone, and the worker is ended, too
+            _kill(self.driver)
+            os._exit(1)  # in a worker of Spark
+
+
+def _kill(driver: int) -> None:
+    """SIGKILL for a driver and its JVM, which would clean up: spark-submit's JVM started the driver, others it did."""
+    process = psutil.Process(driver)
+    first = process.parent()
+    parents = [first] if first is not None and first.name() == "java" else []
+    for one in (*parents, *process.children(recursive=True), process):
+        if one is process or one.name() == "java":
+            with suppress(psutil.NoSuchProcess):
+                os.kill(one.pid, signal.SIGKILL)
 
 
 def spark_rows(frame: Any, place: Place) -> Any:

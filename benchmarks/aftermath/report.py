@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -24,12 +25,15 @@ def table(found: Found, accidents: Sequence[Accident] = tuple(Accident)) -> str:
 
 def write(found: Found) -> None:
     """What was not played now stays as it was. Several programs may write at once."""
-    with MEASURED.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = os.open(MEASURED.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         before = read()
         after = {way: {**before.get(way, {}), **found.get(way, {})} for way in {**before, **found}}
         text = {way: {one: vars(row[one]) for one in Accident if one in row} for way, row in sorted(after.items())}
         MEASURED.write_text(json.dumps(text, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    finally:
+        os.close(folder)
 
 
 def read() -> Found:
