@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -230,12 +231,77 @@ def test_the_driver_of_a_task_that_was_killed_before_it_knew_it_is_found_and_its
     hadoop: Path,  # noqa: F811
     name: str,
 ) -> None:
-    def filled(text: str) -> str:
-        manager = resource_manager(hadoop)
-        return text.replace("FOLDER", str(on_yarn.folder)).replace("NAME", name).replace("MANAGER", manager)
-
-    on_yarn.write_dag("drains", filled(DRAIN))
-    assert on_yarn.python(filled(FOUND)) == [
+    given = {"FOLDER": str(on_yarn.folder), "NAME": name, "MANAGER": resource_manager(hadoop)}
+    on_yarn.write_dag("drains", _filled(DRAIN, given))
+    assert on_yarn.python(_filled(FOUND, given)) == [
         *[-signal.SIGKILL, True, 1, [1, 2, 3]],
         *[[["WORD0", 3], ["WORD1", 3], ["WORD2", 3]], []],
     ], on_yarn.output
+
+
+RUNNER = """
+import plays
+from airflow_trident import settings
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.tasks.engines import EngineKind, make_engine
+
+def run():
+    topology, root = plays.topology_of("older"), settings.staging_root(None)
+    with (
+        ZooKeeperHook().get_ledger("older") as ledger,
+        make_engine(EngineKind.SPARK, conn_id="yarn_followed", conf=plays.SMALL, app_name="older") as engine,
+    ):
+        runner = LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=root, progress=print)
+        assert runner.run(max_transactions=1) == [1]
+"""
+OLDER = """
+import os, signal, subprocess, sys, time
+import httpx
+import plays
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+
+def drivers():
+    apps = httpx.get("MANAGER/ws/v1/cluster/apps?applicationTags=trident-topology-older").json()["apps"]["app"]
+    return [app["state"] for app in sorted(apps, key=lambda app: app["id"])]
+
+def begun():
+    process = subprocess.Popen([sys.executable, "-c", "import runner; runner.run()"], start_new_session=True)
+    while not os.path.exists("FOLDER/begun"):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.unlink("FOLDER/begun")
+    return process
+
+open("FOLDER/blocked", "w").close()
+first = begun()
+os.killpg(first.pid, signal.SIGKILL)
+first.wait()
+alone = drivers()
+second = begun()
+both = drivers()
+os.unlink("FOLDER/blocked")
+ended = second.wait()
+with ZooKeeperHook().get_ledger("older") as ledger:
+    found = [[tx.txid, tx.status, tx.attempt] for tx in ledger.transactions()]
+tell([alone, both, ended, found, plays.held("older")])
+"""
+
+
+def test_a_driver_of_an_older_attempt_on_yarn_is_ended_before_the_next_one_is_submitted(
+    on_yarn: AirflowHome,
+    hadoop: Path,  # noqa: F811
+) -> None:
+    """The older one was in the middle of its pass, and whoever had submitted it was killed."""
+    on_yarn.write_dag("runner", RUNNER)
+    given = {"FOLDER": str(on_yarn.folder), "MANAGER": resource_manager(hadoop)}
+    assert on_yarn.python(_filled(OLDER, given)) == [
+        *[["RUNNING"], ["KILLED", "RUNNING"], 0],
+        *[[[1, "COMMITTED", 1]], [["WORD0", 1], ["WORD1", 1], ["WORD2", 1]]],
+    ], on_yarn.output
+
+
+def _filled(text: str, given: Mapping[str, str]) -> str:
+    for name, value in given.items():
+        text = text.replace(name, value)
+    return text
