@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.engine.spark.sessions.java import spark_home
-from tests.fixtures.airflow import AirflowHome
+from airflow_trident.runtime.milestones import Milestone
+from tests.fixtures.airflow import PROJECT, AirflowHome
 from tests.fixtures.hadoop import hadoop, setting  # noqa: F401 - a fixture
 from tests.fixtures.hdfs import USER, ask, connection
+from tools.kills import VARIABLE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
@@ -237,6 +239,66 @@ def test_the_driver_of_a_task_that_was_killed_before_it_knew_it_is_found_and_its
         *[-signal.SIGKILL, True, 1, [1, 2, 3]],
         *[[["WORD0", 3], ["WORD1", 3], ["WORD2", 3]], []],
     ], on_yarn.output
+
+
+KILLED = """
+import httpx
+import plays
+from airflow_trident import settings
+from airflow_trident.errors import SparkJobError
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.limits import DrainLimits
+from airflow_trident.runtime.phases import Attempts
+from airflow_trident.tasks.submitted_drain import SubmittedDrain
+
+conf = {
+    **plays.SMALL,
+    "spark.yarn.appMasterEnv.PYTHONPATH": "FOLDER/site:PROJECT",
+    "spark.yarn.appMasterEnv.VARIABLE": "POINTS",
+}
+result, kills = None, 0
+while result is None:
+    drain = SubmittedDrain(
+        topology=plays.topology_of("killed"), conn_id="yarn_followed", conf=conf, app_name="killed",
+        zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print,
+    )
+    try:
+        result = drain.finish(drain.start(Attempts(owner="first"), Claim(key="first"), DrainLimits(group=3), 50))
+    except SparkJobError:
+        kills += 1
+        assert kills <= MOST
+apps = httpx.get("MANAGER/ws/v1/cluster/apps?applicationTags=trident-topology-killed").json()["apps"]["app"]
+with ZooKeeperHook().get_ledger("killed") as ledger:
+    statuses = [tx.status for tx in ledger.transactions()]
+tell([sorted(app["finalStatus"] for app in apps), statuses, plays.held("killed")])
+"""
+
+
+def test_p9_drivers_on_yarn_killed_while_they_stage_and_commit_end_like_one_that_was_not_killed(
+    on_yarn: AirflowHome,
+    hadoop: Path,  # noqa: F811
+) -> None:
+    """Before the manifest is published, and as a committer before and after the state has the group. Each driver goes
+    on where the one before died."""
+    points = [f"{point}@3" for point in (Milestone.STAGED, Milestone.GATE_OPENED, Milestone.APPLIED)]
+    site = on_yarn.folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("from tools import kills\n\nkills.install()\n")
+    given = {
+        "FOLDER": str(on_yarn.folder),
+        "PROJECT": str(PROJECT),
+        "VARIABLE": VARIABLE,
+        "POINTS": ",".join(f"{point}:{on_yarn.folder}/died-{point}" for point in points),
+        "MOST": str(len(points)),
+        "MANAGER": resource_manager(hadoop),
+    }
+    assert on_yarn.python(_filled(KILLED, given)) == [
+        ["FAILED"] * len(points) + ["SUCCEEDED"],
+        ["COMMITTED"] * 3,
+        [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]],
+    ], on_yarn.output
+    assert {path.name.removeprefix("died-") for path in on_yarn.folder.glob("died-*")} == set(points)
 
 
 RUNNER = """
