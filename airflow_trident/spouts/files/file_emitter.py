@@ -83,6 +83,8 @@ class FileEmitter(Emitter):
             return None
         if isinstance(self.source, ObjectFiles):
             return objects_in_spark(session, self.source, self.reading, recorded_files(metadata, self._base()))
+        if not self.source.is_local:
+            return None
         files = self._whole(metadata)
         rows = rows_for_spark(self.reading, files.paths)
         if rows is None:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from airflow_trident.errors import SourceUnavailableError
 
@@ -92,27 +93,49 @@ class FilePattern:
         base, parts = self.resolve()
         if not os.path.isdir(base):
             raise _missing(base)
-        found = {file.path: file for file in _walk(base, "", parts)}
+        found = {file.path: file for file in walk(partial(_entries, base), _found, "", parts)}
         files = tuple(sorted(found.values(), key=by_place))
         return Listing(files, time.monotonic_ns() - begun)
 
 
-def _walk(base: str, folder: str, parts: Sequence[str]) -> Iterator[FoundFile]:
+class Entry(Protocol):
+    """What is in a folder."""
+
+    @property
+    def name(self) -> str: ...
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+def walk(
+    entries: Callable[[str], Sequence[E]],
+    found: Callable[[E, str], FoundFile | None],
+    folder: str,
+    parts: Sequence[str],
+) -> Iterator[FoundFile]:
+    """The files that a pattern below a folder means; some may come twice.
+
+    :param entries: what is in a folder, by its path below the base.
+    :param found: an entry and its path; None: it is no file.
+    """
     part, rest = parts[0], parts[1:]
     if part == "**":
-        yield from _walk(base, folder, rest or ("*",))
-    for entry in _entries(base, folder):
+        yield from walk(entries, found, folder, rest or ("*",))
+    for entry in entries(folder):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if part == "**":
             # Links are not followed here: they may lead in a circle.
             if not entry.name.startswith(_HIDDEN) and entry.is_dir(follow_symlinks=False):
-                yield from _walk(base, path, parts)
+                yield from walk(entries, found, path, parts)
         elif not _is_meant(entry.name, part):
             continue
         elif rest:
             if entry.is_dir():
-                yield from _walk(base, path, rest)
-        elif file := _found(entry, path):
+                yield from walk(entries, found, path, rest)
+        elif file := found(entry, path):
             yield file
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
+from airflow_trident.io.hdfs import is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
@@ -34,6 +35,7 @@ from airflow_trident.spouts.files.contents import DIGEST_BYTES, recorded_files
 from airflow_trident.spouts.files.file_emitter import FileEmitter
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
+from airflow_trident.spouts.files.hdfs_files import HdfsFiles
 from airflow_trident.spouts.files.listing import FilePattern, Listing
 from airflow_trident.spouts.files.local_files import LocalFiles
 from airflow_trident.spouts.files.marks import name_mark, object_mark
@@ -64,13 +66,14 @@ class FileSpout(Spout):
         ``?``, ``[...]``, ``**``. It may begin with ``~``. A relative path is below the working directory of the process
         that uses it. Names that begin with ``.`` or ``_`` and files that end with ``.tmp``, ``.part``, ``._COPYING_``
         are left out. Or ``s3://[connection@]bucket/``, ``abfs://[connection@]container/`` or ``gs://[connection@]bucket/``
-        with a folder or a pattern, as a text or as Airflow's ObjectStoragePath.
+        with a folder or a pattern, as a text or as Airflow's ObjectStoragePath; or ``hdfs://[connection@]/``.
     :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
         csv and json files whose names end with ``.gz`` are unpacked.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
     :param max_files, max_bytes: of one batch; a single larger file is a batch by itself.
     :param min_age_s: younger files are left for later.
-    :param late_window_s: how much older than the newest read file a new file may be and still be recognised as new.
+    :param late_window_s: how much older than the newest read file a new file may be and still be recognised as new. In
+        an HDFS, where files keep their times when they are moved, all files are within it.
     :param late_files: what to do with older files, which may be new or only touched: ``error``, ``take`` or ``ignore``.
     :param header: the first line of a csv file names its columns.
     :param extra_columns: undeclared columns are an ``error``, or ``ignore`` them.
@@ -120,7 +123,7 @@ class FileSpout(Spout):
             max_files=max_files,
             max_bytes=max_bytes,
             min_age_ns=int(min_age_s * 1e9),
-            late_window_ns=int(late_window_s * 1e9),
+            late_window_ns=int(late_window_s * 1e9) if self._source.dates_moves else sys.maxsize,
             late_files=LateFiles(_one_of("late_files", late_files, tuple(LateFiles))),
         )
         self._reading = ReadOptions(
@@ -133,7 +136,7 @@ class FileSpout(Spout):
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._listings = _Listings(self._source)
         self._ordered = ordered_names
-        if ordered_names and self._source.is_local:
+        if ordered_names and not isinstance(self._source, ObjectFiles):
             raise ConfigurationError(
                 f"FileSpout({path!r}) with ordered_names=True: it is of folders, which are listed whole",
                 "Leave it out, or read from an object store.",
@@ -318,6 +321,8 @@ def _position(metadata: Json) -> Consumed | ReadInOrder:
 
 def _source(path: AnyPath, recursive: bool) -> FileSource:
     text = text_of_path(path)
+    if isinstance(text, str) and is_hdfs_uri(text):
+        return HdfsFiles.parse("FileSpout", text, recursive)
     if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
         return ObjectFiles.parse("FileSpout", text, recursive)
     return LocalFiles(FilePattern(require_local_path("FileSpout", path), recursive))
