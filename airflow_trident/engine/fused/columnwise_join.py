@@ -34,7 +34,7 @@ def join(node: MultiReduceStepNode, joiner: Joiner, before: Schema, frames: Iter
     tags = whole[node.tag].to_numpy()
     sides = [_Side.of(codes, np.flatnonzero(tags == number), len(firsts)) for number in range(len(joiner.types))]
     needed = [side.counts > 0 for side, kind in zip(sides, joiner.types, strict=True) if kind is JoinType.INNER]
-    groups = np.flatnonzero(np.logical_and.reduce(needed)) if needed else np.arange(len(firsts))
+    groups = np.flatnonzero(np.all(needed, axis=0)) if needed else np.arange(len(firsts))
     values = [[whole[name] for name in reads] for reads in node.reads]
     for some in _parts(groups, sides):
         places = _places(some, sides)
