@@ -152,14 +152,15 @@ class TridentTurnTrigger(TridentTrigger):
         ti = self.task_instance
         if ti is None:
             return None
-        behind, most = told_by_dag(self.task)
+        task = getattr(self, "task", None)  # triggers have it since Airflow 3.3
+        behind, most = told_by_dag(task)
         behind = behind if self.behind is None else frozenset(self.behind)
         if self.max_active_runs is not None:
             most = self.max_active_runs
         elif ti.run_id.startswith(_BACKFILL_RUN):
             most = 1  # as a worker would say, which knows the type of its run
         index = -1 if ti.map_index is None else ti.map_index
-        commits = commits_behind(self.task) if self.commits is None else self.commits
+        commits = commits_behind(task) if self.commits is None else self.commits
         return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, most, commits)
 
     async def _ask(self, record: TxRecord, asker: Asker | None) -> Answers:
