@@ -6,13 +6,14 @@ mixes them with the environment's, and shows SAS tokens in its errors. So there 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import pyarrow as pa  # noqa: TID253 - who imports this module needs it
 import pyarrow.fs as pafs  # noqa: TID253
 
+from airflow_trident.io.arrow_handler import ReadOnlyFiles
 from airflow_trident.io.object_service import is_behind_the_end
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.seekable import Seekable
@@ -28,7 +29,12 @@ def arrow_files(place: ObjectPlace) -> pafs.FileSystem:
     :raises ConfigurationError: as :meth:`ObjectPlace.resolved`.
     """
     whole = replace(place.resolved(), prefix="")
-    return whole.service.arrow_files(dict(whole.settings)) or pafs.PyFileSystem(_Files(whole))
+    files = ReadOnlyFiles(whole.scheme, whole, partial(_part_reader, whole))
+    return whole.service.arrow_files(dict(whole.settings)) or pafs.PyFileSystem(files)
+
+
+def _part_reader(whole: ObjectPlace, key: str) -> _Reader:
+    return _Reader(whole, key.removeprefix(f"{whole.bucket}/"), _FIRST_BYTES_OF_PARQUET)
 
 
 def open_object(place: ObjectPlace, name: str) -> pa.PythonFile:
@@ -72,37 +78,3 @@ class _Reader(Seekable):
 
     def _get(self, begin: int, end: int) -> Any:
         return self._place.obstore().get(self._place.store(), self._name, options={"range": (begin, end)})
-
-
-class _Files(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    """Opens the files that pyarrow was told of; does nothing else."""
-
-    def __init__(self, place: ObjectPlace) -> None:
-        self.place = place
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Files) and self.place == other.place
-
-    def __hash__(self) -> int:
-        return hash(self.place)
-
-    def get_type_name(self) -> str:
-        return self.place.scheme
-
-    def normalize_path(self, path: str) -> str:
-        return path
-
-    def get_file_info(self, paths: Sequence[str]) -> list[pafs.FileInfo]:
-        return [pafs.FileInfo(path, pafs.FileType.File) for path in paths]
-
-    def open_input_file(self, path: str) -> pa.PythonFile:
-        name = path.removeprefix(f"{self.place.bucket}/")
-        return pa.PythonFile(_Reader(self.place, name, _FIRST_BYTES_OF_PARQUET), mode="r")
-
-    open_input_stream = open_input_file
-
-    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
-        raise NotImplementedError("files of an object store are read only here")
-
-    get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
-    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

@@ -198,7 +198,7 @@ def test_what_knows_s3_refuses_other_object_stores(make: Callable[[Any], object]
         make(uri)
 
 
-NOT_ON_HDFS = ("ParquetTable.path", "TridentSparkSubmitOperator.staging_dir")
+NOT_ON_HDFS = ("TridentSparkSubmitOperator.staging_dir",)
 ON_HDFS = {name: make for name, make in ON_S3.items() if name not in NOT_ON_HDFS}
 
 

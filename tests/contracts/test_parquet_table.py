@@ -29,10 +29,17 @@ def table(tmp_path: Path) -> ForeignParquetTable:
 
 
 @pytest.fixture(
-    params=["folder", "bucket", "bucket with a prefix", "container", pytest.param("gcs", marks=pytest.mark.rare)]
+    params=[
+        "tmp_path",
+        "bucket",
+        "bucket with a prefix",
+        "container",
+        pytest.param("gcs", marks=pytest.mark.rare),
+        pytest.param("folder", marks=pytest.mark.rare, id="hdfs"),
+    ]
 )
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
-    if request.param == "folder":
+    if request.param == "tmp_path":
         return spec_of(ParquetTable(str(tmp_path / "sales")))
     fixture, _, prefix = request.param.partition(" ")
     return spec_of(ParquetTable(request.getfixturevalue(fixture).uri + ("/lake/sales/" if prefix else "")))
@@ -79,7 +86,8 @@ def test_each_version_is_read_whole_in_a_folder_and_in_a_bucket(spec: StateSpec,
     assert rows(factory) == rows(factory, 4) == rows(factory, 3)
     assert len(factory.files(2)) == 2
     assert all(
-        path.startswith(("/", "s3://bucket-", "gs://bucket-", "abfs://container-")) and path.endswith(".parquet")
+        path.startswith(("/", "s3://bucket-", "gs://bucket-", "abfs://container-", "hdfs:///folder-"))
+        and path.endswith(".parquet")
         for path in factory.files()
     )
 

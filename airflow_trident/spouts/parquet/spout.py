@@ -28,6 +28,7 @@ from airflow_trident.spouts.table_log import (
 )
 from airflow_trident.spouts.table_rows import rows_of_file
 from airflow_trident.staging.files import storage_error
+from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.storage import ObjectStorage
 from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
@@ -144,7 +145,7 @@ class ParquetTableEmitter(Emitter):
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
-        """Open a file; of an object only the needed parts are fetched."""
+        """Open a file; of an object, or in an HDFS, only the needed parts are fetched."""
         storage = self.storage
         with answers():
             if isinstance(storage, ObjectStorage):
@@ -155,7 +156,7 @@ class ParquetTableEmitter(Emitter):
                     yield file
                 return
             try:
-                with storage.open(path) as file:
+                with storage.open_parts(path) if isinstance(storage, HdfsStorage) else storage.open(path) as file:
                     yield file
             except FileNotFoundError:
                 raise

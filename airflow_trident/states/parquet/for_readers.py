@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.parquet_versions import ParquetVersion, TableFile
 from airflow_trident.staging.storage import ObjectStorage
 from airflow_trident.staging.verbs import Storage
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def uri_of(storage: Storage, path: str) -> str:
-    """Absolute path; for an object ``s3://bucket/...``, without the connection."""
+    """Absolute path; without the connection ``s3://bucket/...`` of an object, ``hdfs://nameservice/...`` in an HDFS."""
+    if isinstance(storage, HdfsStorage):
+        return storage.uri(path)
     if not isinstance(storage, ObjectStorage):
         return storage.at(path)
     place = storage.place
@@ -30,21 +33,32 @@ def uri_of(storage: Storage, path: str) -> str:
 def dataset_of(storage: Storage, version: ParquetVersion, files: Sequence[TableFile]) -> ds.Dataset:
     """The dataset of these files, with the columns of the version."""
     import pyarrow.dataset as ds
-    import pyarrow.fs as pafs
-
-    from airflow_trident.io.object_arrow import arrow_files
 
     schema, form = arrow_schema(version.schema), ds.ParquetFileFormat()
-    system = arrow_files(storage.place) if isinstance(storage, ObjectStorage) else pafs.LocalFileSystem()
+    system, path_of = _arrow_files(storage)
     fragments = []
     for one in files:
-        where = storage.place.key(one.path) if isinstance(storage, ObjectStorage) else storage.at(one.path)
         only = ds.scalar(True)
         for name, value in zip(version.partition_by, values_of(version, one), strict=True):
             column = ds.field(name)
             only = only & (column.is_null() if value is None else column == value)
-        fragments.append(form.make_fragment(where, system, partition_expression=only))
+        fragments.append(form.make_fragment(path_of(one.path), system, partition_expression=only))
     return ds.FileSystemDataset(fragments, schema, form, system)
+
+
+def _arrow_files(storage: Storage) -> tuple[Any, Callable[[str], str]]:
+    """For pyarrow, and how it calls a file there."""
+    import pyarrow.fs as pafs
+
+    if isinstance(storage, ObjectStorage):
+        from airflow_trident.io.object_arrow import arrow_files
+
+        return arrow_files(storage.place), storage.place.key
+    if isinstance(storage, HdfsStorage):
+        from airflow_trident.io.arrow_handler import ReadOnlyFiles
+
+        return pafs.PyFileSystem(ReadOnlyFiles(storage.place.scheme, storage, storage.open_parts)), str
+    return pafs.LocalFileSystem(), storage.at
 
 
 def relation_of(

@@ -27,7 +27,6 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.io.hdfs import is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.parquet import write_parquet
@@ -73,7 +72,8 @@ class ParquetTable(StateFactory):
 
     :param path: the folder, shared by all committers, or ``s3://[connection@]bucket/prefix`` (connection type ``aws``),
         ``abfs://[connection@]container/prefix`` (``wasb``) or ``gs://[connection@]bucket/prefix``
-        (``google_cloud_platform``), as a text or as Airflow's ObjectStoragePath.
+        (``google_cloud_platform``), as a text or as Airflow's ObjectStoragePath; or ``hdfs://[connection@]/folder``
+        (``webhdfs``).
     :param partition_by: its partition columns. The files contain them, too.
     :param keep_versions: this many versions, up to twice as many, stay readable; files that only older ones name are
         removed.
@@ -89,11 +89,6 @@ class ParquetTable(StateFactory):
         if self.keep_versions < 1:
             raise ConfigurationError(f"ParquetTable with keep_versions={self.keep_versions}", "Keep one or more.")
         object.__setattr__(self, "path", require_place("a Parquet table", self.path))
-        if is_hdfs_uri(self.path):
-            raise ConfigurationError(
-                f"a Parquet table cannot lie in {self.path!r}: it is not read from HDFS yet",
-                "Give it a folder, s3:// or abfs://.",
-            )
 
     def place(self) -> Storage:
         resolved: Storage | None = self.__dict__.get("resolved")
@@ -134,7 +129,8 @@ class ParquetTable(StateFactory):
         return ParquetVersions(self.place()).kept()
 
     def files(self, version: int | None = None) -> list[str]:
-        """All files of a version (default: the last): absolute paths, or ``s3://bucket/...``.
+        """All files of a version (default: the last): absolute paths, or ``s3://bucket/...``, or
+        ``hdfs://nameservice/...`` as the table's address says it.
 
         :raises ConfigurationError: there is no such version.
         """
