@@ -34,14 +34,16 @@ _TABLES = (
     f"INSERT INTO {_FORMAT} SELECT {VERSION} WHERE NOT EXISTS (SELECT 1 FROM {_FORMAT})",
 )
 _FIND = (
-    f"SELECT value, 1 AS layer FROM {_PREPARED} WHERE namespace = ?1 AND key = ?2 UNION ALL "
-    f"SELECT value, 2 AS layer FROM {_COMMITTED} WHERE namespace = ?1 AND key = ?2 ORDER BY layer LIMIT 1"
+    f"SELECT value, 1 AS layer FROM {_PREPARED} WHERE namespace = :namespace AND key = :key UNION ALL "
+    f"SELECT value, 2 AS layer FROM {_COMMITTED} WHERE namespace = :namespace AND key = :key ORDER BY layer LIMIT 1"
 )
-_SCAN_COMMITTED = f"SELECT key, value FROM {_COMMITTED} WHERE namespace = ?1 AND key > ?2 ORDER BY key LIMIT ?3"
+_SCAN_COMMITTED = (
+    f"SELECT key, value FROM {_COMMITTED} WHERE namespace = :namespace AND key > :last ORDER BY key LIMIT :most"
+)
 _SCAN_BOTH = (
-    f"SELECT key, value FROM {_PREPARED} WHERE namespace = ?1 AND key > ?2 UNION ALL "
-    f"SELECT key, value FROM {_COMMITTED} AS c WHERE namespace = ?1 AND key > ?2 AND NOT EXISTS "
-    f"(SELECT 1 FROM {_PREPARED} AS p WHERE p.namespace = c.namespace AND p.key = c.key) ORDER BY key LIMIT ?3"
+    f"SELECT key, value FROM {_PREPARED} WHERE namespace = :namespace AND key > :last UNION ALL "
+    f"SELECT key, value FROM {_COMMITTED} AS c WHERE namespace = :namespace AND key > :last AND NOT EXISTS "
+    f"(SELECT 1 FROM {_PREPARED} AS p WHERE p.namespace = c.namespace AND p.key = c.key) ORDER BY key LIMIT :most"
 )
 _KEYS_AT_ONCE = 500
 
@@ -113,15 +115,16 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
 
     def _find(self, key: str) -> str | None:
         with self._file.errors():
-            row = self._one(_FIND, self.namespace, key)
-        return None if row is None else row[0]
+            found = self._connection.execute(_FIND, {"namespace": self.namespace, "key": key}).fetchall()
+        return found[0][0] if found else None
 
     def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
         statement = _SCAN_COMMITTED if committed_only else _SCAN_BOTH
         last = ""
         while True:
             with self._file.errors():
-                rows = self._connection.execute(statement, (self.namespace, last, _KEYS_AT_ONCE)).fetchall()
+                asked = {"namespace": self.namespace, "last": last, "most": _KEYS_AT_ONCE}
+                rows = self._connection.execute(statement, asked).fetchall()
             for key, value in rows:
                 if value is not None:
                     yield key, value
@@ -149,15 +152,15 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
             self._drop()
 
     def _move(self) -> None:
-        me = (self.namespace,)
+        me = {"namespace": self.namespace}
         self._connection.execute(
-            f"DELETE FROM {_COMMITTED} WHERE namespace = ?1 AND key IN "
-            f"(SELECT key FROM {_PREPARED} WHERE namespace = ?1 AND value IS NULL)",
+            f"DELETE FROM {_COMMITTED} WHERE namespace = :namespace AND key IN "
+            f"(SELECT key FROM {_PREPARED} WHERE namespace = :namespace AND value IS NULL)",
             me,
         )
         self._connection.execute(
             f"INSERT INTO {_COMMITTED} (namespace, key, value) "
-            f"SELECT namespace, key, value FROM {_PREPARED} WHERE namespace = ? AND value IS NOT NULL "
+            f"SELECT namespace, key, value FROM {_PREPARED} WHERE namespace = :namespace AND value IS NOT NULL "
             "ON CONFLICT (namespace, key) DO UPDATE SET value = excluded.value",
             me,
         )
