@@ -20,7 +20,7 @@ HISTORIES := 1000
 KILLS := 10
 # What `make test-yarn` runs.
 YARN := tests/yarn tests/integration/test_on_a_cluster.py tests/contracts/test_hdfs_storage.py tests/contracts/test_hdfs_sinks.py \
-	tests/contracts/test_storage.py tests/integration/test_file_spout_on_hdfs.py
+	tests/contracts/test_storage.py tests/contracts/test_hdfs_tables.py tests/integration/test_file_spout_on_hdfs.py
 # Test processes: two more than cores, since many tests wait for servers and disks. WORKERS=0 runs all tests in one process.
 WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
 
