@@ -380,7 +380,7 @@ def test_a_task_of_one_batch_leaves_nothing_behind_and_says_little(tmp_path: Pat
 
 
 LOGGED = """
-import logging, os, sys
+import logging, os, sys, warnings
 from dataclasses import replace
 from pathlib import Path
 from airflow_trident import Debug, FixedBatchSpout
@@ -407,6 +407,7 @@ with SparkEngine(LocalSessions("local[1]", conf={"spark.driver.memory": "512m"})
     jvm.org.apache.logging.log4j.LogManager.getLogger("our.Own").error("a defect")
     for _ in range(200):
         jvm.System.err.println("x" * 1000)
+    warnings.simplefilter("ignore")  # Python 3.12 warns of a fork beside threads
     if os.fork() == 0:
         os._exit(0)
     os.wait()
