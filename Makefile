@@ -33,7 +33,7 @@ help:
 	@echo "make rare      the tests that take minutes: the demonstration and groups of Spark killed everywhere, the class archive"
 	@echo "make browser   the page in a real browser (Debian: apt install chromium), and the screenshots of the documents"
 	@echo "make golden    write the golden plans again, after a change that was meant to alter them"
-	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where it ended"
+	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where the last run ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
 	@echo "make contracts every promise over every ledger and store, in all products"
 	@echo "make test-yarn transactions, drains and staging on a real YARN and HDFS (fetches 70 MB by Maven)"

@@ -1,4 +1,5 @@
-"""Plays many histories of many kinds, on all cores. It notes which were played, so a run can go on where it ended.
+"""Plays many histories of many kinds, on all cores. It notes which were played, with which commit, in a file that is
+kept with the code, so a run goes on where the last one ended.
 
 python -m tests.simulation.runner 100000                     of each kind, from seed 0
 python -m tests.simulation.runner 100000 --kinds tasks lives
@@ -8,37 +9,25 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 
+from tests.simulation import played
 from tests.simulation.history import play
 from tests.simulation.kinds import KINDS
+from tests.simulation.played import Part
 
 PART = 250
 """Histories that one process plays at a time."""
 
 COLLECT = 50
 """Histories between two collections of their garbage."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Seeds `first` to `last` - 1 of a kind, played. `broken`: seed -> the broken promise."""
-
-    kind: str
-    first: int
-    last: int
-    transactions: int
-    steps: int
-    cpu_s: float
-    broken: dict[int, str]
 
 
 def play_part(kind: str, first: int, last: int) -> Part:
@@ -75,42 +64,25 @@ def parts_of(kinds: Sequence[str], count: int, first: int = 0, size: int = PART)
     return [(kind, at, min(at + size, count)) for at in range(first, count, size) for kind in kinds]
 
 
-def _played(file: Path) -> list[Part]:
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [Part(**json.loads(line)) for line in lines]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.runner")
     parser.add_argument("count", type=int, help="histories of each kind")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--done", type=Path, default=Path(".pytest_cache/histories.jsonl"), help="what was played")
+    parser.add_argument("--played", type=Path, default=played.FILE, help="what was played, and with which commit")
     asked = parser.parse_args()
-    asked.done.parent.mkdir(parents=True, exist_ok=True)
-    parts = [part for part in _played(asked.done) if part.kind in asked.kinds and part.last <= asked.count]
-    known = {(part.kind, part.first, part.last) for part in parts}
-    wanted = [one for one in parts_of(asked.kinds, asked.count) if one not in known]
-    print(f"{len(known)} parts are played already ({asked.done}); {len(wanted)} to go", flush=True)
-    with asked.done.open("a") as file:
-        for part in play_all(wanted, asked.processes):
-            parts.append(part)
-            print(json.dumps(asdict(part)), file=file, flush=True)
-            for seed, broken in part.broken.items():
-                print(f"python -m tests.simulation {seed} --kind {part.kind}    # {broken}", flush=True)
-    return _say(asked.kinds, parts)
-
-
-def _say(kinds: Sequence[str], parts: Sequence[Part]) -> int:
-    print("| kind | seeds | transactions | steps | broken | ms of CPU each |\n|---|---|---|---|---|---|")
-    for kind in kinds:
-        mine = [part for part in parts if part.kind == kind]
-        count, cpu_s = sum(part.last - part.first for part in mine), sum(part.cpu_s for part in mine)
-        broken = sum(len(part.broken) for part in mine)
-        transactions, steps = sum(part.transactions for part in mine), sum(part.steps for part in mine)
-        last = max((part.last for part in mine), default=0)
-        each_ms = 1000 * cpu_s / max(count, 1)
-        print(f"| {kind} | 0 to {last - 1} | {transactions:,} | {steps:,} | {broken} | {each_ms:.0f} |")
+    commit, parts = played.commit(), played.load(asked.played)
+    wanted = [one for one in parts_of(asked.kinds, asked.count) if not played.is_played(parts, *one)]
+    print(f"{len(wanted)} parts to go; what was played is in {asked.played}", flush=True)
+    for part in play_all(wanted, asked.processes):
+        parts.append(replace(part, commit=commit))
+        played.save(parts, asked.played)
+        for seed, broken in part.broken.items():
+            print(f"python -m tests.simulation {seed} --kind {part.kind}    # {broken}", flush=True)
+    lines = played.table(tuple(KINDS), parts)
+    print("\n".join(lines))
+    if asked.played == played.FILE:
+        played.write_page(lines)
     return any(part.broken for part in parts)
 
 
