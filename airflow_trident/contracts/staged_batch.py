@@ -15,6 +15,8 @@ from airflow_trident.types import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_trident.io.object_stores import StoredObject
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBatch:
@@ -43,10 +45,12 @@ class StagedBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPart:
     """One Parquet file of a staged batch. `path`: absolute, if it `is_local`; else its name for people. `opener`: opens
-    one that is elsewhere. `footer`: a file without rows that has its footer; empty: open it."""
+    one that is elsewhere. `stored`: the object that it is. `footer`: a file without rows that has its footer; empty:
+    open it."""
 
     path: str
     opener: Callable[[], BinaryIO] | None = None
+    stored: StoredObject | None = None
     footer: bytes = field(default=b"", repr=False)
 
     @property
@@ -77,15 +81,16 @@ class StagedFiles:
     """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`. A moment ago they existed
     with the staged sizes.
 
-    `paths`: absolute, on a file system; or, with `opener`, names for it of files that are elsewhere. `replaces`: for
-    copy-on-write, what the processing phase found in the table; None: it did not look. `footers`: path -> footer, if
-    the processing phase told it, see `StagedPart`.
+    `paths`: absolute, on a file system; or, with `opener`, names for it of files that are elsewhere. `stored`: gives
+    the objects that these are. `replaces`: for copy-on-write, what the processing phase found in the table; None: it
+    did not look. `footers`: path -> footer, if the processing phase told it, see `StagedPart`.
     """
 
     paths: tuple[str, ...]
     num_rows: int
     replaces: ReplacedFiles | None = None
     opener: Callable[[str], BinaryIO] | None = None
+    stored: Callable[[str], StoredObject | None] | None = None
     footers: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def parts(self) -> tuple[StagedPart, ...]:
@@ -98,4 +103,5 @@ class StagedFiles:
 
     def _part(self, path: str) -> StagedPart:
         opener = None if self.opener is None else partial(self.opener, path)
-        return StagedPart(path=path, opener=opener, footer=self.footers.get(path, b""))
+        stored = None if self.stored is None else self.stored(path)
+        return StagedPart(path=path, opener=opener, stored=stored, footer=self.footers.get(path, b""))

@@ -18,16 +18,15 @@ from airflow_trident.io.extras import require_extra
 from airflow_trident.io.gcs import GCS
 from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.object_service import ObjectService, said
-from airflow_trident.io.object_stores import RIGHTS
+from airflow_trident.io.object_stores import RIGHTS, ObjectPlace, StoredObject
 from airflow_trident.io.s3 import S3
-from airflow_trident.io.s3a import OTHER_SERVICE
+from airflow_trident.io.s3a import OTHER_SERVICE, S3_SCHEMES
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 _SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE, GCS)}
 EXTRA = "airflow-trident[delta]"
-_SCHEMES_OF_S3 = (*S3.schemes, "s3a")
 _SETTINGS_OF_S3 = {
     **{name: name for name in ("access_key_id", "secret_access_key", "session_token", "region", "endpoint")},
     "token": "session_token",
@@ -129,13 +128,24 @@ class DeltaPlace:
 
     def s3_settings(self) -> dict[str, str] | str:
         """The storage options as settings of an `ObjectPlace`; or why they are none."""
-        if urlsplit(self.uri).scheme not in _SCHEMES_OF_S3:
+        if urlsplit(self.uri).scheme not in S3_SCHEMES:
             return OTHER_SERVICE
         given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
         odd = sorted(given.keys() - _SETTINGS_OF_S3.keys() - _NOT_OF_READING)
         if odd:
             return f"S3A is not told of the storage option {odd[0]!r}"
         return {_SETTINGS_OF_S3[name]: value for name, value in given.items() if name in _SETTINGS_OF_S3}
+
+    def target(self, name: str) -> str | StoredObject | None:
+        """The path of a file of the table; or the object that it is; None: in which store that is cannot be told."""
+        if "://" not in self.where:
+            return os.path.join(self.where, name)
+        settings = self.resolved().s3_settings()
+        if isinstance(settings, str):
+            return None
+        parts = urlsplit(self.where)
+        place = ObjectPlace(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
+        return StoredObject(place=place, name=name)
 
     # Only these two methods use the driver.
 

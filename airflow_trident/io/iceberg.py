@@ -17,8 +17,9 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.gcs import GCS
-from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
+from airflow_trident.io.object_stores import RIGHTS, ObjectPlace, StoredObject
 from airflow_trident.io.s3 import S3
+from airflow_trident.io.s3a import S3_SCHEMES
 
 T = TypeVar("T")
 
@@ -101,6 +102,15 @@ class IcebergPlace:
         found = {names[name]: str(value) for name, value in self.properties.items() if name in names}
         client = {name: value for name, value in found.items() if name.endswith("_timeout")}
         return {name: value for name, value in found.items() if name not in client}, client
+
+    def stored(self, location: str) -> StoredObject | None:
+        """The object at an address; None: it is none of S3, or its store cannot be told."""
+        parts = urlsplit(location)
+        settings = self.resolved().s3_settings()
+        if parts.scheme not in S3_SCHEMES or isinstance(settings, str):
+            return None
+        place = ObjectPlace(bucket=parts.netloc, settings=tuple(sorted(settings[0].items())))
+        return StoredObject(place=place, name=parts.path.removeprefix("/"))
 
     @property
     def dataset(self) -> Dataset:

@@ -125,6 +125,12 @@ class ObjectPlace:
         return f"{self.scheme}://{self.bucket}{account}"
 
     @property
+    def address(self) -> tuple[str, ...]:
+        """The bucket, and the server that has it. Two places with one address are in one store."""
+        server = self.account_host or self.service.endpoint_of(dict(self.settings)).rstrip("/")
+        return self.service.conn_type, self.bucket, server
+
+    @property
     def where(self) -> str:
         """The place as written, without secrets."""
         root = self.root.replace("://", f"://{self.conn_id}@", 1) if self.conn_id else self.root
@@ -201,6 +207,38 @@ class ObjectPlace:
         if isinstance(error, exceptions.NotSupportedError | exceptions.UnknownConfigurationKeyError):
             return ConfigurationError(message, _see(self.service))
         return StoreUnavailableError(message, "See that the object store answers, and run the task again.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object. `name`: below the place's prefix."""
+
+    place: ObjectPlace
+    name: str
+
+    @property
+    def _in_bucket(self) -> str:
+        return f"{self.place.prefix}/{self.name}" if self.place.prefix else self.name
+
+    def copied_to(self, target: StoredObject) -> bool:
+        """Let the store copy it, so that its bytes do not pass through this process. False: it must be read and written
+        instead. The store does not copy between two stores, or what is too large for one request, or who may read
+        here may not write there.
+
+        :param target: overwritten.
+        :raises FileNotFoundError: there is no such object.
+        """
+        place, other = self.place.resolved(), target.place.resolved()
+        if place.address != other.address or place.service.copies_later:
+            return False
+        client, store = place.obstore(), replace(place, prefix="").store()
+        try:
+            client.copy(store, self._in_bucket, target._in_bucket)
+        except FileNotFoundError:
+            raise
+        except client.exceptions.BaseError:
+            return False  # if nothing works there, writing says why
+        return True
 
 
 @lru_cache(maxsize=16)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 SCHEME = "s3a"
+S3_SCHEMES = (*S3.schemes, SCHEME)
 FILE_SYSTEM = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 OTHER_SERVICE = "S3A reads S3 only, and no Azure or Google Cloud Storage"
 _PROVIDERS = "org.apache.hadoop.fs.s3a."

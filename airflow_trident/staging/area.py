@@ -307,6 +307,7 @@ class StagingArea:
             replaces=replaces,
             footers={path: file.footer for path, file in named.items() if file.footer},
             opener=(lambda path: storage.open_ranges(named[path].path, named[path].bytes)) if in_objects else None,
+            stored=(lambda path: storage.stored(named[path].path)) if in_objects else None,
         )
 
     def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:

@@ -18,7 +18,7 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Tr
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_service import is_behind_the_end, said
-from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
+from airflow_trident.io.object_stores import ObjectPlace, StoredObject, is_object_uri
 from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
 from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.verbs import PROBE, STAGING, Storage
@@ -185,6 +185,9 @@ class ObjectStorage(Storage):
 
     def resolved(self) -> Storage:
         return ObjectStorage(self.place.resolved())
+
+    def stored(self, name: str) -> StoredObject:
+        return StoredObject(place=self.place, name=name)
 
     def put_if_absent(self, name: str, content: bytes) -> bool:
         try:

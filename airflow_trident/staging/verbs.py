@@ -9,10 +9,13 @@ from __future__ import annotations
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from airflow_trident.io.seekable import RangedFile
 from airflow_trident.staging.files import WriteTo
+
+if TYPE_CHECKING:
+    from airflow_trident.io.object_stores import StoredObject
 
 PROBE = ".airflow-trident-takes-names-once"
 """An object that is put twice to test a place: the second try must be refused."""
@@ -79,6 +82,10 @@ class Storage(ABC):
     def at(self, name: str) -> str:
         """A name for people; on file systems its absolute path."""
         return f"{self.where}/{name}"
+
+    def stored(self, name: str) -> StoredObject | None:
+        """As an object, if it is one that its store can copy."""
+        return None
 
     def sizes(self, folder: str, names: Iterable[str]) -> dict[str, int]:
         """The sizes of those names that exist; all names are below the folder."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -250,9 +249,9 @@ class OpenDeltaTable(KeptUpState):
     def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
-        local = None if "://" in self.place.where else os.path.join(self.place.where, name)
         with self.place.errors():
-            bring(staged, local, partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
+            opened = partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES)
+            bring(staged, self.place.target(name), opened, lambda: self._files.get_file_info(name).size)
             return self._described(footer, name, staged.size(), values)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:

@@ -26,6 +26,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
+from airflow_trident.io.object_stores import StoredObject
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
@@ -225,8 +226,11 @@ class OpenIcebergTable(KeptUpState):
         with self.place.errors():
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
-            bring(staged, local_path(location), output.create)
+            bring(staged, self._target(location), output.create, lambda: len(output) if output.exists() else None)
             return described(self._table.metadata, footer, location, staged.size(), values)
+
+    def _target(self, location: str) -> str | StoredObject | None:
+        return local_path(location) or self.place.stored(location)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq

@@ -28,7 +28,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.local_paths import AnyPath
-from airflow_trident.io.object_stores import require_place
+from airflow_trident.io.object_stores import StoredObject, require_place
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
@@ -52,7 +52,7 @@ from airflow_trident.states.parquet.new_entries import entry_of, marker_content
 from airflow_trident.states.parquet.own_commits import MadeLists, has_any
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
-from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, linked, missing
+from airflow_trident.states.tables.new_files import NewFile, OldFile, copied, file_name, linked, missing
 from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of, why_not_changes
 from airflow_trident.states.tables.version_race import Overtaken
@@ -270,19 +270,21 @@ class OpenParquetTable(KeptUpState):
     def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         path = f"{DATA}/{file_name(ticket)}"
         try:
-            if not self._linked(staged, path):
+            target = self._target(path)
+            taken = linked(staged, target) if isinstance(target, str) else copied(staged, target)
+            if not taken:
                 with staged.open() as source:
                     self._storage.put(path, lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
             return entry_of(path, footer, staged.size(), values)
         except FileNotFoundError as error:
             raise missing(staged) from error
 
-    def _linked(self, staged: StagedPart, path: str) -> bool:
+    def _target(self, path: str) -> str | StoredObject | None:
         if not self._storage.is_local:
-            return False
+            return self._storage.stored(path)
         target = self._storage.at(path)
         make_folder(os.path.dirname(target))
-        return linked(staged, target)
+        return target
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         path, footers = f"{DATA}/{name}", list[Any]()

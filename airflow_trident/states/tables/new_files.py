@@ -1,5 +1,5 @@
-"""Files that become a table's, and those that it has. A staged file is taken unchanged: linked if possible, else copied
-in pieces."""
+"""Files that become a table's, and those that it has. A staged file is taken unchanged: linked, or copied by
+the object store, if possible; else copied in pieces."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.errors import StagingError
+from airflow_trident.io.object_stores import StoredObject
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
 
@@ -59,19 +60,39 @@ def file_name(ticket: CommitTicket | None) -> str:
     return f"trident-{of}-{uuid.uuid4().hex}.parquet"
 
 
-def bring(staged: StagedPart, local: str | None, opened: Callable[[], Any]) -> None:
-    """Bring a staged file to the table's folder. On the same file system no data passes through this process.
+def bring(
+    staged: StagedPart,
+    target: str | StoredObject | None,
+    opened: Callable[[], Any],
+    size: Callable[[], int | None],
+) -> None:
+    """Bring a staged file to the table's folder. On the same file system, and in the same bucket, no data pass through
+    this process.
 
-    :param local: the target, if it is a path.
+    :param target: a path; or an object, if the staged file may be copied there.
     :param opened: opens a stream that writes to the target.
+    :param size: of the target in bytes, as the table sees it: its library has settings of its own, so it may be in
+        another store of the same name.
     :raises StagingError: the staged file is gone.
     """
     try:
-        if local is None or not linked(staged, local):
-            with staged.open() as source, opened() as target:
-                shutil.copyfileobj(source, target, _PIECE_BYTES)
+        if isinstance(target, str):
+            if linked(staged, target):
+                return
+        elif copied(staged, target) and size() == staged.size():
+            return
+        with staged.open() as source, opened() as file:
+            shutil.copyfileobj(source, file, _PIECE_BYTES)
     except FileNotFoundError as error:
         raise missing(staged) from error
+
+
+def copied(staged: StagedPart, target: StoredObject | None) -> bool:
+    """Has the object store copied it?
+
+    :raises FileNotFoundError: the staged file is gone.
+    """
+    return target is not None and staged.stored is not None and staged.stored.copied_to(target)
 
 
 def footer_of(staged: StagedPart) -> Any:
