@@ -201,12 +201,17 @@ class Emitter(ABC):
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """The batch as Spark's own readers give it, if these are the rows of the splits; None: they may not be.
 
-        Called on the driver, if Spark runs on this machine and processes the rows itself next: in a transform, a query
-        or an aggregation. The frame must have the fields of `read`, in any order, with exactly these types.
+        Called on the driver, if Spark processes the rows itself next, in a transform, a query or an aggregation, and
+        runs on this machine or :meth:`is_everywhere`. The frame must have the fields of `read`, in any order, with
+        exactly these types.
 
         :raises SourceChangedError: the source no longer holds what the metadata names.
         """
         return None
+
+    def is_everywhere(self, metadata: Json) -> bool:
+        """Does `data_frame` read what the executors of a cluster reach by the same addresses as this machine?"""
+        return False
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
         """An emitter of the same splits that gives only these fields, in this order. If that saves nothing, it returns

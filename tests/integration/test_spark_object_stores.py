@@ -39,20 +39,33 @@ def copied(bucket: str, folder: Path) -> None:
         (folder / name).write_bytes(bytes(obstore.get(store, name).bytes()))
 
 
-@pytest.mark.rare
+CLUSTER = "local-cluster[1,1,512]"
+"""Executors in a process of their own, which are sent what they need as in any cluster."""
+
+
 @pytest.mark.spark
-def test_spark_reads_tables_by_the_file_system_of_its_session(gcs_lake: Lake, tmp_path: Path) -> None:
-    for kind in FACTORIES:
+@pytest.mark.parametrize(
+    ("master", "kinds"),
+    [
+        pytest.param("local[2]", tuple(FACTORIES), marks=pytest.mark.rare),
+        pytest.param(CLUSTER, tuple(FACTORIES), marks=pytest.mark.rare),
+        (CLUSTER, ()),
+    ],
+)
+def test_spark_reads_tables_and_files_by_the_file_system_of_its_session(
+    gcs_lake: Lake, tmp_path: Path, master: str, kinds: tuple[str, ...]
+) -> None:
+    for kind in kinds:
         filled(kind, gcs_lake, tmp_path)
     pq.write_table(pa.table({"word": ["a", None], "n": [1, None]}), tmp_path / "one.parquet")
     store = ObjectPlace.parse("the bucket", f"gs://{CONN_ID}@{gcs_lake.name}").store()
     obstore.put(store, "in/one.parquet", (tmp_path / "one.parquet").read_bytes())
     copied(gcs_lake.name, tmp_path / "same")
     printed = tmp_path / "printed"
-    program = Program("tables_by_session", tmp_path, gcs_lake.name, tmp_path / "same", printed=printed)
+    program = Program("tables_by_session", tmp_path, gcs_lake.name, tmp_path / "same", master, *kinds, printed=printed)
     assert program.wait(300) == 0, printed.read_text()
     found = json.loads(printed.read_text().splitlines()[-1])
-    for kind, rows, place in (*((kind, 1002, "lake") for kind in FACTORIES), ("files", 2, "in")):
+    for kind, rows, place in (*((kind, 1002, "lake") for kind in kinds), ("files", 2, "in")):
         assert "FileScan parquet" in found[kind]["plan"], (kind, printed.read_text())
         assert f"gs://{gcs_lake.name}/{place}" in found[kind]["plan"]
         assert found[kind]["rows"] == found[kind]["by_python"]

@@ -22,6 +22,7 @@ from tests.fixtures.object_store import CONN_ID, Lake
 from tests.fixtures.program import Program
 from tests.fixtures.s3a import s3a_jars
 from tests.fixtures.state import batch, ticket
+from tests.integration.test_spark_object_stores import CLUSTER
 from tests.integration.test_spark_parquet import reader_of
 from tests.integration.test_spark_tables import job_for
 
@@ -38,7 +39,8 @@ def filled(kind: str, lake: Lake, folder: Path) -> None:
 
 @pytest.mark.rare
 @pytest.mark.spark
-def test_spark_reads_tables_in_buckets_with_the_keys_of_the_connection(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize("master", ["local[2]", CLUSTER])
+def test_spark_reads_tables_in_buckets_with_the_keys_of_the_connection(lake: Lake, tmp_path: Path, master: str) -> None:
     for kind in FACTORIES:
         filled(kind, lake, tmp_path)
     place = ObjectPlace.parse("in", f"s3://{CONN_ID}@{lake.name}/in").resolved()
@@ -47,7 +49,7 @@ def test_spark_reads_tables_in_buckets_with_the_keys_of_the_connection(lake: Lak
         pq.write_table(rows, tmp_path / "one.parquet")
         place.obstore().put(place.store(), f"{number} of 3.parquet", (tmp_path / "one.parquet").read_bytes())
     printed = tmp_path / "printed"
-    program = Program("tables_on_s3", tmp_path, lake.name, s3a_jars(), printed=printed)
+    program = Program("tables_on_s3", tmp_path, lake.name, s3a_jars(), master, printed=printed)
     assert program.wait(300) == 0, printed.read_text()
     text = printed.read_text()
     found = json.loads(text.splitlines()[-1])

@@ -3,7 +3,7 @@ result, as JSON, are printed.
 
 Then objects of a FileSpout, one of which is replaced after Spark was told of it, and put back.
 
-Arguments: a folder, the bucket, the folder of the jars.
+Arguments: a folder, the bucket, the folder of the jars, Spark's master.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ def as_it_is(frame: Any) -> Any:
 
 
 def main() -> None:
-    folder, bucket, jars = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    folder, bucket, jars, master = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     conf = {"spark.driver.memory": "512m", "spark.driver.extraClassPath": f"{jars}/*", "spark.ui.port": "0"}
+    conf |= {"spark.executor.memory": "512m", "spark.executor.extraClassPath": f"{jars}/*"}
     events = folder / "events"
     events.mkdir()
     conf |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": events.as_uri(), "spark.ui.enabled": "true"}
     conf |= {"spark.eventLog.compress": "false"}
     found: dict[str, Any] = {}
-    with SparkEngine(LocalSessions("local[2]", conf=conf)) as engine:
+    with SparkEngine(LocalSessions(master, conf=conf)) as engine:
         for kind, factory in FACTORIES.items():
             found[kind] = both(engine, folder / kind, TableSpout(factory(bucket, folder), fields="word string, n long"))
         found["files"] = files(engine, folder / "files", bucket)

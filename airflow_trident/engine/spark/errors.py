@@ -35,6 +35,7 @@ _READ_ERRORS = (
     "Encountered error while reading file",
     "org.apache.parquet.",
     "org.apache.spark.sql.execution.datasources.parquet.",
+    "ClassNotFoundException: Class org.apache.hadoop.fs.",
 )
 _CANCELLED = re.compile(r"_cancell?ed\]|\b(?:job|stage|task|operation|query)\b[^\n]{0,40} cancell?ed\b")
 """Of Spark's words; a column may be called so, too."""
@@ -121,7 +122,8 @@ def is_expression_error(error: BaseException) -> bool:
 
 def is_read_error(error: BaseException) -> bool:
     """Did Spark itself fail to read a file? Before Spark 4.0 such an error has no class. Values of damaged Parquet
-    pages fail outside of the file's reader, where a later step decodes them."""
+    pages fail outside of the file's reader, where a later step decodes them. Executors may lack a file system that the
+    driver has."""
     text = str(error)
     return any(one in text for one in _READ_ERRORS) and not _MARKER.search(text)
 

@@ -1,5 +1,5 @@
-"""Sources that the JVM reads, if no Python node needs their rows. Only with a local master: there Spark sees the same
-files as this process."""
+"""Sources that the JVM reads, if no Python node needs their rows. With a local master Spark sees the same files as this
+process; in a cluster it reads only what has the same address on each machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import BatchFrame, Emitter, TextFiles
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm
-from airflow_trident.engine.spark.sessions.session import Attached, is_of_session
+from airflow_trident.engine.spark.sessions.session import Attached, is_connect, is_of_session
 from airflow_trident.engine.spark.text_files import read_text
 from airflow_trident.errors import DamagedInputError, FieldError
 from airflow_trident.plan.groupings import Grouping
@@ -32,12 +32,14 @@ class JvmSources:
     def read(self, stage: Stage, source: SourceNode, emitter: Emitter, metadata: Json) -> DataFrame | None:
         """The rows read by the JVM; None: Python must read them."""
         hinted = stage.partitions is not None or stage.at_most is not None
-        if hinted or not _all_in_jvm(stage) or not self._attached.local:
+        if hinted or not _all_in_jvm(stage) or is_connect(self._attached.session):
             return None
-        if not any(one.forks for one in self._plan.stages) and (files := emitter.text_files(metadata)) is not None:
+        here = self._attached.local
+        forks = any(one.forks for one in self._plan.stages)
+        if here and not forks and (files := emitter.text_files(metadata)) is not None:
             self._read.append(files)
             return read_text(self._attached.session, self._columns, files, stage.before[0].name)
-        if not self._goes_on_in_jvm(stage):
+        if not self._goes_on_in_jvm(stage) or not (here or emitter.is_everywhere(metadata)):
             return None
         batch = emitter.data_frame(self._attached.session, metadata)
         if batch is None:

@@ -122,6 +122,9 @@ class DeltaEmitter(Emitter):
         files = self._files(metadata, above) if where else None
         return None if where is None or files is None else frame_of(session, self.row_schema, files, None, where)
 
+    def is_everywhere(self, metadata: Json) -> bool:
+        return "://" in self.place.where
+
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
         """The files of a folder."""
         if metadata is None or "://" in self.place.where:

@@ -91,6 +91,9 @@ class FileEmitter(Emitter):
             return None
         return BatchFrame(frame=read_in_spark(session, self.reading, files.paths), rows=rows, require_same=files)
 
+    def is_everywhere(self, metadata: Json) -> bool:
+        return isinstance(self.source, ObjectFiles)
+
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
         if not self.source.is_local:
             return None

@@ -136,6 +136,10 @@ class IcebergEmitter(Emitter):
             return None
         return frame_of(session, self.row_schema, _files(paths, bodies), self._is_like(bodies), where)
 
+    def is_everywhere(self, metadata: Json) -> bool:
+        bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
+        return all("://" in one["path"] and not one["path"].startswith("file:") for one in bodies)
+
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
         """Files of this machine."""
         if metadata is None or any("struct<" in one.type for one in self.row_schema):

@@ -117,6 +117,9 @@ class ParquetTableEmitter(Emitter):
             return None
         return frame_of(session, self.row_schema, self._files(metadata, path_of), where=where)
 
+    def is_everywhere(self, metadata: Json) -> bool:
+        return isinstance(self.storage, ObjectStorage)
+
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
         """The files of a folder."""
         storage = self.storage
