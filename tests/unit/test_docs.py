@@ -149,7 +149,7 @@ def test_the_topology_of_the_tutorial_plans_as_it_says() -> None:
 
 
 def test_the_topology_of_the_second_page_plans_as_it_says() -> None:
-    topology = built(run(SPARK_JOB, slice(1, 2), __file__="/home/you/trident-tutorial/dags/daily.py"))
+    topology = built(run(SPARK_JOB, slice(1, 2), __file__="/home/you/ten-minutes/dags/daily.py"))
     _, begin, compiled = explain(topology.compile()).partition("compiled plan")
     assert f"{begin}{compiled}".strip() in _indented(text_of(SPARK_JOB))
 
