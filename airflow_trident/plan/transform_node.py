@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any
 
 from airflow_trident.errors import PlanError
@@ -83,9 +84,9 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _source_digest(kind: Any) -> str:
-    """The digest; "" if there is no source. Cached, because finding the source parses the file, and a drain asks for
-    each transaction."""
-    with suppress(OSError, TypeError):
+    """The digest; "" if there is no source, or the file was changed since, and there is something else at the
+    function's lines. Cached, because finding the source parses the file, and a drain asks for each transaction."""
+    with suppress(OSError, TypeError, SyntaxError, TokenError):
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
     return ""
 

@@ -62,6 +62,13 @@ def test_what_has_no_source_or_says_it_itself_has_no_digest() -> None:
     assert changed_code({"a": "1"}, {}) == changed_code({}, {"a": "1"}) == []
 
 
+def test_a_file_that_is_changed_while_its_functions_are_used_fails_nothing(tmp_path: Path) -> None:
+    path, made = tmp_path / "jobs.py", dict[str, Any]()
+    exec(compile("def used(frame):\n    return frame\n", str(path), "exec"), made)
+    path.write_text("found = (\n    1,\n")  # somebody is just writing it
+    assert code(topology_of(made["used"])) == {}
+
+
 def test_a_function_that_reads_a_source_has_one() -> None:
     topology = Topology("numbers")
     read = DataFrameSpout(lambda session, position: session.range(3), lambda previous: None, fields=FIELDS)
