@@ -170,8 +170,8 @@ class AppendingState(AdmittingState):
                 yield self._bring(ticket, part, footer, values)
 
     def _rewritten(self, ticket: CommitTicket, batch: pa.Table, known: Known, gone: list[OldFile]) -> Iterator[NewFile]:
-        """Copy-on-write by this process, for a batch for which nobody looked before: it was staged in an object store,
-        or a state is rebuilt.
+        """Copy-on-write by this process, for a batch whose processing phase did not look into the table: a state is
+        rebuilt, or an older version staged it.
 
         :param gone: receives the files to remove.
         """
