@@ -253,3 +253,21 @@ def test_a_marker_that_is_lost_or_damaged_is_not_guessed_at(spec: StateSpec, tmp
     path.unlink()
     with pytest.raises(CorruptRecordError, match="has no file"):
         opened(spec)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_application_transaction_of_ours_that_somebody_else_wrote_is_found(
+    spec: StateSpec, tmp_path: Path, is_new: bool
+) -> None:
+    """As `foreachBatch` does with this `txnAppId`: its version is a number of a batch, and no token of ours."""
+    with opened(spec) as state:
+        if not is_new:
+            state.apply_files(ticket(1), staged(tmp_path, ("a", 1)))
+        app = f"airflow-trident/{spec.topology}/{spec.name}"
+        commit(tmp_path / "sales", {"txn": {"appId": app, "version": 2, "lastUpdated": 0}})
+        version = foreign(spec).version()
+        for found in (lambda: state.apply_files(ticket(2), staged(tmp_path, ("b", 2))), lambda: opened(spec)):
+            with pytest.raises(CorruptRecordError, match=r"has no file .* with what is applied of state"):
+                found()
+    assert foreign(spec).version() == version
+    assert foreign(spec).count() == (0 if is_new else 1)

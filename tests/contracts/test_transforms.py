@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_trident import Count, DataFrameSpout, FileSpout, MemoryLedger, MemoryState, Stream, Topology, col
+from airflow_trident import (
+    Count,
+    DataFrameSpout,
+    FileSpout,
+    MemoryLedger,
+    MemoryState,
+    Stream,
+    Topology,
+    TransformContext,
+    col,
+)
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import UnknownNodeError, UserCodeError
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run
-from tests.fixtures.transform import TRANSFORMS, Build, meant, next_ten, orders, stamped, tens
+from tests.fixtures.transform import ORDERS, TRANSFORMS, Build, meant, next_ten, orders, stamped, tens
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -244,6 +254,60 @@ def test_a_dataframe_of_another_session_is_refused(spark_engine: Engine, job_of:
     with pytest.raises(UserCodeError, match="gave a DataFrame of another session") as caught:
         spark_engine.run(job_of(transformed(foreign)))
     assert "frame.sparkSession" in caught.value.cure
+
+
+def test_a_dataframe_of_another_session_is_refused_on_connect(
+    connect_engine: Engine, connect_server: str, job_of: JobOf
+) -> None:
+    from pyspark.sql import SparkSession
+
+    foreign: Any = SparkSession.builder.remote(connect_server).create()
+    try:
+        for given in (lambda frame: foreign.range(1), lambda frame: frame.crossJoin(foreign.range(1)).drop("id")):
+            with pytest.raises(UserCodeError, match="another session"):
+                connect_engine.run(job_of(transformed(given)))
+    finally:
+        foreign.client.close()
+
+
+@pytest.mark.parametrize("what", ["view", "udf"])
+def test_what_an_attempt_registers_is_not_there_for_the_next(engine: Engine, what: str, job_of: JobOf) -> None:
+    """T3: each attempt has a session of its own."""
+
+    def registers(frame: DataFrame, context: TransformContext) -> DataFrame:
+        session = frame.sparkSession
+        if context.attempt == 0 and what == "view":
+            frame.createTempView("mine")
+        elif context.attempt == 0:
+            session.udf.register("mine", lambda value: value + 1, "int")
+        return session.sql("SELECT cents FROM mine" if what == "view" else "SELECT mine(1) AS cents")
+
+    def build(topology: Topology) -> None:
+        keep(orders(topology).transform(registers, "cents int"))
+
+    assert len(run(engine, job_of(build))["rows"]) == (len(ORDERS) if what == "view" else 1)
+    with pytest.raises(UserCodeError, match=r"TABLE_OR_VIEW_NOT_FOUND|UNRESOLVED_ROUTINE"):
+        engine.run(job_of(build, attempt=1))
+    assert len(run(engine, job_of(build, attempt=0))["rows"]) > 0
+
+
+def test_settings_that_an_attempt_changed_are_not_those_of_the_next(engine: Engine, job_of: JobOf) -> None:
+    seen = []
+
+    def looks(frame: DataFrame, context: TransformContext) -> DataFrame:
+        session = frame.sparkSession
+        seen.append(session.conf.get("spark.sql.ansi.enabled"))
+        if context.attempt == 0:
+            session.conf.set("spark.sql.ansi.enabled", "false")
+        return frame
+
+    def build(topology: Topology) -> None:
+        keep(orders(topology).transform(looks, FIELDS))
+
+    with pytest.raises(UserCodeError, match=r"changed the session's spark\.sql\.ansi\.enabled"):
+        engine.run(job_of(build))
+    assert len(run(engine, job_of(build, attempt=1))["rows"]) == len(ORDERS)
+    assert seen == ["true", "true"]
 
 
 def test_outside_of_a_transform_actions_are_what_they_were(spark_engine: Engine, job_of: JobOf) -> None:

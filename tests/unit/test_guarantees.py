@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, MemoryState, SqliteState, Topology
+from airflow_trident import Count, DeltaTable, IcebergTable, MemoryState, ParquetTable, SqliteState, Topology
 from airflow_trident.contracts.state import Capabilities, StateKind
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.guarantees import EXACTLY_ONCE
@@ -82,6 +82,22 @@ def test_a_stream_that_comes_after_the_state_is_refused_on_its_own_line() -> Non
     with pytest.raises(PlanError, match="stream 'more' and state 'count'"):
         made.new_stream("more", Source(SpoutKind.OPAQUE))
     assert list(made.spouts) == ["words"]
+
+
+TABLES = {
+    "DeltaTable": DeltaTable("/lake/words"),
+    "IcebergTable": IcebergTable("sales.words", catalog="lake"),
+    "ParquetTable": ParquetTable("/lake/words"),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_opaque_spout_before_a_table_is_refused_when_the_topology_is_built(table: str) -> None:
+    """A committed file is not taken back, so what another attempt gave could be there beside it."""
+    made = Topology("pair").new_stream("words", Source(SpoutKind.OPAQUE))
+    with pytest.raises(PlanError, match=rf"Source\(opaque\) is opaque, {table}.* is transactional") as caught:
+        made.persist_table(TABLES[table])
+    assert "a transactional spout" in caught.value.cure
 
 
 @pytest.mark.parametrize(("spout", "state"), [pair for pair in PAIRS if pair not in EXACTLY_ONCE])
