@@ -33,6 +33,12 @@ POSTGRES = "benchmark_postgres"
 """Name of a connection in the environment of the contenders that use it."""
 
 
+WORD_COUNT = """
+SELECT word, count(*) AS count FROM (SELECT explode(split(value, ' ')) AS word FROM {lines}) GROUP BY word
+"""
+"""What `counted` does, as a query."""
+
+
 def words_of(line: str) -> Iterator[str]:
     """A user's function for one line."""
     yield from line.split()
@@ -50,8 +56,9 @@ def topology_of(task: dict[str, Any]) -> Topology:
         if task.get("postgres")
         else SqliteState(task["state"], table="counts")
     )
-    if task.get("own"):
-        mine = lines.transform(counted, "word string, count long")
+    if task.get("own") or task.get("sql"):
+        fields = "word string, count long"
+        mine = lines.sql(WORD_COUNT, fields) if task.get("sql") else lines.transform(counted, fields)
         mine.group_by("word").persistent_aggregate(state, "count", Sum(), "count", name="counts")
         return topology
     if task.get("rowwise"):

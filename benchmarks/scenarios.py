@@ -19,6 +19,8 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "drain, max_pending 1": ("drain", {"max_pending": 1}),
     "drain, group 1": ("drain", {"group": 1}),
     "drain, own DataFrames": ("drain", {"own": True}),
+    "drain, own SQL": ("drain", {"sql": True}),
+    "drain, own SQL, archive": ("drain", {"sql": True, "archive": True}),
     "drain, own DataFrames, archive": ("drain", {"own": True, "archive": True}),
     "drain, own DataFrames row by row": ("drain", {"rowwise": True}),
     "drain, by transaction": ("drain", {"by_transaction": True}),
@@ -35,6 +37,13 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Name -> function and its options. Without `archive` class archives are switched off: stock Java starts. `s3`: staging
 in a bucket of moto's server. `yarn`: Hadoop's mini cluster, with the drivers in it."""
+
+_OWN = (
+    "drain, own DataFrames",
+    "drain, own DataFrames, archive",
+    "drain, own SQL",
+    "drain, own SQL, archive",
+)
 
 PER_BATCH = frozenset({"submit_per_batch", "phases"})
 """Functions that run the same process for each batch: only few batches are run, and the rest is calculated."""
@@ -85,7 +94,7 @@ SCENARIOS = (
     Scenario(
         name="smoke",
         corpus=Corpus(batches=5, lines=1_000),
-        contenders=("plain", "loop", "available_now", "drain"),
+        contenders=("plain", "loop", "available_now", "drain", "drain, own SQL"),
         targets=(),
         runs={"ci": 1},
     ),
@@ -98,6 +107,7 @@ SCENARIOS = (
             "drain",
             "drain, by transaction",
             "drain, own DataFrames",
+            "drain, own SQL",
             "drain, own DataFrames row by row",
             "drain, archive",
             "available_now",
@@ -110,6 +120,7 @@ SCENARIOS = (
             Target(ours="drain", theirs="plain", most=1.4),
             Target(ours="drain, by transaction", theirs="plain", most=2.0),
             Target(ours="drain, own DataFrames", theirs="plain", most=1.4),
+            Target(ours="drain, own SQL", theirs="plain", most=1.4),
             Target(ours="drain, own DataFrames row by row", theirs="plain", most=1.4),
             Target(ours="drain, archive", theirs="plain", most=2.5),
         ),
@@ -176,11 +187,8 @@ SCENARIOS = (
         Scenario(
             name=f"own DataFrames, 10 x 1e6, {'Parquet' if parquet else 'text'}",
             corpus=Corpus(batches=10, lines=1_000_000, parquet=parquet),
-            contenders=("plain", "drain, own DataFrames", "drain, own DataFrames, archive"),
-            targets=tuple(
-                Target(ours=ours, theirs="plain", most=1.15, measure="wall_s")
-                for ours in ("drain, own DataFrames", "drain, own DataFrames, archive")
-            ),
+            contenders=("plain", *_OWN),
+            targets=tuple(Target(ours=ours, theirs="plain", most=1.15, measure="wall_s") for ours in _OWN),
             runs={"full": 5},
         )
         for parquet in (False, True)
