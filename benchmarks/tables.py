@@ -11,8 +11,9 @@ import argparse
 import os
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from benchmarks.ways import compared
 
 FIELDS = parse_declared("id long, customer string, cents long")
 FILES = 4
+MANY_FILES = 30
 
 
 def batch(rows: int) -> pa.Table:
@@ -43,34 +45,35 @@ def batch(rows: int) -> pa.Table:
     return pa.table({"id": ids, "customer": customers, "cents": cents})
 
 
+def spec_of(factory: Any) -> StateSpec:
+    return StateSpec(topology="sales", name="rows", keys=(), values=FIELDS, staged=FIELDS, factory=factory)
+
+
+def append(state: Any, txid: int, table: pa.Table, folder: Path, files: int = FILES) -> int:
+    """Stages the rows in so many files and commits them; the number of rows."""
+    step = -(-table.num_rows // files)
+    slot = Slot(topology="sales", incarnation="none", txid=txid, attempt=0)
+    storage = PosixStorage(str(folder / "staging"))
+    slices = [table.slice(first, step) for first in range(0, table.num_rows, step)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as cores:
+        parts = list(cores.map(lambda rows: write_part(storage, slot, "rows", rows, by_reference=True), slices))
+    ticket = CommitTicket(
+        topology="sales",
+        incarnation="none",
+        txid=txid,
+        attempt=0,
+        fence=txid,
+        position={"to": txid},
+        staged=StagedRef(manifest="", rows_read=0, rows={}, bytes=0),
+    )
+    footers = {storage.at(one.path): one.footer for one in parts}
+    state.apply_files(ticket, StagedFiles(paths=tuple(footers), num_rows=table.num_rows, footers=footers))
+    return sum(one.rows for one in parts)
+
+
 def ours(factory: Any, table: pa.Table, folder: Path) -> Callable[[], int]:
-    spec = StateSpec(topology="sales", name="rows", keys=(), values=FIELDS, staged=FIELDS, factory=factory)
-    step = -(-table.num_rows // FILES)
-    state, txid = factory.make_state(spec), 0
-
-    def run() -> int:
-        nonlocal txid
-        txid += 1
-        slot = Slot(topology="sales", incarnation="none", txid=txid, attempt=0)
-        storage = PosixStorage(str(folder / "staging"))
-        slices = [table.slice(first, step) for first in range(0, table.num_rows, step)]
-        with ThreadPoolExecutor(max_workers=os.cpu_count()) as cores:
-            parts = list(cores.map(lambda rows: write_part(storage, slot, "rows", rows, by_reference=True), slices))
-        ticket = CommitTicket(
-            topology="sales",
-            incarnation="none",
-            txid=txid,
-            attempt=0,
-            fence=txid,
-            position={"to": txid},
-            staged=StagedRef(manifest="", rows_read=0, rows={}, bytes=0),
-        )
-        footers = {storage.at(one.path): one.footer for one in parts}
-        files = StagedFiles(paths=tuple(footers), num_rows=table.num_rows, footers=footers)
-        state.apply_files(ticket, files)
-        return sum(one.rows for one in parts)
-
-    return run
+    state, txids = factory.make_state(spec_of(factory)), count(1)
+    return lambda: append(state, next(txids), table, folder)
 
 
 def by_deltalake(table: pa.Table, folder: Path) -> Callable[[], int]:
@@ -111,6 +114,34 @@ def by_pyarrow(table: pa.Table, folder: Path) -> Callable[[], int]:
     return run
 
 
+def requests(folder: Path) -> Iterator[str]:
+    """A table: what one commit into a bucket writes and reads, for batches of one file and of many."""
+    from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake, ObjectServer, connection, make_bucket
+
+    server = ObjectServer()
+    try:
+        os.environ[VARIABLE] = connection(server.url, read_timeout_s=30)
+        lake = Lake(make_bucket(server.direct), server)
+        catalog = {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": f"s3://{CONN_ID}@{lake.name}/w"}
+        tables: tuple[Any, ...] = (
+            DeltaTable(f"s3://{lake.name}/delta", conn_id=CONN_ID),
+            IcebergTable("sales.counted", properties=catalog),
+            ParquetTable(f"s3://{CONN_ID}@{lake.name}/parquet"),
+        )
+        yield "| table | files of the batch | objects written besides | reads |"
+        yield "|---|---|---|---|"
+        for factory in tables:
+            with factory.make_state(spec_of(factory)) as state:
+                for txid, files in enumerate((1, 1, MANY_FILES, 1), 1):
+                    lake.asked_by_a_commit()
+                    append(state, txid, batch(1_000), folder, files)
+                    written, reads = lake.asked_by_a_commit()
+                    if txid > 1:  # the first one makes the table
+                        yield f"| {factory.describe().split('(')[0]} | {files} | {len(written)} | {reads} |"
+    finally:
+        server.close()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000, help="of each append (10,000,000 take 1 GB of memory)")
@@ -129,6 +160,7 @@ def main() -> int:
         for library, (theirs, factory) in pairs.items():
             ways = {library: theirs, factory.describe().split("(")[0]: ours(factory, table, folder)}
             print("\n" + "\n".join(compared(ways, given.rows, rows=given.rows, runs=given.runs, to=library)))
+        print("\n" + "\n".join(requests(folder)))
     return 0
 
 

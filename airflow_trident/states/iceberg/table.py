@@ -16,6 +16,7 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedPart
@@ -226,7 +227,8 @@ class OpenIcebergTable(KeptUpState):
         with self.place.errors():
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
-            bring(staged, self._target(location), output.create, lambda: len(output) if output.exists() else None)
+            # Its name is unique: nobody has to ask, for each file, whether it is there.
+            bring(staged, self._target(location), partial(output.create, overwrite=True), partial(_size, output))
             return described(self._table.metadata, footer, location, staged.size(), values)
 
     def _target(self, location: str) -> str | StoredObject | None:
@@ -237,7 +239,7 @@ class OpenIcebergTable(KeptUpState):
 
         with self.place.errors():
             location = self._table.location_provider().new_data_location(name)
-            with self._table.io.new_output(location).create() as file:
+            with self._table.io.new_output(location).create(overwrite=True) as file:
                 write_parquet(table, file)
             written = self._table.io.new_input(location)
             with written.open() as file:
@@ -326,3 +328,10 @@ class OpenIcebergTable(KeptUpState):
 
     def close(self) -> None:
         self._catalog.close()
+
+
+def _size(file: Any) -> int | None:
+    """Of a file of pyiceberg, in bytes; None: there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return len(file)
+    return None
