@@ -10,7 +10,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +109,10 @@ class Tables(Play):
         catalog = load_catalog(
             "default", type="sql", uri=f"sqlite:///{folder.root}/catalog.db", warehouse=f"file://{folder.root}/lake"
         )
-        scan = catalog.load_table(self.iceberg).scan()
-        files = [task.file.file_path for task in scan.plan_files()]
-        rows = scan.to_arrow().to_pylist()
+        with closing(catalog):
+            scan = catalog.load_table(self.iceberg).scan()
+            files = [task.file.file_path for task in scan.plan_files()]
+            rows = scan.to_arrow().to_pylist()
         return {"pyiceberg": list(map(row_text, rows)), "Spark": read_by_spark(folder, files)}
 
 

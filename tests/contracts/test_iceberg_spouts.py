@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType
 
@@ -25,6 +24,7 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
+from tests.fixtures.catalog import open_catalog
 from tests.fixtures.state import ticket
 from tests.fixtures.table import ForeignIcebergTable, staged
 
@@ -41,7 +41,7 @@ class Table:
 
     def __init__(self, folder: Path, schema: pa.Schema | None = None) -> None:
         self.folder = folder
-        self.catalog = load_catalog("default", **properties(folder))
+        self.catalog = open_catalog(**properties(folder))
         self.catalog.create_namespace_if_not_exists("sales")
         self.catalog.create_table(NAME, schema=schema or pa.schema([("n", pa.int64())]))
 

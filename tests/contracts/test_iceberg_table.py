@@ -114,6 +114,17 @@ def test_a_table_that_files_cannot_be_added_to_is_refused(table: ForeignIcebergT
     assert caught.value.cure
 
 
+def test_a_table_that_is_refused_leaves_no_connection_to_its_catalog(
+    table: ForeignIcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(table, [WORD], {})
+    closed, close = [], SqlCatalog.close
+    monkeypatch.setattr(SqlCatalog, "close", lambda self: closed.append(self) or close(self))
+    with pytest.raises(ConfigurationError, match="has no column n"):
+        table.opened()
+    assert len(closed) == 1
+
+
 def test_a_table_that_somebody_upgrades_to_version_3_is_refused_from_then_on(
     table: ForeignIcebergTable, tmp_path: Path
 ) -> None:

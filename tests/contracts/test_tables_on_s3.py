@@ -15,6 +15,7 @@ from airflow_trident import DeltaState, DeltaTable, IcebergTable, ParquetTable
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import ConfigurationError, FencedError, OutcomeUnknownError
 from tests.faults.http_proxy import Verdict
+from tests.fixtures.catalog import open_catalog
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket, Lake, connection
 from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, content, counts, ticket
@@ -44,7 +45,6 @@ def table_of(kind: str, bucket: str, folder: Path) -> Any:
 def rows_of(spec: StateSpec) -> list[tuple[Any, ...]]:
     """By the library of the format."""
     import deltalake
-    from pyiceberg.catalog import load_catalog
 
     factory: Any = spec.factory
     if isinstance(factory, ParquetTable):
@@ -53,7 +53,7 @@ def rows_of(spec: StateSpec) -> list[tuple[Any, ...]]:
         place = factory.place().resolved()
         found = deltalake.DeltaTable(place.where, storage_options=dict(place.options)).to_pyarrow_table()
     else:
-        found = load_catalog("default", **factory.place().resolved().properties).load_table(factory.name)
+        found = open_catalog(**factory.place().resolved().properties).load_table(factory.name)
         found = found.scan().to_arrow()
     return sorted((row["word"], row["n"]) for row in found.to_pylist())
 

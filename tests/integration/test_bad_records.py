@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ class World:
         ).run(Selection(failed=True))
 
     def counts(self) -> dict[int, int]:
-        with sqlite3.connect(self.folder / "a.db") as db:
+        with closing(sqlite3.connect(self.folder / "a.db")) as db:
             return dict(db.execute("SELECT n, count FROM fruit_counts"))
 
 

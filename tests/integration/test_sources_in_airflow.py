@@ -9,9 +9,9 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 
 from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.catalog import open_catalog
 from tests.fixtures.kafka import Topic
 from tests.fixtures.postgres import PASSWORD, PostgresServer
 from tests.fixtures.redis import settings_of_a_new_database
@@ -155,9 +155,9 @@ def test_sensors_wait_for_every_source_drains_read_it_once_and_no_secret_is_said
     deltalake.write_deltalake(str(table), pa.table({"value": pa.array([], pa.string())}))
     folder = airflow_home.folder
     catalog = {"type": "sql", "uri": f"sqlite:///{folder}/lake.db", "warehouse": f"file://{folder}/lake"}
-    opened = load_catalog("default", **catalog)
-    opened.create_namespace("lake")
-    opened.create_table("lake.rows", schema=pa.schema([("value", pa.string())]))
+    lake = open_catalog(**catalog)
+    lake.create_namespace("lake")
+    lake.create_table("lake.rows", schema=pa.schema([("value", pa.string())]))
     with postgres.connect() as connection:
         connection.execute(f"CREATE TABLE {source} (id bigserial, value text)".encode())
     names = {"TOPIC": topic.name, "SOURCE": source, "FOLDER": table, "PORT": redis["port"], "DB": redis["db"]}

@@ -251,7 +251,7 @@ def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(tmp_path: Pa
     with pytest.raises(ConfigurationError, match=r"'N'.*no case"):
         open_state(combined(factory, "n string", "N long", Sum(), name="twice"))
     assert factory.connection is not None
-    with make_engine(factory.connection, "test").begin() as connection:
+    with make_engine(factory.connection, "test", poolclass=sa.NullPool).begin() as connection:
         connection.execute(sa.text("CREATE TABLE of_others (x int)"))
     with pytest.raises(ConfigurationError, match=r"of_others.*belongs to something else"):
         open_state(counts(replace(factory, table="of_others"), name="new"))
@@ -285,7 +285,8 @@ def test_what_somebody_deleted_or_wrote_is_not_guessed_at(tmp_path: Path, harm: 
     spec = product(sql_on_sqlite(tmp_path))
     with open_state(spec) as state:
         state.apply(ticket(1), batch(spec, ("a", 2)))
-        with make_engine(Connection(conn_type="sqlite", host=str(tmp_path / "jdbc.db")), "test").begin() as connection:
+        where = Connection(conn_type="sqlite", host=str(tmp_path / "jdbc.db"))
+        with make_engine(where, "test", poolclass=sa.NullPool).begin() as connection:
             connection.execute(sa.text(harm))
         with pytest.raises(CorruptRecordError, match=says):
             open_state(spec).apply(ticket(2), batch(spec, ("a", 2))) if "DROP" in harm else state.marker()

@@ -147,8 +147,12 @@ class OpenIcebergTable(KeptUpState):
         self.place = place
         self._app = f"airflow-trident/{spec.topology}/{spec.name}"
         self._catalog = place.open_catalog()
-        self._table = place.twice(self._open)
-        self._known_now()
+        try:
+            self._table = place.twice(self._open)
+            self._known_now()
+        except BaseException:
+            self._catalog.close()
+            raise
 
     @property
     def _what(self) -> str:
