@@ -113,7 +113,8 @@ def drained(site: Site) -> list[str]:
             limits=DrainLimits(max_time_s=0.0, wait_s=1.0),
             progress=said.append,
         )
-        drain._commit(wait_s=1.0)
+        with drain._states:
+            drain._commit(wait_s=1.0)
     return said
 
 
