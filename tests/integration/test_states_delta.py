@@ -22,6 +22,7 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Max, Sum
+from airflow_trident.states.delta.runs import Runs
 from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
 from tests.fixtures.program import run_code
 from tests.fixtures.state import (
@@ -75,6 +76,62 @@ def test_the_number_of_files_stays_small(tmp_path: Path) -> None:
         most = max(most, len(files_of(state)))
     assert most <= 12
     assert sum(value for (value,) in content(state).values()) == 79 * 20
+
+
+@pytest.mark.parametrize(
+    "limit", [{"fold_max_rows": 60}, {"fold_max_bytes": 3_000}, {"fold_max_rows": 60, "fold_max_bytes": 10**9}]
+)
+def test_a_commit_folds_no_more_than_its_limit_and_files_beyond_it_stay(tmp_path: Path, limit: dict[str, int]) -> None:
+    state, spec = opened(tmp_path, fold_at=4, **limit)
+    most = 0
+    for txid in range(1, 25):
+        state.apply(ticket(txid), batch(spec, *((f"w{txid}-{number}", 1) for number in range(20))))
+        files = files_of(state)
+        most = max(most, *(run.rows for run in files))
+        assert all(run.bytes <= limit.get("fold_max_bytes", run.bytes) for run in files)
+    assert 20 < most <= limit.get("fold_max_rows", most)
+    assert len(files_of(state)) > 2
+    assert len(content(state)) == 24 * 20
+    assert state.fold()
+    assert len(files_of(state)) == 1
+    assert len(content(state)) == 24 * 20
+
+
+def test_what_is_too_large_for_a_commit_to_fold_is_not_read_and_the_warning_names_the_command(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, spec = opened(tmp_path, fold_at=4, fold_max_rows=30)
+    with monkeypatch.context() as patched:
+        patched.setattr(Runs, "read", lambda *_: pytest.fail("a file was read"))
+        for txid in range(1, 9):
+            state.apply(ticket(txid), batch(spec, *((f"w{number}", 1) for number in range(20))))
+    assert len(files_of(state)) == 8
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "4 files with 80 rows" in said
+    assert f"airflow trident state fold {spec.topology} {spec.name}" in said
+    assert state.fold()
+    state.apply(ticket(9), batch(spec, ("w0", 1)))
+    assert content(state)[("w0",)] == (9,)
+    assert len(caplog.records) == 1
+
+
+def test_a_commit_is_applied_though_there_is_no_memory_to_fold(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_of_memory(*_: object) -> pa.Table:
+        raise pa.ArrowMemoryError("malloc of size 99 failed")
+
+    state, spec = opened(tmp_path, fold_at=2)
+    monkeypatch.setattr(Runs, "read", short_of_memory)
+    for txid in (1, 2):
+        assert state.apply(ticket(txid), batch(spec, ("a", 1))) is Applied.APPLIED
+    assert "Transaction 2 is applied, and its state was not folded: malloc" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["fold_max_rows", "fold_max_bytes"])
+def test_a_limit_of_folding_that_takes_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}=0"):
+        opened(tmp_path, **{name: 0})
 
 
 def test_folding_forgets_what_was_removed_and_keeps_the_order_of_updates(tmp_path: Path) -> None:
@@ -260,6 +317,7 @@ def test_options_and_their_secrets_are_shown_nowhere(tmp_path: Path, monkeypatch
 
 PROGRAM = """
 import os, signal, sys
+from airflow_trident.states.delta.runs import Runs
 from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
 from airflow_trident.states.delta import runs as delta_runs
 from tests.fixtures.state import appended, batch, counts, product, ticket

@@ -32,6 +32,7 @@ from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
 from airflow_trident.states.delta.conditions import require_conditions
+from airflow_trident.states.delta.fold_choice import MAX_BYTES, MAX_ROWS, FoldLimit, choice
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.published import publish
@@ -60,6 +61,8 @@ class DeltaState(StateFactory):
         options of delta-rs).
     :param storage_options: override those of the connection.
     :param fold_at: from this number of files on, a commit also folds some of them; None: only `fold()` does.
+    :param fold_max_rows, fold_max_bytes: such a fold reads at most so many rows, and bytes of files, into memory; what
+        is larger is left to `fold()`.
     :param keep_removed_h: how many hours folded files stay for their readers, and files that nobody committed; 1 or
         more.
     """
@@ -70,12 +73,18 @@ class DeltaState(StateFactory):
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)
     fold_at: int | None = 32
     keep_removed_h: int = _HOURS_KEPT
+    fold_max_rows: int = MAX_ROWS
+    fold_max_bytes: int = MAX_BYTES
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
         if self.fold_at is not None and self.fold_at < 2:
             raise ConfigurationError(f"DeltaState with fold_at={self.fold_at}", "Fold at 2 files or more.")
+        for name in ("fold_max_rows", "fold_max_bytes"):
+            if getattr(self, name) < 1:
+                cure = "Give a number from 1 up, or fold_at=None if commits are to fold nothing."
+                raise ConfigurationError(f"DeltaState with {name}={getattr(self, name)}", cure)
         if self.keep_removed_h < 1:
             raise ConfigurationError(
                 f"DeltaState with keep_removed_h={self.keep_removed_h} would remove files that another process has "
@@ -125,6 +134,7 @@ class OpenDeltaState(AdmittingState):
         self._factory = factory
         self._runs = Runs(spec)
         self._app = f"airflow-trident/{spec.topology}/{spec.name}"
+        self._warned = False
         with place.errors():
             self._table = open_table(place, self._runs)
             self._files = place.files()
@@ -163,11 +173,15 @@ class OpenDeltaState(AdmittingState):
         return applied
 
     def _fold_after(self, ticket: CommitTicket) -> None:
-        if self._factory.fold_at is None:
+        """Folds what is due, within the state's limit: a committer that its machine kills for its memory would be
+        killed after each later commit, too."""
+        factory = self._factory
+        if factory.fold_at is None:
             return
+        limit = FoldLimit(factory.fold_max_rows, factory.fold_max_bytes)
         try:
-            self.fold(at=self._factory.fold_at)
-        except TridentError as error:
+            self.fold(at=factory.fold_at, limit=limit)
+        except (TridentError, MemoryError) as error:
             log.warning("Transaction %d is applied, and its state was not folded: %s", ticket.txid, error)
 
     def _try_group(self, group: Group) -> tuple[Applied, ...]:
@@ -288,29 +302,30 @@ class OpenDeltaState(AdmittingState):
 
     # ---- folding -----------------------------------------------------------------------------------------------
 
-    def fold(self, *, at: int = 2, progress: Callable[[str], object] = log.info) -> bool:
+    def fold(
+        self, *, at: int = 2, progress: Callable[[str], object] = log.info, limit: FoldLimit | None = None
+    ) -> bool:
         """Fold at least `at` runs into one, in a transaction of its own that changes no value.
 
         With `at` above 2, folds the newest runs and older ones that are not much larger. So each row is rewritten only
         a few times (the logarithm of the state's size). Returns whether anything was folded.
         """
-        return bool(self._again(lambda: self._fold(at, progress)))
+        return bool(self._again(lambda: self._fold(at, progress, limit)))
 
-    def _fold(self, at: int, progress: Callable[[str], object]) -> bool:
+    def _fold(self, at: int, progress: Callable[[str], object], limit: FoldLimit | None) -> bool:
         runs, footer = self._snapshot()
         # A run that may be taken back stays separate.
         marker = footer.marker
         own = [marker.high] if marker is not None and marker.attempt != NO_ATTEMPT else []
         parts = sorted((run for run in runs if run.rows and run.txid not in own), key=lambda run: -run.order)
-        if len(parts) < at:
+        found = choice(parts, at, limit)
+        chosen = found.chosen
+        if not chosen:
+            if limit is not None and found.is_cut and not self._warned:
+                self._warned = True
+                log.warning("%s", limit.exceeded(found, self._spec))
             return False
-        chosen, rows = list[Run](), 0
-        for number, run in enumerate(parts):
-            if at > 2 and number >= at // 2 and run.rows > 2 * rows:
-                break
-            chosen.append(run)
-            rows += run.rows
-        progress(f"making one file of {len(chosen):,} with {rows:,} rows")
+        progress(f"making one file of {len(chosen):,} with {found.rows:,} rows")
         with self.place.errors():
             table = self._runs.fold(self._runs.read(self._files, chosen))
         whole = len(chosen) == len(parts)
@@ -323,7 +338,7 @@ class OpenDeltaState(AdmittingState):
         commit, order = runs[-1].commit + 1, max(run.order for run in chosen)
         gone = [*chosen, *(run for run in runs if not run.rows)]
         self._commit(table, footer, gone, commit=commit, order=order, txid=None)
-        if whole:
+        if whole or found.is_cut:
             self._remove_old_files()
         return True
 
