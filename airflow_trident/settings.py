@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import AnyPath, text_of_path
 from airflow_trident.io.object_stores import is_object_uri, require_place
@@ -104,6 +105,14 @@ MAX_MERGE_ROWS = Option(
     "Rows of a batch that a state may get which takes its batch whole: whoever commits holds them in memory.",
 )
 
+MAX_PARTITION_KEYS = Option(
+    "max_partition_keys",
+    "integer",
+    str(DEFAULT_MAX_PARTITION_KEYS),
+    "Keys of a batch that one partition may have where a Python worker holds them all at once: in aggregators and "
+    "reducers of a user's.",
+)
+
 OPTIONS: tuple[Option, ...] = (
     ZOOKEEPER_CONN_ID,
     ROOT,
@@ -117,6 +126,7 @@ OPTIONS: tuple[Option, ...] = (
     POLL_S,
     ROWS_IN_ERRORS,
     MAX_MERGE_ROWS,
+    MAX_PARTITION_KEYS,
 )
 
 
@@ -145,6 +155,11 @@ def number(option: Option, *, least: float) -> float:
 def max_merge_rows() -> int:
     """:raises ConfigurationError: not a whole number from 1 upwards."""
     return int(number(MAX_MERGE_ROWS, least=1))
+
+
+def max_partition_keys() -> int:
+    """:raises ConfigurationError: not a whole number from 1 upwards."""
+    return int(number(MAX_PARTITION_KEYS, least=1))
 
 
 def flag(option: Option) -> bool:

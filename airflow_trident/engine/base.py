@@ -13,6 +13,8 @@ E5  Every use of an operation (function, filter, aggregator, grouping, query) on
     `self`, even in the same process. Plain functions are shared.
 E6  A node of unknown kind, in the processing phase or after it, is an UnknownNodeError before anything is read: see
     :mod:`airflow_trident.engine.known_nodes`.
+E11 More keys of a partition than `Job.max_keys`, where Python holds them all at once (aggregators and reducers of a
+    user's), are a ConfigurationError that names node, partition, their number and the cure.
 
 Promises of engines that process groups of transactions (`coalesces`; `tests/contracts/test_engine_groups.py`):
 
@@ -36,6 +38,7 @@ from typing import ClassVar
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.contracts.upkeep import View
+from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -59,7 +62,8 @@ class Job:
     use other settings that must not change the result: partitions, order of splits, Spark's strategies. `time_ms`: of
     the transaction, see `TxRecord.time_ms`. `chunk_bytes`: a staged file of at most this size may be returned as
     content instead of being written, for the ledger to keep; 0: never. `tables`: state -> the committed version of its
-    table, in which the batch replaces rows by copy-on-write; files of its batch are always written.
+    table, in which the batch replaces rows by copy-on-write; files of its batch are always written. `max_keys`: so many
+    keys of a partition may be in Python's memory at once; 0: any number.
     """
 
     plan: Plan
@@ -72,6 +76,7 @@ class Job:
     time_ms: int = 0
     chunk_bytes: int = 0
     tables: Mapping[str, CommittedTable] = field(default_factory=dict)
+    max_keys: int = DEFAULT_MAX_PARTITION_KEYS
 
     def kept_bytes(self, state: str) -> int:
         """A staged file of the state of at most this size may be returned as content."""
@@ -91,6 +96,7 @@ class Engine(Closing):
 
         :raises UnknownNodeError: the engine does not know a node.
         :raises UserCodeError: a user's function raised.
+        :raises ConfigurationError: a partition has more keys than `max_keys` (E11).
         :raises SparkJobError: the job ended for another reason.
         """
 

@@ -135,7 +135,7 @@ class LocalEngine(Engine):
         """Each partition after the nodes of the stage."""
         import pyarrow as pa
 
-        nodes, schema = FusedPass.of(stage.nodes, stage.before), arrow_schema(stage.schema)
+        nodes, schema = FusedPass.of(stage.nodes, stage.before, job.max_keys), arrow_schema(stage.schema)
         for index, part in enumerate(partitions):
             context = OperationContext(
                 partition_index=index,

@@ -87,6 +87,7 @@ class TridentBackfillOperator(EngineOperator):
             attempt_timeout_s=self.attempt_timeout_s,
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             max_merge_rows=settings.max_merge_rows(),
+            max_partition_keys=settings.max_partition_keys(),
             retention=settings.retention(),
             progress=lambda line: self.log.info("%s", line),
             group=parse_group(self.group),

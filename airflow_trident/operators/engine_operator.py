@@ -127,6 +127,7 @@ class EngineOperator(TridentOperator):
             timeout_s=self.attempt_timeout_s,
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             max_merge_rows=settings.max_merge_rows(),
+            max_partition_keys=settings.max_partition_keys(),
         )
 
     def note_ui(self, context: Context) -> None:

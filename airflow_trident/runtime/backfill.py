@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_trident.engine.base import Engine, quiet
+from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
@@ -93,6 +94,7 @@ class Backfill:
     attempt_timeout_s: float | None = None
     rows_in_errors: bool = True
     max_merge_rows: int = DEFAULT_MAX_MERGE_ROWS
+    max_partition_keys: int = DEFAULT_MAX_PARTITION_KEYS
     progress: Progress = quiet
     group: int | str = AUTO
 
@@ -139,6 +141,7 @@ class Backfill:
             replays=True,
             rows_in_errors=self.rows_in_errors,
             max_merge_rows=self.max_merge_rows,
+            max_partition_keys=self.max_partition_keys,
         )
 
     def _committer(self, engine: Engine) -> Committer:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import State, StateSpec
 from airflow_trident.engine.base import Job
+from airflow_trident.engine.key_limit import NO_LIMIT
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
@@ -147,6 +148,7 @@ def level_job(
         metadata=dict.fromkeys(tables),
         staging_root="",
         progress=progress,
+        max_keys=NO_LIMIT,  # the processing phase counted: a refusal here would block the transaction
     )
 
 

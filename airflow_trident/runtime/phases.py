@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import (
     USER_ERRORS,
     FencedError,
@@ -162,7 +163,8 @@ class ProcessResult:
 class Attempts:
     """Who tries (a text names a program), and what a failure means. `last_try`: the caller will not try again.
     `timeout_s`: of one attempt. `replays`: this is a backfill: see :meth:`Ledger.start_attempt`. `rows_in_errors`: may
-    the ledger quote rows in errors? `max_merge_rows`: how many rows of a state a commit may hold at once."""
+    the ledger quote rows in errors? `max_merge_rows`: how many rows of a state a commit may hold at once.
+    `max_partition_keys`: how many keys of a partition Python may hold at once."""
 
     owner: Owner | str
     last_try: bool = False
@@ -171,6 +173,7 @@ class Attempts:
     replays: bool = False
     rows_in_errors: bool = True
     max_merge_rows: int = DEFAULT_MAX_MERGE_ROWS
+    max_partition_keys: int = DEFAULT_MAX_PARTITION_KEYS
 
 
 def process(
@@ -275,7 +278,7 @@ def run_attempt(
     txid, attempt = record.txid, record.attempt
     reached(Milestone.ATTEMPT_STARTED, txid)
     try:
-        job = job_of(ledger, topology, record, staging_root, progress)
+        job = job_of(ledger, topology, record, staging_root, progress, attempts.max_partition_keys)
         manifest = run_in_time(engine, job, attempts.timeout_s)
         require_mergeable(manifest, job.plan, attempts.max_merge_rows)
         staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes)
@@ -288,7 +291,9 @@ def run_attempt(
     return staged
 
 
-def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: str, progress: Progress) -> Job:
+def job_of(
+    ledger: Ledger, topology: Topology, record: TxRecord, staging_root: str, progress: Progress, max_keys: int
+) -> Job:
     """The job of an engine for the current attempt of a transaction. Only the ledger is asked, and no store."""
     incarnation = ledger.view(0, remembered=True).topology.incarnation
     return Job(
@@ -299,6 +304,7 @@ def job_of(ledger: Ledger, topology: Topology, record: TxRecord, staging_root: s
         progress=progress,
         time_ms=record.time_ms,
         chunk_bytes=ledger.chunk_bytes,
+        max_keys=max_keys,
     )
 
 

@@ -40,6 +40,7 @@ def drain(args: Namespace) -> int | None:
         owner=owner,
         rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
         max_merge_rows=settings.max_merge_rows(),
+        max_partition_keys=settings.max_partition_keys(),
     )
     claim = Claim(key=f"drain/{owner.place}")
     limits = DrainLimits(
@@ -95,6 +96,7 @@ def backfill(args: Namespace) -> int | None:
             retention=settings.retention(),
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             max_merge_rows=settings.max_merge_rows(),
+            max_partition_keys=settings.max_partition_keys(),
             progress=say,
             group=group,
         ).run(selection)

@@ -155,6 +155,7 @@ def _worker_of(args: Namespace) -> NamedWorker:
             owner=owner,
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             max_merge_rows=settings.max_merge_rows(),
+            max_partition_keys=settings.max_partition_keys(),
         ),
         claim=Claim(key=f"worker/{owner.place}"),
         limits=DrainLimits(max_pending=args.max_pending),

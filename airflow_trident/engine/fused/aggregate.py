@@ -1,7 +1,7 @@
 """Aggregation inside a fused pass: partial before the shuffle, and final after it.
 
 Arrow groups built-in combiners; a dictionary groups users' combiners and reducers. If a partial step has too many
-groups, it emits them and starts again.
+groups, it emits them and starts again; a dictionary of any other step has a limit.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from airflow_trident.engine.fused.folds import (
     shown_key,
 )
 from airflow_trident.engine.fused.frames import Frame
+from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError
 from airflow_trident.io.arrow import arrow_type, columns_of
 from airflow_trident.operations.aggregators import Count
@@ -40,14 +41,23 @@ _ARROW_NAMES: Mapping[MergeKind | None, str] = {MergeKind.ADD: "sum", MergeKind.
 
 
 def aggregate(
-    node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
+    node: AggregateStep,
+    before: Schema,
+    frames: Iterator[Frame],
+    context: OperationContext,
+    max_keys: int = NO_LIMIT,
 ) -> Iterator[Frame]:
-    """Aggregates all rows of a partition by groups. A final step without groups gives one row even without input."""
+    """Aggregates all rows of a partition by groups. A final step without groups gives one row even without input.
+
+    :param max_keys: so many groups at most may be in a dictionary at once.
+    :raises ConfigurationError: there are more.
+    """
+    limit = KeyLimit(node.name, max_keys, context)
     if not _by_arrow(node, before):
-        return _by_dictionary(node, before, frames, context)
+        return _by_dictionary(node, before, frames, limit)
     if isinstance(node, PartialAggregateNode):
         return _arrow_partial(node, before, frames, context.txid)
-    return _arrow_whole(node, before, frames, context)
+    return _arrow_whole(node, before, frames, limit)
 
 
 def _by_arrow(node: AggregateStep, before: Schema) -> bool:
@@ -85,9 +95,7 @@ def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[
         yield _frame(_group(node, pa.concat_tables(waiting), txid) if len(waiting) > 1 else waiting[0])
 
 
-def _arrow_whole(
-    node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
-) -> Iterator[Frame]:
+def _arrow_whole(node: AggregateStep, before: Schema, frames: Iterator[Frame], limit: KeyLimit) -> Iterator[Frame]:
     """All groups of a partition at once. For no input, or a sum that does not fit, the aggregators give the result."""
     import pyarrow as pa
 
@@ -96,11 +104,11 @@ def _arrow_whole(
     if held:
         with suppress(UserCodeError):
             values = pa.concat_tables(_initial(node, before, frame) for frame in held)
-            whole = _group(node, values, context.txid)
+            whole = _group(node, values, limit.context.txid)
     if whole is not None:
         yield _frame(whole)
         return
-    yield from _by_dictionary(node, before, iter(held), context)
+    yield from _by_dictionary(node, before, iter(held), limit)
 
 
 def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
@@ -194,18 +202,18 @@ def _frame(table: pa.Table) -> Frame:
 # ---- by a dictionary -------------------------------------------------------------------------------------------
 
 
-def _by_dictionary(
-    node: AggregateStep, before: Schema, frames: Iterator[Frame], context: OperationContext
-) -> Iterator[Frame]:
+def _by_dictionary(node: AggregateStep, before: Schema, frames: Iterator[Frame], limit: KeyLimit) -> Iterator[Frame]:
     key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
     partial = isinstance(node, PartialAggregateNode)
     groups: dict[Any, tuple[tuple[Any, ...], list[Any]]] = {}
-    with folds_of(node, context) as folds:
+    with folds_of(node, limit.context) as folds:
         if begins_empty(node):
             groups[()] = ((), [fold.start() for fold in folds])
         for frame in frames:
             _fold_frame(node, folds, frame, groups, key_of, shown)
-            if partial and len(groups) > MAX_GROUPS:
+            if not partial:
+                limit.require(len(groups))
+            elif len(groups) > MAX_GROUPS:
                 yield _result(node, folds, groups)
                 groups = {}
         if groups:

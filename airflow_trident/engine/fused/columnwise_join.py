@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.folds import key_of_groups, shown_key
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame
+from airflow_trident.engine.key_limit import KeyLimit
 from airflow_trident.io.arrow import arrow_type, python_values
 from airflow_trident.operations.multireduce import Joiner, JoinOutFieldsMode, JoinType
 from airflow_trident.plan.nodes import MultiReduceStepNode
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def join(node: MultiReduceStepNode, joiner: Joiner, before: Schema, frames: Iterator[Frame]) -> Iterator[Frame]:
-    """:param frames: all of one partition, with the schema `before` of the tagged union."""
+def join(
+    node: MultiReduceStepNode, joiner: Joiner, before: Schema, frames: Iterator[Frame], limit: KeyLimit
+) -> Iterator[Frame]:
+    """:param frames: all of one partition, with the schema `before` of the tagged union.
+    :raises ConfigurationError: they have too many keys.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -27,7 +32,7 @@ def join(node: MultiReduceStepNode, joiner: Joiner, before: Schema, frames: Iter
     if not held:
         return
     keys = select(before, node.groups, node.name)
-    codes = _codes(keys, held)
+    codes = _codes(keys, held, limit)
     _, firsts = np.unique(codes, return_index=True)
     whole = {field.name: _whole(field, held) for field in before if field.name in node.needs(before, frozenset())}
     shown = [_shown(field, whole[field.name].take(pa.array(firsts))) for field in keys]
@@ -65,13 +70,16 @@ class _Side:
         return np.maximum(self.counts, 1)
 
 
-def _codes(keys: Schema, held: list[Frame]) -> Any:
+def _codes(keys: Schema, held: list[Frame], limit: KeyLimit) -> Any:
     """The group number of each tuple; groups are numbered in order of appearance."""
     import numpy as np
 
-    key_of, known = key_of_groups(keys), dict[Any, int]()
-    tuples = (key for frame in held for key in frame.tuples(names_of(keys)))
-    return np.fromiter((known.setdefault(key_of(key), len(known)) for key in tuples), np.int64)
+    key_of, known, codes = key_of_groups(keys), dict[Any, int](), list[Any]()
+    for frame in held:
+        tuples = frame.tuples(names_of(keys))
+        codes.append(np.fromiter((known.setdefault(key_of(key), len(known)) for key in tuples), np.int64))
+        limit.require(len(known))
+    return np.concatenate(codes)
 
 
 def _whole(field: Field, held: list[Frame]) -> pa.Array:

@@ -19,6 +19,7 @@ from airflow_trident.engine.fused.columnwise_join import join
 from airflow_trident.engine.fused.folds import AggregateStep
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce
+from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import USER_ERRORS, TridentError, UnknownNodeError
 from airflow_trident.io.arrow import columns_of
@@ -66,19 +67,21 @@ class PassStep:
 
 @dataclass(frozen=True)
 class FusedPass:
-    """Picklable. Call it with the batches of one partition; it gives batches of the last node's schema."""
+    """Picklable. Call it with the batches of one partition; it gives batches of the last node's schema. `max_keys`: so
+    many keys of a partition may be in memory at once."""
 
     steps: tuple[PassStep, ...]
     before: Schema
+    max_keys: int = NO_LIMIT
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], before: Schema) -> FusedPass:
+    def of(cls, nodes: Sequence[Node], before: Schema, max_keys: int = NO_LIMIT) -> FusedPass:
         """:param before: the schema of the input rows."""
-        return cls(tuple(PassStep.of(node) for node in nodes), before)
+        return cls(tuple(PassStep.of(node) for node in nodes), before, max_keys)
 
     def then(self, other: FusedPass) -> FusedPass:
         """Both passes, one after the other, in one."""
-        return FusedPass((*self.steps, *other.steps), self.before)
+        return FusedPass((*self.steps, *other.steps), self.before, self.max_keys)
 
     @property
     def schema(self) -> Schema:
@@ -95,11 +98,12 @@ class FusedPass:
         """
         :param guard: wraps the tuples on their way to users' functions; its errors end the pass.
         :raises UserCodeError: a user's function raised, or returned something undeclared.
+        :raises ConfigurationError: the partition has more keys than `max_keys` where Python holds them all.
         """
         keeps = self._keeps()
         frames: Iterator[Frame] = (Frame.of_batch(batch, keeps[0]) for batch in batches if batch.num_rows)
         for step, keep in zip(self.steps, keeps[1:], strict=True):
-            at = _At(step.before, keep, context)
+            at = _At(step.before, keep, context, self.max_keys)
             frames = _run(step.node, at, frames if guard is None else _guarded(frames, guard))
         for frame in frames:
             yield from frame.batches(self.schema)
@@ -125,6 +129,7 @@ class _At:
     before: Schema
     keep: frozenset[str]
     context: OperationContext
+    max_keys: int
 
 
 def _run(node: Node, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
@@ -332,7 +337,7 @@ def _project(_: ProjectNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame
 
 
 def _aggregate(node: AggregateStep, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
-    return aggregate(node, at.before, frames, at.context)
+    return aggregate(node, at.before, frames, at.context, at.max_keys)
 
 
 def _state_query(node: StateQueryNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
@@ -344,11 +349,11 @@ def _state_query(node: StateQueryNode, at: _At, frames: Iterator[Frame]) -> Iter
 
 def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     if isinstance(node.reducer, Joiner):
-        yield from join(node, node.reducer, at.before, frames)
+        yield from join(node, node.reducer, at.before, frames, KeyLimit(node.name, at.max_keys, at.context))
         return
     names = names_of(at.before)
     rows = (row for frame in frames for row in frame.tuples(names))
-    results = multi_reduce(node, at.before, rows, at.context)
+    results = multi_reduce(node, at.before, rows, at.context, at.max_keys)
     while some := list(islice(results, BATCH_ROWS)):
         yield Frame.of_rows(some, names_of(node.schema))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.engine.fused.folds import Emitted, coercers, key_of_groups, shown_key
+from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
@@ -18,9 +19,15 @@ from airflow_trident.types import Schema, names_of, select
 
 
 def multi_reduce(
-    node: MultiReduceStepNode, before: Schema, rows: Iterable[Row], context: OperationContext
+    node: MultiReduceStepNode,
+    before: Schema,
+    rows: Iterable[Row],
+    context: OperationContext,
+    max_keys: int = NO_LIMIT,
 ) -> Iterator[Row]:
-    """:param rows: all of one partition, with the schema `before` of the union."""
+    """:param rows: all of one partition, with the schema `before` of the union.
+    :raises ConfigurationError: they have more than `max_keys` groups."""
+    limit = KeyLimit(node.name, max_keys, context)
     names = names_of(before)
     tag = names.index(node.tag)
     places = [[names.index(name) for name in reads] for reads in node.reads]
@@ -39,6 +46,7 @@ def multi_reduce(
             if hashed not in groups:
                 group = shown(group)
                 groups[hashed] = (group, calls.init(group))
+                limit.require(len(groups))
                 yield from calls.taken()
             group, state = groups[hashed]
             stream = row[tag]

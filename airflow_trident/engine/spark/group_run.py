@@ -219,7 +219,7 @@ class GroupRun:
         if not places:
             return flow
         fused, rest = with_tail(nodes[places[0] :], places[-1] - places[0] + 1)
-        passed = FusedPass.of(fused, flow.schema)
+        passed = FusedPass.of(fused, flow.schema, self._last.max_keys)
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
         data = flow.data.select(*map(self._columns.named, [*needed, *names_of(TAGS)]))
         chosen = replace(flow, frames=(data,))
@@ -258,7 +258,7 @@ class GroupRun:
         units, partitions = self._units(stage, source, emitter)
         last = max((place for place, node in enumerate(stage.nodes) if not self._in_jvm(node)), default=-1)
         fused, rest = with_tail(stage.nodes, last + 1)
-        passed = FusedPass.of(fused, source.schema) if fused else None
+        passed = FusedPass.of(fused, source.schema, self._last.max_keys) if fused else None
         bytes_ = sum(unit.size_bytes for unit in units)
         tasks = max(min(self._attached.partitions, FEW_PARTITIONS), -(-bytes_ // PARTITION_BYTES))
         reading = ReadSplits(

@@ -256,7 +256,7 @@ class PlanRun:
             slot=self._job.slot,
             partitions=partitions,
             read=reading,
-            nodes=FusedPass.of(fused, source.schema) if fused else None,
+            nodes=FusedPass.of(fused, source.schema, self._job.max_keys) if fused else None,
             made=self._made_notes(stage),
         )
         numbers = session.range(0, len(splits), 1, partitions)
@@ -303,7 +303,7 @@ class PlanRun:
             outputs=target,
             function=Choosing(how.name, names_of(flow.schema), how.custom, count, self._job.slot.txid),
         )
-        passed = FusedPass.of((node,), flow.schema)
+        passed = FusedPass.of((node,), flow.schema, self._job.max_keys)
         if flow.work is not None:
             work = replace(flow.work, nodes=passed if flow.work.nodes is None else flow.work.nodes.then(passed))
             return replace(flow, schema=node.schema, work=work)
@@ -322,7 +322,7 @@ class PlanRun:
             return flow
         first, last = places[0], places[-1]
         fused, rest = with_tail(nodes[first:], last - first + 1)
-        passed = FusedPass.of(fused, flow.schema)
+        passed = FusedPass.of(fused, flow.schema, self._job.max_keys)
         data = self._frame(flow)
         needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
         data = data.select(*map(self._columns.named, [*needed, *([MARKER] if flow.marked else [])]))

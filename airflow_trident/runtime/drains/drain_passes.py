@@ -195,7 +195,17 @@ class Passes:
     def _submit(self, records: Sequence[TxRecord]) -> None:
         if len(records) == 1:
             self._tries[records[0].txid] += 1
-        jobs = [job_of(self.ledger, self.topology, one, self.staging_root, self.progress) for one in records]
+        jobs = [
+            job_of(
+                self.ledger,
+                self.topology,
+                one,
+                self.staging_root,
+                self.progress,
+                self.attempts.max_partition_keys,
+            )
+            for one in records
+        ]
         future = self._pool.submit(run_pass, self.engine, jobs, self.attempts.timeout_s, self._ended)
         self._running[future] = list(records)
 

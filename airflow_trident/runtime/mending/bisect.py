@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.key_limit import NO_LIMIT
 from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.stages import Plan
@@ -108,7 +109,14 @@ class _Search:
         with tempfile.TemporaryDirectory(prefix="trident-bisect-") as folder:
             try:
                 self._engine.run(
-                    Job(plan=plan, slot=self._slot, metadata=self._metadata, staging_root=folder, trial=True)
+                    Job(
+                        plan=plan,
+                        slot=self._slot,
+                        metadata=self._metadata,
+                        staging_root=folder,
+                        trial=True,
+                        max_keys=NO_LIMIT,
+                    )
                 )
             except TridentError as error:
                 return str(error)

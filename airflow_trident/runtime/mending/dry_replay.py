@@ -12,6 +12,7 @@ from math import isfinite
 from typing import Any
 
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.key_limit import NO_LIMIT
 from airflow_trident.errors import StagingError, TransitionError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.ledger.base import Ledger
@@ -80,6 +81,7 @@ def dry_replay(
             trial=True,
             shaken=shake,
             time_ms=record.time_ms,
+            max_keys=NO_LIMIT,  # they were within the one of the attempt
         )
         replayed = engine.run(job)
         again = StagingArea(folder)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Marker, StateSpec
 from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.key_limit import NO_LIMIT
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
@@ -280,6 +281,7 @@ class Rebuild:
             progress=self.progress,
             trial=True,
             time_ms=record.time_ms,
+            max_keys=NO_LIMIT,  # they were within the one of the attempt
         )
         try:
             manifest = engine.run(job)
