@@ -36,7 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.committed_table import CommittedTable
@@ -260,6 +260,8 @@ class StateFactory(ABC):
     """How to reach a store. Made while a DAG is parsed: opens nothing, imports no driver (Trident: StateFactory)."""
 
     capabilities: Capabilities
+    max_value_bytes: ClassVar[int | None] = None
+    """The largest binary value that the store takes; None: there is no such limit, or it is not known."""
 
     def validate(self, spec: StateSpec) -> None:
         """Called when the DAG is built: can the store keep this state at all? Opens nothing.

@@ -185,7 +185,27 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
     update(view, iter(rows))
     if spec.told:
         _require_own_keys(spec, rows, view.changes)
+    _require_small(spec, view.changes)
     return view.changes
+
+
+def _require_small(spec: StateSpec, changes: Changes) -> None:
+    """Refuses a value that the store would refuse, often in words that name neither key nor cure."""
+    places = [place for place, field in enumerate(spec.values) if field.type == "binary"]
+    most = spec.factory.max_value_bytes
+    if most is None or not places:
+        return
+    for key, value in changes.items():
+        size_bytes = max((len(value[place] or b"") for place in places), default=0) if value is not None else 0
+        if size_bytes > most:
+            named = ", ".join(f"{name}={part!r:.60}" for name, part in zip(spec.key_names, key, strict=True))
+            raise ConfigurationError(
+                f"{_who(spec)} of state {spec.name!r} gave the key ({named}) a value of {size_bytes:,} bytes, and "
+                f"{spec.factory.describe()} takes {most:,}",
+                "Nothing was applied to it. A window holds less with fewer fields, after an aggregation, with a larger "
+                "slide, or with smaller batches (max_rows, max_files, max_bytes of the spout); or keep it in a "
+                "DeltaState, which takes 2 GiB.",
+            )
 
 
 def _require_own_keys(spec: StateSpec, rows: list[tuple[Any, ...]], changes: Changes) -> None:

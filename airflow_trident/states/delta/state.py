@@ -77,6 +77,8 @@ class DeltaState(StateFactory):
     fold_max_bytes: int = MAX_BYTES
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    max_value_bytes = 2**31 - 4096
+    """Arrow's arrays of bytes have offsets of 32 bits."""
 
     def __post_init__(self) -> None:
         if self.fold_at is not None and self.fold_at < 2:

@@ -56,6 +56,8 @@ class RedisState(RedisSettings, StateFactory):
     replicas: int = 0
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    max_value_bytes = 500_000_000
+    """Redis takes 512 MiB (proto-max-bulk-len), and a backslash is written as two."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

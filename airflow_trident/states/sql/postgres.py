@@ -43,6 +43,8 @@ class PostgresState(StateFactory):
     statement_timeout_s: float = field(default=600.0, kw_only=True)
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    max_value_bytes = 2**29 - 4096
+    """PostgreSQL takes a line of COPY, and sends a field, of less than 1 GiB; a byte is two digits in both."""
 
     def __post_init__(self) -> None:
         if self.table is not None:

@@ -60,6 +60,8 @@ class SqliteState(StateFactory):
     busy_timeout_s: float = 30.0
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+    max_value_bytes = 10**9 - 4096
+    """Of SQLite's limit for a value and for a row, which is 1e9 bytes unless it was built otherwise."""
 
     def __post_init__(self) -> None:
         require_file("SqliteState", self.path, "a state", "MemoryState() keeps states in memory")
