@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import psutil
+
     from airflow_trident.ledger.workers import Worker
 
 RUNNING = "RUNNING"
@@ -46,7 +48,14 @@ class DriverProcess:
 
         if self.host == socket.gethostname() and self._runs_here():
             with suppress(psutil.Error):
-                psutil.Process(self.pid).terminate()
+                own = psutil.Process(self.pid)
+                for process in (*self._below(own), own):
+                    with suppress(psutil.Error):
+                        process.terminate()
+
+    def _below(self, _own: psutil.Process) -> list[psutil.Process]:
+        """The processes that do not end by themselves when the driver ends."""
+        return []
 
     def _runs_here(self) -> bool:
         """Does the process run the driver's order? The system reuses process ids, so the command line decides."""
@@ -58,3 +67,23 @@ class DriverProcess:
             return True
         except psutil.Error:
             return False
+
+
+class ClientDriver(DriverProcess):
+    """A spark-submit in client mode: a JVM, of which the application is a child. `order`: the setting that names it."""
+
+    def _below(self, own: psutil.Process) -> list[psutil.Process]:
+        return own.children(recursive=True)
+
+
+def find_client_driver(setting: str) -> ClientDriver | None:
+    """The spark-submit on this machine with this setting; None if there is none.
+
+    :param setting: :attr:`DriverTags.order_setting`, of one submission.
+    """
+    import psutil
+
+    for process in psutil.process_iter(["cmdline"]):
+        if setting in (process.info["cmdline"] or ()):
+            return ClientDriver(host=socket.gethostname(), pid=process.pid, order=setting, workers=tuple)
+    return None

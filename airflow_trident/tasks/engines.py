@@ -102,8 +102,9 @@ def script_engine(
     return ScriptEngine(
         application.application,
         application.arguments,
-        lambda own, modules: HookSubmit(conn_id, {**settings, **own}, app_name, py_files=modules),
+        lambda own, modules, known: HookSubmit(conn_id, {**settings, **own}, app_name, py_files=modules, known=known),
         settings,
+        HookSubmit(conn_id, settings, app_name).end,
     )
 
 

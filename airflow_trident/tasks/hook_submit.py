@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.engine.spark.versions import require_master
 from airflow_trident.errors import MissingExtraError, SparkJobError
 from airflow_trident.io.extras import KUBERNETES_PROVIDER, SUBMIT_EXTRA, require_extra
-from airflow_trident.tasks.driver_process import DriverProcess
+from airflow_trident.tasks.driver_process import DriverProcess, find_client_driver
 from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster, SparkDriver, wait_for_end
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class HookSubmit:
     :param conf: settings; they replace the defaults for one batch.
     :param one_shot: see `submit_conf`.
     :param py_files: modules of an application that is not ours. It gets no default settings.
+    :param known: is told the id of the driver as soon as the cluster has said it.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class HookSubmit:
         *,
         one_shot: bool = True,
         py_files: str | None = None,
+        known: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._conn_id = conn_id
         self._py_files = py_files
+        self._known = known
         # The hook copies every line of Spark's log into the task's log, so Spark only logs warnings.
         ours = {**submit_conf(one_shot=one_shot), "spark.log.level": "WARN"} if py_files is None else {}
         self._conf = {**ours, **conf}
@@ -67,6 +70,7 @@ class HookSubmit:
         try:
             driver = self.start(application, arguments, tags)
             if driver is not None:
+                self._known(driver.driver_id)
                 self._follow(driver)
         finally:
             self._hook = None
@@ -196,17 +200,23 @@ class HookSubmit:
         :raises SparkJobError: the cluster does not answer.
         """
         cluster = self.cluster()
-        tag = DriverTags(topology="", order=order.name).yarn_tag
-        driver_id = (cluster.find(tag) if cluster is not None else "") or (holder.driver_id if holder else "")
+        tags = DriverTags(topology="", order=order.name)
+        driver_id = (cluster.find(tags.yarn_tag) if cluster is not None else "") or (holder.driver_id if holder else "")
         driver: Driver | None = None
         if cluster is not None and driver_id:
             driver = cluster.driver(driver_id)
-        elif holder is not None and not driver_id:  # a child of spark-submit
-            driver = DriverProcess(host=holder.host, pid=holder.pid, order=order.address, workers=tuple)
+        elif not driver_id:
+            driver = find_client_driver(tags.order_setting) if self._is_client() else None
+            if driver is None and holder is not None:
+                driver = DriverProcess(host=holder.host, pid=holder.pid, order=order.address, workers=tuple)
         if driver is None or not driver.active():
             return ""
         driver.kill()
         return driver.driver_id
+
+    def _is_client(self) -> bool:
+        """Is the driver a child of spark-submit?"""
+        return bool(self._made(NO_TAGS)._connection["deploy_mode"] != "cluster")
 
     def cancel(self) -> None:
         hook = self._hook

@@ -3,6 +3,7 @@ Kubernetes' API server answers both. It runs a driver's container as a process o
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +155,18 @@ def test_the_api_server_is_asked_about_a_driver_and_an_answer_that_it_does_not_g
 
 DAG = """
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator, trident_transaction
+from airflow_trident import (
+    Count, FileSink, FixedBatchSpout, Script, SqliteState, Topology, TridentDrainOperator, trident_transaction,
+)
+from airflow_trident.topology.script import ScriptApplication
+
+def script():
+    made = Script(
+        "scripted", inputs={"lines": FixedBatchSpout("word string", ["word"], 1)},
+        outputs={"words": ("word string", FileSink("FOLDER/words"))},
+    )
+    made.runs(ScriptApplication(application="local:///job.py", arguments=(), conf=()))
+    return made
 
 def topology_of(name):
     topology = Topology(name)
@@ -226,6 +238,12 @@ with kubernetes() as cluster:  # its pods wait for a node, for ever
     seen["left"] = os.listdir(os.path.join(root, "drains"))
     seen["attempts"] = ended_by_the_next(plays.topology_of("NAME"), "pods", plays.SMALL, cluster.pods)
     seen["attempts"].append(len(cluster.pods()))
+    # a script's, whose task never heard of its pod
+    cluster.fail(Fault(500, method="POST", done=True))
+    conf = {**plays.SMALL, "spark.kubernetes.file.upload.path": str(folder / "uploaded")}
+    os.mkdir(folder / "uploaded")
+    of_script = ended_by_the_next(plays.script(), "pods", conf, cluster.pods)
+    seen["script"] = [*of_script, len(cluster.pods())]
     drain._cancelled = False
     cluster.fail(Fault(500, method="POST", times=2**30))
     seen["refused"] = said(lambda: drain.start(*what, told.append))
@@ -259,6 +277,10 @@ def test_a_pod_that_nobody_heard_of_is_found_by_its_label_and_no_second_one_is_m
     assert "left no result" in first[0] or "ended as" in first[0]
     assert told[0].startswith("ended trident-")
     assert "the driver of an older attempt" in told[0]
+    assert left == 0
+    first, told, left = seen["script"]
+    assert re.match("ended trident-[0-9a-f]{32}-driver, the driver of an older attempt", told[0]), told
+    assert len(first) == 1
     assert left == 0
     assert seen["refused"].startswith("SparkJobError: the drain of topology")
     assert seen["nobody"] is None

@@ -167,7 +167,7 @@ def test_a_script_joins_a_delta_table_a_topic_and_a_database(tmp_path: Path, top
     job = job_of(script, tmp_path)
     job = replace(job, metadata={name: one for name, one in job.metadata.items() if name != "nothing"})
 
-    def submitter(settings: dict[str, str], helper: str) -> SparkSubmitProcess:
+    def submitter(settings: dict[str, str], helper: str, _: Callable[[str], None]) -> SparkSubmitProcess:
         conf = {**settings, "spark.submit.pyFiles": helper, "spark.sql.shuffle.partitions": "2"}
         return SparkSubmitProcess("local[1]", {**conf, "spark.ui.enabled": "false"})
 

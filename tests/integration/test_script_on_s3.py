@@ -67,7 +67,7 @@ def run(play: Play, job: Job, bucket: Bucket, folder: Path) -> tuple[Manifest, P
     playing = Playing(bucket, folder)
 
     class Submitted:
-        def __init__(self, settings: dict[str, str], modules: str) -> None:
+        def __init__(self, settings: dict[str, str], modules: str, known: Callable[[str], None]) -> None:
             self.settings = settings
 
         def __call__(self, application: str, arguments: list[str], tags: DriverTags) -> None:
@@ -170,7 +170,7 @@ def test_a_narrower_number_is_widened_and_rows_of_what_is_no_file_lie_in_the_buc
 @pytest.mark.parametrize("root", ["gs://bucket/x", "abfs://container/x", "hdfs://nn/x", "s3://bucket/a[1]"])
 def test_where_a_script_cannot_write_is_refused_before_it_runs(tmp_path: Path, root: str) -> None:
     with pytest.raises(ConfigurationError, match="s3://bucket/prefix"):
-        ScriptEngine("job.py", (), lambda settings, modules: None).run(  # type: ignore[arg-type,return-value]
+        ScriptEngine("job.py", (), lambda settings, modules, known: None).run(  # type: ignore[arg-type,return-value]
             replace(job_of(daily(tmp_path), tmp_path), staging_root=root)
         )
 

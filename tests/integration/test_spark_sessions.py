@@ -17,7 +17,6 @@ from airflow_trident.cli.doctor_checks import Level
 from airflow_trident.cli.spark_checks import spark_checks
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.older_orders import OlderOrder
@@ -288,7 +287,7 @@ def test_a_newer_attempt_takes_back_what_no_driver_of_an_older_one_has_and_is_to
 
     names: list[str] = []
     for _ in range(2):  # the task is killed, so that nothing of its own is removed
-        with patch.object(driver_orders, "remove"), pytest.raises(KeyboardInterrupt):
+        with patch("airflow_trident.engine.spark.submit.leave"), pytest.raises(KeyboardInterrupt):
             SubmitEngine(killed).run(job)
     trial = replace(job, slot=replace(job.slot, attempt=5), trial=True)
     with pytest.raises(SparkJobError):

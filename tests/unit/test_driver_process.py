@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 
+from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.errors import SparkJobError
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.tasks.driver_process import DriverProcess
+from airflow_trident.tasks.driver_process import DriverProcess, find_client_driver
 from airflow_trident.tasks.spark_driver import ClusterKind, DriverCluster
 from tests.fixtures.spark import free_port
 
@@ -31,6 +34,26 @@ def test_a_driver_on_this_machine_is_known_by_the_order_in_its_command_line() ->
         process.wait(30)
         assert (driver.active(), driver.state()) == (False, "")
         driver.kill()
+
+
+def test_a_spark_submit_is_found_by_the_setting_of_its_order_and_ended_with_the_application_below_it() -> None:
+    child = "import sys; print('up', flush=True); sys.stdin.read()"
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}]); sys.stdin.read()"
+    mine, others = (DriverTags(topology="fruit", order=one).order_setting for one in ("0af1", "0af2"))
+    command = [sys.executable, "-c", program, "--conf", mine, "job.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert find_client_driver(others) is None
+        driver = find_client_driver(mine)
+        assert driver is not None
+        assert (driver.pid, driver.active()) == (process.pid, True)
+        (below,) = psutil.Process(process.pid).children()
+        driver.kill()
+        assert process.wait(30) == -signal.SIGTERM
+        below.wait(30)
+        assert not driver.active()
+        assert find_client_driver(mine) is None
 
 
 def test_a_driver_on_another_machine_is_looked_up_among_the_live_workers() -> None:

@@ -11,6 +11,10 @@ It travels with the script (``--py-files``) and needs only pyspark, from Python 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import uuid
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +22,8 @@ JOB = "spark.airflowTrident.job"
 """The setting that holds the path or URL of this run's job. Settings reach a driver anywhere; the environment does
 not."""
 _READ: dict[str, dict[str, Any]] = {}
+_TAKEN = ".taken"
+_NO_PATH = ("PATH_NOT_FOUND", "Path does not exist")
 _NO_FILE_SYSTEM = ("No FileSystem for scheme", "ClassNotFoundException", "NoClassDefFoundError")
 
 
@@ -54,18 +60,52 @@ def _job(spark: Any) -> dict[str, Any]:
             "and write paths of your own."
         )
     if path not in _READ:
+        _note(spark, path)
         _READ[path] = json.loads(_text_at(spark, path))
     return _READ[path]
+
+
+def _note(spark: Any, path: str) -> None:
+    """Note beside the job which driver of a standalone cluster has it. Best effort.
+
+    Only then is the job read. A newer attempt, which ends this driver, removes the job before it looks for the note: so
+    it finds the note, or this driver finds no job.
+    """
+    driver = os.path.basename(os.getcwd())  # a worker runs it in a folder of that name
+    if not driver.startswith("driver-"):
+        return
+    own = uuid.uuid4().hex
+    said = {"v": 1, "host": socket.gethostname(), "pid": os.getpid(), "instance": own, "driver_id": driver}
+    content = json.dumps(said).encode()
+    with suppress(Exception):
+        if "://" not in path:
+            unfinished = f"{path}{_TAKEN}-{own}"
+            with open(unfinished, "xb") as file:
+                file.write(content)
+            os.replace(unfinished, f"{path}{_TAKEN}")
+            return
+        context = spark.sparkContext
+        place = context._jvm.org.apache.hadoop.fs.Path(f"{path}{_TAKEN}")
+        stream = place.getFileSystem(context._jsc.hadoopConfiguration()).create(place, True)
+        stream.write(bytearray(content))
+        stream.close()
 
 
 def _text_at(spark: Any, path: str) -> str:
     """The content of a file that is as small as a list of names. Spark reads it where Python has no library for it."""
     if "://" not in path:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError as error:
+            if not os.path.isdir(os.path.dirname(path)):
+                raise  # the staging folder is not here
+            raise _ended(path) from error
     try:
         return str(spark.read.text(path, wholetext=True).first()[0])
     except Exception as error:
+        if any(one in str(error) for one in _NO_PATH):
+            raise _ended(path) from error
         if not any(one in str(error) for one in _NO_FILE_SYSTEM):
             raise
         raise RuntimeError(
@@ -73,3 +113,10 @@ def _text_at(spark: Any, path: str) -> str:
             "with Hadoop's S3A, as by spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION (the version of the "
             "hadoop-client-api jar that it has), or stage in a folder that driver and executors share."
         ) from error
+
+
+def _ended(path: str) -> RuntimeError:
+    return RuntimeError(
+        f"the job {path} of this run is gone: its task has ended, or a newer attempt of the transaction has begun. "
+        "What this run writes counts nowhere, so it does nothing."
+    )

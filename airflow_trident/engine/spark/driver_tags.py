@@ -50,6 +50,11 @@ class DriverTags:
         """The tag of this submission alone. YARN converts tags to lower case."""
         return f"{ORDER_TAG}{self.order}".lower()
 
+    @property
+    def order_setting(self) -> str:
+        """The setting of this submission alone, as it is in the command line of spark-submit."""
+        return f"{_SETTINGS}order={self.order}"
+
     def conf(self, given: Mapping[str, str]) -> dict[str, str]:
         """Settings of the application.
 

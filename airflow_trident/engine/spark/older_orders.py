@@ -4,16 +4,18 @@ before another driver is submitted."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_trident.engine.spark import driver_orders
+from airflow_trident.engine.spark.order_takers import Taker, take_back
 from airflow_trident.staging.storage import storage_at
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Job
 
-_FILE = re.compile(r"([0-9a-f]{32})-(\d+)(?:-[0-9a-f]{64})?\.job\Z")
+_FILE = re.compile(r"([0-9a-f]{32})-(\d+)(?:-[0-9a-f]{64})?\.(?:job|script\.json)\Z")
 _TAKEN = ".taken"
 
 
@@ -23,6 +25,24 @@ class OlderOrder:
 
     address: str
     name: str
+
+
+EndDriver = Callable[[OlderOrder, Taker | None], str]
+"""``end(order, holder)``: end the driver of an order, if one waits or runs. Returns its name, for people; or ""."""
+
+
+def end_older(jobs: Sequence[Job], root: str, end: EndDriver) -> None:
+    """End the drivers of older attempts of these jobs: their tasks were killed, or could not end them.
+
+    :param root: the staging folder.
+    :raises StoreUnavailableError, ConfigurationError: it cannot be listed.
+    :raises SparkJobError: the cluster does not answer.
+    """
+    for order in older_orders(jobs, root):
+        ended = end(order, take_back(order.address))
+        driver_orders.forget(order.address)
+        if ended:
+            jobs[-1].progress(f"ended {ended}, the driver of an older attempt: what it does counts no more")
 
 
 def file_name(name: str, jobs: Sequence[Job]) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 from airflow_trident.engine.spark import driver_orders
-from airflow_trident.errors import SparkJobError
+from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.durable_format import Format
 
@@ -66,10 +66,30 @@ def take_back(order: str) -> Taker | None:
     """
     me = Taker.this_process()
     holder = take(order, me)
-    if holder != me:
-        return holder
+    if holder == me:
+        driver_orders.remove(order)
+        holder = take(order, me)  # a script's driver replaces the note, and then reads the order
+    return None if holder == me else holder
+
+
+def note(order: str, driver_id: str) -> None:
+    """Notes which driver has the order, unless a note says who has it. Best effort."""
+    with suppress(TridentError, OSError):
+        take(order, Taker.this_process(driver_id))
+
+
+def leave(order: str, *, over: bool) -> None:
+    """At the end of a submission: the order goes.
+
+    :param over: False: a driver may go on, or come. The note of who has the order stays, for the next attempt to look
+        for that driver; if nobody had it, no driver begins it any more.
+    """
+    if over:
+        driver_orders.forget(order)
+        return
+    with suppress(TridentError, OSError):
+        take_back(order)
     driver_orders.remove(order)
-    return None
 
 
 @contextmanager

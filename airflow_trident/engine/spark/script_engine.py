@@ -13,6 +13,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from airflow_trident.engine.shaken_run import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, root_cause
+from airflow_trident.engine.spark.older_orders import EndDriver, end_older, file_name
+from airflow_trident.engine.spark.order_takers import leave, note
 from airflow_trident.engine.spark.script_folder import ScriptFolder, script_folder
 from airflow_trident.engine.spark.script_inputs import ScriptInputs
 from airflow_trident.engine.spark.script_output import written_by
@@ -30,6 +33,7 @@ from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.script_node import ScriptOutputNode, require_script
 from airflow_trident.plan.stages import Plan
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile
+from airflow_trident.staging.storage import absolute_root
 
 JOB_CONF = airflow_trident_script.JOB
 
@@ -44,10 +48,12 @@ class Submitter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """The inputs and outputs of a run of the script. `run`: its name alone. `job_path`: what the module `helper`, which
-    it imports, reads them by. `folders`: output -> where its runs write, in the storage."""
+    """The inputs and outputs of a run of the script. `run`: its name alone. `order`: the address of what it is told.
+    `job_path`: what the module `helper`, which it imports, reads that by. `folders`: output -> where its runs write, in
+    the storage."""
 
     run: str
+    order: str
     job_path: str
     helper: str
     folders: dict[str, str]
@@ -68,8 +74,10 @@ class ScriptEngine(Engine):
     """
     :param application, arguments: what spark-submit starts.
     :param conf: its settings as `submitter` knows them; needed for runs with others.
-    :param submitter: ``submitter(settings, modules)`` makes a one-time starter with these settings and modules (files
-        that the driver can import, separated by commas).
+    :param submitter: ``submitter(settings, modules, known)`` makes a one-time starter with these settings and modules
+        (files that the driver can import, separated by commas), which calls ``known(driver_id)`` as soon as a cluster
+        has said which driver it is.
+    :param end: ends the driver of an older attempt.
     """
 
     name = "script"
@@ -78,13 +86,15 @@ class ScriptEngine(Engine):
         self,
         application: str,
         arguments: tuple[str, ...],
-        submitter: Callable[[dict[str, str], str], Submitter],
+        submitter: Callable[[dict[str, str], str, Callable[[str], None]], Submitter],
         conf: Mapping[str, str] | None = None,
+        end: EndDriver = lambda _order, _holder: "",
     ) -> None:
         self._application = application
         self._arguments = arguments
         self._submitter = submitter
         self._conf = dict(conf or {})
+        self._end = end
         self._running: list[tuple[Slot, Submitter]] = []
         self._lock = Lock()
 
@@ -98,6 +108,8 @@ class ScriptEngine(Engine):
         with script_folder(job.staging_root, job.slot) as folder:
             if not any(source.name in job.metadata for source in job.plan.sources):
                 return self._manifest(job, folder, {}, 0)
+            if not job.trial:
+                end_older([job], absolute_root(job.staging_root), self._end)
             with ScriptInputs(folder.scratch, job.progress) as inputs:
                 found = {one.name: inputs.batch(one, job.metadata.get(one.name)) for one in _sources(job.plan)}
                 batches = {name: folder.offered(one) for name, one in found.items()}
@@ -110,13 +122,16 @@ class ScriptEngine(Engine):
             submitter.cancel()
 
     def _run(self, job: Job, folder: ScriptFolder, given: _Given) -> Manifest:
+        over = True
         try:
             given.require_same()
+            over = False
             self._submit(job, folder, given)
+            over = True
             given.require_same()
             return self._manifest(job, folder, given.folders, given.rows)
         finally:
-            folder.remove_job(_job_name(given.run))
+            leave(given.order, over=over)
 
     def _submit(self, job: Job, folder: ScriptFolder, given: _Given) -> None:
         what = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
@@ -126,7 +141,7 @@ class ScriptEngine(Engine):
             conf = shaken_conf(self._conf.get)
             own |= conf
             job.progress(told(conf))
-        submitter = self._submitter(own, given.helper)
+        submitter = self._submitter(own, given.helper, partial(note, given.order))
         with self._lock:
             self._running.append((job.slot, submitter))
         try:
@@ -175,13 +190,18 @@ def _given(job: Job, folder: ScriptFolder, batches: Mapping[str, ScriptBatch]) -
         "inputs": {name: batch.given[::-1] if job.shaken else batch.given for name, batch in batches.items()},
         "outputs": {name: folder.url(one) for name, one in own.items()},
     }
-    path = folder.put_job(_job_name(run), json.dumps(content).encode())
+    name = f"{file_name(run, [job])}.{'trial' if job.trial else 'script'}.json"
+    path = folder.put_job(name, json.dumps(content).encode())
+    order = f"{absolute_root(job.staging_root).rstrip('/')}/{folder.name(name)}"
     folders = {output: folder.name(one) for output, one in own.items()}
-    return _Given(run=run, job_path=path, helper=folder.helper(), folders=folders, batches=tuple(batches.values()))
-
-
-def _job_name(run: str) -> str:
-    return f"{run}.script.json"
+    return _Given(
+        run=run,
+        order=order,
+        job_path=path,
+        helper=folder.helper(),
+        folders=folders,
+        batches=tuple(batches.values()),
+    )
 
 
 def _sources(plan: Plan) -> list[SourceNode]:

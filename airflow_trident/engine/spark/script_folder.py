@@ -56,10 +56,6 @@ class ScriptFolder(Closing, ABC):
     def put_job(self, own: str, content: bytes) -> str:
         """Writes what the run is told. Returns what the script's module reads it by."""
 
-    def remove_job(self, own: str) -> None:
-        """Best effort."""
-        self.storage.remove([self.name(own)])
-
     @abstractmethod
     def helper(self) -> str:
         """The script's module, as the driver of the application may import it."""

@@ -20,8 +20,8 @@ from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
-from airflow_trident.engine.spark.older_orders import OlderOrder, file_name, older_orders
-from airflow_trident.engine.spark.order_takers import Taker, take_back
+from airflow_trident.engine.spark.older_orders import EndDriver, end_older, file_name
+from airflow_trident.engine.spark.order_takers import leave
 from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
 from airflow_trident.engine.spark.ship import ship
@@ -37,8 +37,6 @@ from airflow_trident.staging.storage import absolute_root
 APPLICATION = os.path.abspath(spark_app.__file__)
 """The application's main file; it needs airflow_trident installed where the driver runs."""
 
-EndDriver = Callable[[OlderOrder, Taker | None], str]
-"""``end(order, holder)``: end the driver of an order, if one waits or runs. Returns its name, for people; or ""."""
 Submit = Callable[[str, list[str], DriverTags], None]
 """``submit(application, arguments, tags)``: run it to its end; raise if it failed."""
 
@@ -102,7 +100,7 @@ class SubmitEngine(Engine):
         what = f"Spark application of topology {last.slot.topology!r}, {about}"
         content = ship(travelling, f"the plan of topology {last.slot.topology!r}")
         if not last.trial:
-            self._end_older(jobs, root)
+            end_older(jobs, root, self._end)
         folder, name = f"{root.rstrip('/')}/{last.slot.path}", uuid.uuid4().hex
         file = file_name(name, jobs)
         job_path = driver_orders.place(folder, file, ".trial" if last.trial else ".job", content)
@@ -112,19 +110,8 @@ class SubmitEngine(Engine):
             over = True
             return _result(result_path, what)
         finally:
-            if over or driver_orders.collect(result_path) is not None:
-                driver_orders.forget(job_path)
-            else:  # the driver may go on: the note of who it is stays for the next attempt
-                driver_orders.remove(job_path)
+            leave(job_path, over=over or driver_orders.collect(result_path) is not None)
             driver_orders.remove(result_path)
-
-    def _end_older(self, jobs: Sequence[Job], root: str) -> None:
-        """End the drivers of older attempts of these jobs: their tasks were killed, or could not end them."""
-        for order in older_orders(jobs, root):
-            ended = self._end(order, take_back(order.address))
-            driver_orders.forget(order.address)
-            if ended:
-                jobs[-1].progress(f"ended {ended}, the driver of an older attempt: what it does counts no more")
 
     def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:
         try:
