@@ -12,12 +12,16 @@ import re
 from typing import Any
 
 from airflow_trident import errors
+from airflow_trident.engine.spark.versions import SAME_RELEASE, driver_and_image
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, SparkJobError, TridentError, error_text
 from airflow_trident.types import Json
 
 _MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NO_PACKAGE = re.compile(r"\[(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\] ([^\n]*)")
+_OTHER_CLASS = re.compile(r"InvalidClassException: ((?:org\.apache\.spark|scala)\.[\w.$]+); local class incompatible")
+"""What Java says of a class that is not the same on both sides."""
+_LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\w+)\)")
 _TEXT_LIMIT = 2_000
 SAME_VERSION = "Install the same version of airflow-trident where the executors run."
 CANNOT_BE_CAST = " cannot be cast to "
@@ -96,6 +100,8 @@ def translate(error: BaseException, what: str) -> TridentError:
             f"{what}: the Python workers of Spark run another Python version than this process",
             "Set spark.pyspark.python to a Python of the same minor version.",
         )
+    if other := other_release(text, what):
+        return other
     if _got_no_answer(error):
         return SparkJobError(
             f"{what} failed: the JVM of Spark ended while it was at work, or does not answer ({error_text(error)})",
@@ -103,6 +109,29 @@ def translate(error: BaseException, what: str) -> TridentError:
             "the batches smaller. A retry starts another one.",
         )
     return SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text))
+
+
+def other_release(text: str, what: str) -> ConfigurationError | None:
+    """The error if Java says that processes of Spark are of different releases, else None.
+
+    Java compares the classes of what it is sent, so an executor refuses its first task, before it starts any Python. It
+    does not say which release it has.
+    """
+    other, lost = _OTHER_CLASS.search(text), _LOST_TASK.search(text)
+    if other is None:
+        return None
+    if lost is None:
+        return ConfigurationError(
+            f"{what}: processes of this Spark are of different releases: they differ in {other[1]}", SAME_RELEASE
+        )
+    version, image = driver_and_image()
+    driver = f", which has Spark {version}" if version else ""
+    of_image = f", in a pod of the image {image!r}," if image else ""
+    return ConfigurationError(
+        f"{what}: executor {lost[2]} on {lost[1]}{of_image} has another release of Spark than its driver{driver}: they "
+        f"differ in {other[1]}",
+        SAME_RELEASE,
+    )
 
 
 def _got_no_answer(error: BaseException) -> bool:

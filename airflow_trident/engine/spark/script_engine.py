@@ -22,7 +22,7 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.shaken_run import shaken_conf, told
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
-from airflow_trident.engine.spark.errors import cure_of, root_cause
+from airflow_trident.engine.spark.errors import cure_of, other_release, root_cause
 from airflow_trident.engine.spark.older_orders import EndDriver, end_older, file_name
 from airflow_trident.engine.spark.order_takers import leave, note
 from airflow_trident.engine.spark.script_folder import ScriptFolder, script_folder
@@ -150,6 +150,8 @@ class ScriptEngine(Engine):
             raise
         except Exception as error:
             text = str(error)
+            if other := other_release(text, what):
+                raise other from error
             raise SparkJobError(
                 f"{what} failed: {root_cause(text) or type(error).__name__}",
                 f"What it printed is above. {cure_of(text)}",

@@ -19,7 +19,7 @@ from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
 from airflow_trident.engine.spark import app as spark_app
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags, tags_of
-from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
+from airflow_trident.engine.spark.errors import cure_of, from_json, other_release, root_cause
 from airflow_trident.engine.spark.older_orders import EndDriver, end_older, file_name
 from airflow_trident.engine.spark.order_takers import leave
 from airflow_trident.engine.spark.sessions.archive import archive_options
@@ -122,6 +122,8 @@ class SubmitEngine(Engine):
         except Exception as error:
             _result(result_path, what, missing_ok=True)
             text = str(error)
+            if other := other_release(text, what):
+                raise other from error
             raise SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text)) from error
 
     def cancel(self, slot: Slot | None = None) -> None:

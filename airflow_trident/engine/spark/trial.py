@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.errors import translate
 from airflow_trident.engine.spark.sessions.session import Sessions
-from airflow_trident.engine.spark.versions import to_arrow
+from airflow_trident.engine.spark.versions import require_executors, to_arrow
 from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def tried(sessions: Sessions, path: str = "/") -> TrialResult:
 
     :param path: a file that the worker may see.
     :raises SparkJobError: it cannot be reached.
-    :raises ConfigurationError: it is of a release that is refused, or its workers have no pyarrow or another Python.
+    :raises ConfigurationError: it is of a release that is refused, its executors are of another one, or its workers
+        have no pyarrow or another Python.
     """
 
     def versions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # inside, so it travels by value
@@ -42,15 +43,17 @@ def tried(sessions: Sessions, path: str = "/") -> TrialResult:
         import platform
 
         import pyarrow
+        import pyspark
 
         for _ in batches:
-            found = [platform.python_version(), pyarrow.__version__, str(os.path.exists(path))]
+            found = [platform.python_version(), pyarrow.__version__, str(os.path.exists(path)), pyspark.__version__]
             yield pyarrow.RecordBatch.from_pydict({"found": found})
 
     attached = sessions.open(_SLOT, trial=True)
     try:
         one: Any = attached.session.range(0, 1, 1, 1)
-        python, arrow, sees = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
+        python, arrow, sees, spark = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
+        require_executors(spark, attached.session.version)
     except Exception as error:
         raise translate(error, "a task on Spark's executors") from error
     finally:

@@ -110,6 +110,37 @@ def require_master(master: str, client: str) -> None:
         )
 
 
+_IMAGES = ("spark.kubernetes.executor.container.image", "spark.kubernetes.container.image")
+SAME_RELEASE = (
+    "Give the executors the Spark of their driver: another image (spark.kubernetes.container.image, "
+    "spark.kubernetes.executor.container.image), or another Spark on the workers of the standalone cluster or on the "
+    "nodes of YARN (spark.yarn.jars)."
+)
+
+
+def driver_and_image() -> tuple[str, str]:
+    """The version of Spark in this process's driver, and the image of its executors in Kubernetes; each "" if it is not
+    known. With Spark Connect the driver is elsewhere."""
+    with suppress(Exception):
+        context: Any = import_module("pyspark").SparkContext._active_spark_context
+        conf = context.getConf()
+        return context.version, next(filter(None, map(conf.get, _IMAGES)), "")
+    return "", ""
+
+
+def require_executors(executors: str, driver: str) -> None:
+    """
+    :param executors: the version of the pyspark that their Python workers import, which is part of their Spark.
+    :param driver: the version of the driver's Spark.
+    :raises ConfigurationError: they are of different releases.
+    """
+    if release_of(executors) != release_of(driver):
+        raise ConfigurationError(
+            f"the Python workers of the executors import pyspark {executors}, and their driver has Spark {driver}",
+            SAME_RELEASE,
+        )
+
+
 def field_with_times(plan: Plan) -> Field | None:
     """The first field of a plan that is or contains a time of day."""
     schemas = (schema for stage in plan.stages for schema in (stage.schema, *(node.schema for node in stage.nodes)))
