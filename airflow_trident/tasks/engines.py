@@ -75,8 +75,13 @@ def make_engine(
     )
 
 
-SCRIPT_CONF = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-"""Defaults for the settings of a script: other programs can then read its timestamps."""
+SCRIPT_CONF = {
+    # Other programs can then read its timestamps.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A driver restarted by YARN would write its outputs once more under the same attempt.
+    "spark.yarn.maxAppAttempts": "1",
+}
+"""Defaults for the settings of a script."""
 
 
 def script_engine(

@@ -21,9 +21,10 @@ from airflow_trident import (
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
+from airflow_trident.engine.spark.submit import submit_conf
 from airflow_trident.errors import ConfigurationError, PlanError, UnknownNodeError
 from airflow_trident.plan.stages import Coalescing
-from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.engines import SCRIPT_CONF, EngineKind, make_engine
 from airflow_trident.topology.script import ScriptApplication, application_of
 from tests.fixtures.script import daily, job_of
 
@@ -131,3 +132,8 @@ def test_commands_know_the_application_that_the_task_named_but_not_what_only_a_r
     submit(templated, application_args=["{{ ds }}"])
     with pytest.raises(ConfigurationError, match=r"the template '\{\{ ds \}\}', which only its task can fill"):
         application_of(templated)
+
+
+def test_yarn_starts_the_driver_of_a_script_once_as_any_driver_of_ours() -> None:
+    name = "spark.yarn.maxAppAttempts"
+    assert SCRIPT_CONF[name] == submit_conf()[name] == "1"
