@@ -14,9 +14,11 @@ import pytest
 
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.spark import airflow_trident_script, driver_orders
+from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.older_orders import OlderOrder
 from airflow_trident.engine.spark.order_takers import NOBODY_KNOWN, Taker, take, take_back
 from airflow_trident.errors import SparkJobError, StoreUnavailableError
+from airflow_trident.staging.manifest import Slot
 from tests.fixtures.script import Run, daily, engine, job_of, written
 
 GOOD = {"customer": ("string", ["ann"]), "cents": ("long", [12])}
@@ -171,3 +173,26 @@ def test_what_the_module_notes_is_read_as_what_a_driver_of_ours_notes(tmp_path: 
     assert holder != NOBODY_KNOWN
     assert (holder.driver_id, holder.pid > 0) == ("driver-20261124-0001", True)
     assert json.loads(Path(run.job_path).read_text())["transaction"]["attempt"] == 0
+
+
+@pytest.mark.spark
+def test_where_python_has_no_library_for_the_staging_folder_hadoop_writes_the_note(
+    spark_engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over one that is there, as S3A, which takes no name just once; then the job is read."""
+    run = killed(job_of(daily(tmp_path), tmp_path))
+    own = Taker.this_process()
+    assert take(run.job_path, own) == own
+    (tmp_path / "driver-5").mkdir()
+    monkeypatch.chdir(tmp_path / "driver-5")
+    url = Path(run.job_path).as_uri()
+    attached = spark_engine.sessions.open(Slot(topology="t", incarnation="i", txid=1, attempt=0))
+    try:
+        airflow_trident_script._note(attached.session, url)
+        assert json.loads(airflow_trident_script._text_at(attached.session, url)) == run.job
+        assert take(run.job_path, own).driver_id == "driver-5"
+        Path(run.job_path).unlink()
+        with pytest.raises(RuntimeError, match="is gone: its task has ended, or a newer attempt"):
+            airflow_trident_script._text_at(attached.session, url)
+    finally:
+        attached.release()
