@@ -16,11 +16,11 @@ from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import UnseenFilesError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
+from tests.fixtures.namespaces import has_namespaces
 from tests.fixtures.object_store import Bucket
 from tests.fixtures.standalone import standalone_cluster
 from tests.integration.test_staging_on_s3 import contents
 
-# It needs namespaces, which not every machine gives.
 pytestmark = [pytest.mark.spark, pytest.mark.rare]
 
 
@@ -32,6 +32,12 @@ class Sees(Function):
 
     def execute(self, n: int) -> Iterator[bool]:
         yield os.path.exists(self.path)
+
+
+@pytest.fixture(autouse=True)
+def namespaces() -> None:
+    if not has_namespaces():
+        pytest.skip("this machine gives no namespaces")
 
 
 @pytest.fixture
