@@ -43,8 +43,7 @@ def submitted_trial(conn_id: str, staging_root: str) -> TrialResult:
             said = SparkJobError(f"the application failed: {root_cause(text) or type(error).__name__}", cure_of(text))
         return _found(result, said)
     finally:
-        driver_orders.forget(order)
-        driver_orders.remove(result)
+        driver_orders.forget(order, result)
         if not is_object_uri(folder):
             with suppress(OSError):
                 os.rmdir(folder)

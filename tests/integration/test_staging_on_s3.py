@@ -20,10 +20,12 @@ from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.order_takers import Taker, take, take_back
+from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import ConfigurationError, StagingError, StoreUnavailableError
 from airflow_trident.io import connections
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains import app as drain_app
@@ -163,6 +165,23 @@ def test_the_same_transaction_costs_five_fsyncs_in_a_folder(
         monkeypatch.setattr(os, "fsync", counted)
         runner.run()
     assert sum(path.startswith(root) for path in synced) == 5, synced
+
+
+@pytest.mark.spark
+def test_a_submitted_job_costs_eight_requests_more_and_a_small_batch_none_else(
+    bucket: Bucket, submit_engine: SubmitEngine, tmp_path: Path
+) -> None:
+    """The order is put, read, taken and read again, the answer put and read; then the order goes, and after it who took
+    it and the answer."""
+    made, order = costs(tmp_path), Counter({"PUT": 3, "GET": 3, "POST": 2})
+    with MemoryLedger(made.name) as ledger:
+        runner = LocalRunner(ledger=ledger, topology=made, engine=submit_engine, staging_root=bucket.uri)
+        runner.run(max_transactions=1)  # asks once more, whether the place will do
+        for chunk_bytes, batch in ((0, Counter({"PUT": 2, "GET": 3})), (CHUNK_BYTES, Counter())):
+            ledger.chunk_bytes = chunk_bytes
+            before = bucket.proxy.asked.copy()
+            assert len(runner.run(max_transactions=1)) == 1
+            assert bucket.proxy.asked - before == order + batch
 
 
 def test_a_commit_asks_once_what_is_there_and_for_an_object_when_its_rows_are_due(

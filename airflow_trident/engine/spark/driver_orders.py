@@ -92,15 +92,19 @@ def collect(address: str) -> bytes | None:
         return None
 
 
-def remove(address: str) -> None:
-    """Best effort."""
-    if is_object_uri(address):
+def remove(*addresses: str) -> None:
+    """Best effort. Objects of one folder go in one request, where the store can do that."""
+    objects: dict[str, list[str]] = {}
+    for address in addresses:
+        if is_object_uri(address):
+            folder, _, name = address.rpartition("/")
+            objects.setdefault(folder, []).append(name)
+        else:
+            with suppress(OSError):
+                os.unlink(address)
+    for folder, names in objects.items():
         with suppress(TridentError):
-            storage, name = _split(address)
-            storage.delete("", name, f"{name}\0")
-        return
-    with suppress(OSError):
-        os.unlink(address)
+            storage_at(folder).remove(names)
 
 
 def place_code(order: str, application: str, package: str) -> tuple[str, str]:
@@ -129,10 +133,11 @@ def place_code(order: str, application: str, package: str) -> tuple[str, str]:
     return places
 
 
-def forget(address: str) -> None:
-    """Remove the order, who took it, and the driver's code. Best effort."""
+def forget(address: str, *answers: str) -> None:
+    """Remove the order, who took it, the driver's code, and these answers. Best effort."""
     remove(address)
-    free(address)
+    # after the order: a driver that takes it now looks again whether it is there
+    remove(_taken(address), *answers)
     if not is_object_uri(address):
         for ending in _CODE:
             remove(f"{address}{ending}")

@@ -78,18 +78,18 @@ def note(order: str, driver_id: str) -> None:
         take(order, Taker.this_process(driver_id))
 
 
-def leave(order: str, *, over: bool) -> None:
-    """At the end of a submission: the order goes.
+def leave(order: str, *answers: str, over: bool) -> None:
+    """At the end of a submission: the order goes, and so do these answers.
 
     :param over: False: a driver may go on, or come. The note of who has the order stays, for the next attempt to look
         for that driver; if nobody had it, no driver begins it any more.
     """
     if over:
-        driver_orders.forget(order)
+        driver_orders.forget(order, *answers)
         return
     with suppress(TridentError, OSError):
         take_back(order)
-    driver_orders.remove(order)
+    driver_orders.remove(order, *answers)
 
 
 @contextmanager

@@ -110,8 +110,7 @@ class SubmitEngine(Engine):
             over = True
             return _result(result_path, what)
         finally:
-            leave(job_path, over=over or driver_orders.collect(result_path) is not None)
-            driver_orders.remove(result_path)
+            leave(job_path, result_path, over=over or driver_orders.collect(result_path) is not None)
 
     def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:
         try:

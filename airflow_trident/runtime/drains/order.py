@@ -102,8 +102,7 @@ def removing(files: DrainFiles) -> Iterator[None]:
     try:
         yield
     finally:
-        driver_orders.forget(files.order)
-        driver_orders.remove(files.result)
+        driver_orders.forget(files.order, files.result)
 
 
 def place(order: DrainOrder) -> DrainFiles:
