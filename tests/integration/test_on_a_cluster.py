@@ -31,15 +31,15 @@ START = "airflow trident zookeeper start --add-connection"
 CLEAN_UP = "airflow trident zookeeper stop"
 SAFETY_NET_S = 3600
 """Only so that a step that never ends is noticed; how long it took is printed."""
-SEEN = "yarn"
-"""The only folder of the reader that the cluster sees: its own."""
 ELSEWHERE = """#!/bin/sh
-# java, and for the cluster on what is another machine: the reader's folder has nothing there but the cluster's own
+# java, and for the cluster on what is another machine: the reader's folder has nothing there but SEEN
 case "$*" in
 *MiniYarn.java*) ;;
 *) exec JAVA "$@" ;;
 esac
-hide='mount --bind READER/yarn HELD && mount -t tmpfs none READER && mkdir READER/yarn && mount --bind HELD READER/yarn
+hide='for one in SEEN; do mkdir HELD/$one && mount --bind READER/$one HELD/$one || exit; done
+mount -t tmpfs none READER || exit
+for one in SEEN; do mkdir READER/$one && mount --bind HELD/$one READER/$one || exit; done
 cd READER/yarn && exec JAVA "$@"'
 exec unshare --user --map-root-user --mount sh -c "$hide" java "$@"
 """
@@ -78,18 +78,19 @@ def test_the_tutorial_of_a_cluster_runs_as_it_is_written_and_nothing_is_shared_b
         pytest.skip("all else held; without namespaces nobody looked at which folders the cluster sees")
 
 
-def follow(folder: Path, install: str, path: list[str]) -> None:
-    """Do what the tutorial says, and look at what comes of it. Prints how long it took.
+def follow(folder: Path, install: str, path: list[str], seen: tuple[str, ...] = ("yarn",)) -> str:
+    """Do what the tutorial says, and look at what comes of it. Prints how long it took. Returns what was printed.
 
     :param install: instead of its first block.
     :param path: folders of programs, for the beginning of PATH.
+    :param seen: all that the cluster sees of the reader's folder: its own, and what is on each of its machines.
     """
     home = folder / "home"
     home.mkdir()
     try:
         done = subprocess.run(
             ["bash", "-e", "-c", 'echo "==== step after $SECONDS s"\n'.join([install, *_steps()])],
-            env=_environment(folder, home, path),
+            env=_environment(folder, home, path, seen),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -106,12 +107,13 @@ def follow(folder: Path, install: str, path: list[str]) -> None:
     assert [line for line in said if line not in done.stdout] == []
     counts = re.findall(r"^be +\| (\d+) *$", done.stdout, re.MULTILINE)
     assert counts == ["40000", "40001"] == re.findall(r"^be +\| (\d+)$", PAGE, re.MULTILINE)
-    _assert_apart(done.stdout)
+    _assert_apart(done.stdout, seen)
     assert not (home / "on-a-cluster").exists()
     installed, *_, end = re.findall(r"^==== step after (\d+) s$", done.stdout, re.MULTILINE)
     first = re.search(rf"{re.escape(said[0])}.*?^==== step after (\d+) s$", done.stdout, re.MULTILINE | re.DOTALL)
     assert first
     print(f"MEASURED installed after {installed} s, first commit after {first[1]} s, end after {end} s")
+    return done.stdout
 
 
 def _steps() -> list[str]:
@@ -127,7 +129,7 @@ def _steps() -> list[str]:
     return found
 
 
-def _assert_apart(printed: str) -> None:
+def _assert_apart(printed: str, seen: tuple[str, ...]) -> None:
     (line,) = re.findall(r"^LOOKED (.*)$", printed, re.MULTILINE)
     told = json.loads(line)
     # A driver in the cluster, then one beside the task: whatever one of them is told to read or write is in the bucket.
@@ -136,7 +138,7 @@ def _assert_apart(printed: str) -> None:
     named = [name for _, *names in submitted for name in names]
     assert [name for name in named if not name.startswith("s3://trident/staging/drains/words-")] == []
     if has_namespaces():
-        assert told["seen"] == [SEEN]
+        assert sorted(told["seen"]) == sorted(seen)
     staged = [name for name in told["names"] if name.startswith("staging/")]
     assert sum(name.endswith(".parquet") for name in staged) == 2, staged
     assert len(told["manifests"]) == 2
@@ -144,7 +146,7 @@ def _assert_apart(printed: str) -> None:
     assert not [name for name in staged if "drains" in name]  # orders and answers were there, and are gone
 
 
-def _environment(folder: Path, home: Path, programs: list[str]) -> dict[str, str]:
+def _environment(folder: Path, home: Path, programs: list[str], seen: tuple[str, ...]) -> dict[str, str]:
     kept = without_airflow()
     commands, held = folder / "commands", folder / "held"
     commands.mkdir()
@@ -152,6 +154,7 @@ def _environment(folder: Path, home: Path, programs: list[str]) -> dict[str, str
     java = shutil.which("java")
     assert java
     text = ELSEWHERE.replace("JAVA", java).replace("READER", str(home / "on-a-cluster")).replace("HELD", str(held))
+    text = text.replace("SEEN", " ".join(seen))
     (commands / "java").write_text(text)
     (commands / "java").chmod(0o755)
     path = os.pathsep.join([*([str(commands)] if has_namespaces() else []), *programs, kept["PATH"]])
