@@ -264,7 +264,7 @@ def test_a_dataframe_of_another_session_is_refused_on_connect(
     foreign: Any = SparkSession.builder.remote(connect_server).create()
     try:
         for given in (lambda frame: foreign.range(1), lambda frame: frame.crossJoin(foreign.range(1)).drop("id")):
-            with pytest.raises(UserCodeError, match="another session"):
+            with pytest.raises(UserCodeError, match=r"another session|SESSION_NOT_SAME"):
                 connect_engine.run(job_of(transformed(given)))
     finally:
         foreign.client.close()
