@@ -87,8 +87,8 @@ contracts: java venv
 test-yarn: java venv
 	@$(RUN) python -m pytest -m rare $(YARN) $(ARGS)
 
-submit-kills: java venv
-	@$(RUN) python -m benchmarks.submit_kills $(KILLS)
+submit-kills: archive
+	@$(RUN) $(ARCHIVES) python -m benchmarks.submit_kills $(KILLS)
 
 aftermath: java venv
 	@sh tools/bootstrap.sh dbt-venv

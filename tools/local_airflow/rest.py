@@ -97,6 +97,11 @@ class AirflowApi:
         answer = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns?limit=1000&order_by=id")
         return {run["dag_run_id"]: run["state"] for run in answer["dag_runs"]}
 
+    def unfinished(self, dag_id: str) -> int:
+        """How many runs are queued or running."""
+        answer = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns?state=queued&state=running&limit=1")
+        return int(answer["total_entries"])
+
     def tasks(self, dag_id: str, run_id: str) -> list[TaskState]:
         answer = self.call("GET", f"/dags/{quote(dag_id)}/dagRuns/{quote(run_id)}/taskInstances?limit=1000")
         return [
