@@ -20,9 +20,6 @@ from pathlib import Path
 
 from tests.fixtures.submit_kills import Contender, Outcome, Point, deployment
 
-ROUND = 10
-"""Kills of each operator at a point, before what they left is counted: a run that is ended loses those of one round."""
-
 Cell = tuple[Point, Contender]
 CELLS: Sequence[Cell] = [(point, contender) for point in (Point.SUBMITTED, Point.SUBMITTING) for contender in Contender]
 NOTHING = Outcome(kills=0, drivers=0, at_work=0, succeeded=0)
@@ -45,15 +42,16 @@ def counted(file: Path) -> dict[Cell, Outcome]:
     return found
 
 
-def play(kills: int, file: Path, points: Sequence[Point], folder: Path, at_once: int) -> None:
+def play(kills: int, file: Path, points: Sequence[Point], folder: Path, at_once: int, of_a_round: int) -> None:
     """Kill until each operator was killed so often at each of these points; `file` gets a line for each round of each.
 
+    :param of_a_round: kills of each operator, before what they left is counted.
     :param folder: where Airflow and the cluster are; at the end it has the logs of all tasks and drivers.
     """
     found, here = counted(file), dict.fromkeys(CELLS, NOTHING)
     cells = [cell for cell in CELLS if cell[0] in points]
     with deployment(folder, at_once=at_once) as deployed:
-        while wanted := next_round(found, cells, kills):
+        while wanted := next_round(found, cells, kills, of_a_round):
             for (point, contender), number in wanted.items():
                 deployed.begin(contender, point, number)
             for cell in wanted:
@@ -64,9 +62,9 @@ def play(kills: int, file: Path, points: Sequence[Point], folder: Path, at_once:
                 print(f"{cell[1]} {cell[0]}: {found[cell]}", flush=True)
 
 
-def next_round(found: dict[Cell, Outcome], cells: Sequence[Cell], kills: int) -> dict[Cell, int]:
+def next_round(found: dict[Cell, Outcome], cells: Sequence[Cell], kills: int, most: int) -> dict[Cell, int]:
     """How many of the first point that wants kills; empty if none does."""
-    wanted = {cell: min(ROUND, kills - found[cell].kills) for cell in cells if found[cell].kills < kills}
+    wanted = {cell: min(most, kills - found[cell].kills) for cell in cells if found[cell].kills < kills}
     point = next((cell[0] for cell in wanted), None)
     return {cell: number for cell, number in wanted.items() if cell[0] is point}
 
@@ -96,11 +94,15 @@ def main() -> int:
     parser.add_argument("--done", type=Path, default=Path(".trident-bench/submit-kills.jsonl"), help="what was played")
     parser.add_argument("--points", type=Point, nargs="+", default=list(Point), help="where they are killed")
     parser.add_argument("--at-once", type=int, default=4, help="runs of each operator, and tasks of both")
+    parser.add_argument(
+        "--round", type=int, default=10, help="kills of each operator, before what they left is counted"
+    )
     parser.add_argument("--folder", type=Path, help="an empty one that is kept, with the logs of all tasks and drivers")
     given = parser.parse_args()
     given.done.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="submit-kills-") as temporary:
-        play(given.kills, given.done, given.points, (given.folder or Path(temporary)).absolute(), given.at_once)
+        folder = (given.folder or Path(temporary)).absolute()
+        play(given.kills, given.done, given.points, folder, given.at_once, given.round)
     print("\n".join(table(counted(given.done))))
     return 0
 
