@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
@@ -22,7 +24,9 @@ from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable
 from airflow_trident.staging.files import WriteTo
 from airflow_trident.staging.verbs import PROBE, Storage
 
-_HIDDEN = ".trident-unfinished-"
+UNFINISHED = ".trident-unfinished-"
+LEFT_DAYS = 7
+"""What is hidden for so long is deleted. A writer that was only stopped finds that and fails; its task writes again."""
 _PRIVATE = "700"
 _AHEAD_BYTES_OF_PARQUET = 64 << 10
 """Little: Arrow asks for whole columns of a row group, and what is ahead of them is mostly not wanted."""
@@ -132,7 +136,7 @@ class HdfsStorage(Storage):
         """None of a file, and none if there is no such folder."""
         with suppress(FileNotFoundError):
             for one in client.children(self._path(folder), after):
-                if one.name and (hidden or not one.name.startswith(_HIDDEN)):
+                if one.name and (hidden or not one.name.startswith(UNFINISHED)):
                     yield one
 
     def delete(self, folder: str, first: str = "", end: str = "") -> int:
@@ -145,10 +149,22 @@ class HdfsStorage(Storage):
                     break
                 if part >= first:
                     client.delete(f"{self._path(folder)}/{one.name}")
-                    parts += not one.name.startswith(_HIDDEN)
+                    parts += not one.name.startswith(UNFINISHED)
             if not first and not end:
                 client.delete(self._path(folder))
         return parts
+
+    def sweep(self, folder: str = "") -> None:
+        """One request if nothing is there. The clocks of this machine and of the name node may differ by hours."""
+        before_ms = (time.time() - LEFT_DAYS * 86_400) * 1_000
+        with suppress(TridentError, FileNotFoundError), self.place.errors(f"clean {folder!r}"):
+            client = self.place.client()
+            hidden = takewhile(
+                lambda one: one.name.startswith(UNFINISHED), client.children(self._path(folder), UNFINISHED)
+            )
+            for one in list(hidden):
+                if one.modified_ms < before_ms:
+                    client.delete(f"{self._path(folder)}/{one.name}")
 
     def remove(self, names: Sequence[str]) -> None:
         with suppress(TridentError):
@@ -178,14 +194,15 @@ class HdfsStorage(Storage):
                 client.rename(old, new)
 
     def require_usable(self) -> None:
-        """No request if it was checked before in this process. The folder is made, for its user alone, if missing."""
+        """No request if it was checked before in this process. The folder is made, for its user alone, if missing; if
+        not, it is swept."""
         _require_usable(self, os.getpid())
 
     def _path(self, name: str) -> str:
         return "/" + "/".join(part for part in (self.place.path, _written(name)) if part)
 
     def _hidden(self, name: str) -> str:
-        return f"{self._path(name).rpartition('/')[0]}/{_HIDDEN}{uuid.uuid4().hex}"
+        return f"{self._path(name).rpartition('/')[0]}/{UNFINISHED}{uuid.uuid4().hex}"
 
 
 @lru_cache(maxsize=16)
@@ -202,6 +219,7 @@ def _require_usable(storage: HdfsStorage, _process: int) -> None:
             "could both publish",
             "Use the WebHDFS of HDFS itself, or an HttpFS of it.",
         )
+    storage.sweep()
 
 
 def _written(name: str) -> str:

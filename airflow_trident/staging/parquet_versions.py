@@ -207,7 +207,7 @@ class ParquetVersions:
         return None
 
     def clean(self, last: ParquetVersion, numbers: Sequence[int], counted: int) -> None:
-        """Remove versions that do not count, and files that only they name. Best effort.
+        """Remove versions that do not count, and files that only they name; sweep the folders. Best effort.
 
         :param last: the last version.
         :param numbers: the versions that are there.
@@ -227,6 +227,8 @@ class ParquetVersions:
             gone -= self.named(self.present(one for one in numbers if one >= last.first))
         self.storage.remove(sorted(gone))
         self.storage.remove([_name(number) for number in old])
+        for folder in (VERSIONS, LISTS, DATA):
+            self.storage.sweep(folder)
 
     def present(self, numbers: Iterable[int]) -> Iterator[ParquetVersion]:
         """Those of these versions that are there."""

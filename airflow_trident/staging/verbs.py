@@ -79,6 +79,10 @@ class Storage(ABC):
     def remove(self, names: Sequence[str]) -> None:
         """Deletes these names, best effort. They must not belong to others."""
 
+    def sweep(self, folder: str = "") -> None:
+        """Deletes what writers that were killed long ago left unfinished right in this folder, best effort. Nothing
+        where a killed writer leaves nothing, or where it goes with its folder."""
+
     def at(self, name: str) -> str:
         """A name for people; on file systems its absolute path."""
         return f"{self.where}/{name}"

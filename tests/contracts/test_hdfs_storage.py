@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
+from airflow_trident.staging.hdfs_storage import LEFT_DAYS, UNFINISHED
 from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import Storage
+from airflow_trident.staging.verbs import PROBE, Storage
 from tests.contracts.test_storage import VERBS, names, put
 from tests.faults.http_proxy import Request, Rule, Verdict, pass_all
 from tests.fixtures.hdfs import CONN_ID, VARIABLE, Cluster, Folder, ask, connection
@@ -112,15 +113,22 @@ storage_at(sys.argv[1]).put_if_absent("t/m", b"mine" * (64 << 20))
 """
 
 
-def test_of_a_writer_that_is_killed_nothing_is_seen(folder: Folder) -> None:
-    storage = storage_at(folder.uri)
-    put(storage, "t/there", b"12345")
+def leave_unfinished(folder: Folder) -> str:
+    """The name that a killed writer leaves in ``t``, where there is another one."""
     direct = {VARIABLE: connection(f"http://{folder.server}", read_timeout_s=60)}
     writer = subprocess.Popen([sys.executable, "-c", KILLED, folder.uri], env=os.environ | direct)
-    while len(folder.all_names("t")) == 1:
+    while len(found := folder.all_names("t")) == 1:
         assert writer.poll() is None
     writer.kill()
     assert writer.wait() == -signal.SIGKILL
+    (left,) = [name for name in found if name.startswith(UNFINISHED)]
+    return left
+
+
+def test_of_a_writer_that_is_killed_nothing_is_seen(folder: Folder) -> None:
+    storage = storage_at(folder.uri)
+    put(storage, "t/there", b"12345")
+    leave_unfinished(folder)
     assert names(storage, "t") == ["t/there"]
     assert len(folder.all_names("t")) == 2
     with pytest.raises(FileNotFoundError):
@@ -128,6 +136,55 @@ def test_of_a_writer_that_is_killed_nothing_is_seen(folder: Folder) -> None:
     assert storage.put_if_absent("t/m", b"another one's")
     assert storage.delete("t") == 2
     assert folder.all_names() == []
+
+
+def test_what_a_killed_writer_left_is_deleted_after_a_week_when_somebody_begins_there(folder: Folder) -> None:
+    """And nothing else: not what may still be renamed, and no file that has its name, however old."""
+    storage = storage_at(f"{folder.uri}/t")
+    storage.require_usable()
+    left = leave_unfinished(folder)
+    put(storage, "there", b"12345")
+    folder.put(f"t/{UNFINISHED}of-a-writer-now", "x")
+    for name, days in ((left, LEFT_DAYS - 0.5), ("there", 1_000), (PROBE, 1_000)):
+        folder.age(f"t/{name}", days)
+    storage.sweep()
+    assert left in folder.all_names("t")
+    folder.age(f"t/{left}", LEFT_DAYS + 0.5)
+    storage.require_usable()  # known to this process
+    assert left in folder.all_names("t")
+    storage.resolved().require_usable()
+    assert sorted(folder.all_names("t")) == [PROBE, f"{UNFINISHED}of-a-writer-now", "there"]
+    storage_at(f"{folder.uri}/nothing").sweep()
+
+
+def test_a_writer_that_was_stopped_until_its_unfinished_file_was_deleted_has_put_nothing_and_can_again(
+    folder: Folder,
+) -> None:
+    storage, swept = storage_at(folder.uri), list[str]()
+
+    def rule(request: Request) -> Verdict:
+        if operation("RENAME") in request.query and not swept:
+            swept.extend(folder.all_names("t"))
+            folder.age(f"t/{swept[0]}", LEFT_DAYS + 1)
+            storage.sweep("t")
+        return Verdict.PASS
+
+    folder.proxy.rule = rule
+    with pytest.raises(StoreUnavailableError, match="run the task again"):
+        storage.put_if_absent("t/m", b"mine")
+    assert (len(swept), folder.all_names("t")) == (1, [])
+    assert storage.put_if_absent("t/m", b"mine")
+    swept.clear()
+    with pytest.raises(StoreUnavailableError, match="run the task again"):
+        put(storage, "t/f", b"mine")
+    put(storage, "t/f", b"mine")
+    assert sorted(folder.all_names("t")) == ["f", "m"]
+
+
+def test_an_hdfs_that_does_not_answer_keeps_what_is_left_there(folder: Folder) -> None:
+    folder.proxy.rule = lambda request: Verdict.UNAVAILABLE
+    storage_at(folder.uri).sweep("t")
+    assert folder.proxy.harmed
 
 
 def test_what_is_put_again_is_replaced_in_one_step(folder: Folder) -> None:

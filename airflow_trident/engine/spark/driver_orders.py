@@ -107,6 +107,13 @@ def remove(*addresses: str) -> None:
             storage_at(folder).remove(names)
 
 
+def sweep(folder: str) -> None:
+    """Remove from a URI's folder what killed writers left there long ago, best effort."""
+    if is_object_uri(folder):
+        with suppress(TridentError):
+            storage_at(folder).sweep()
+
+
 def place_code(order: str, application: str, package: str) -> tuple[str, str]:
     """Copy a driver's code beside its order, for a driver that reads the staging folder and has no other way to it.
 

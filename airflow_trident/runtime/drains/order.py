@@ -114,6 +114,7 @@ def place(order: DrainOrder) -> DrainFiles:
     folder, own = f"{order.staging_root.rstrip('/')}/{_FOLDER}", uuid.uuid4().hex
     name = f"{order.topology.name}-{own}"
     placed = driver_orders.place(folder, name, ".order", content)
+    driver_orders.sweep(folder)
     return DrainFiles(order=placed, result=f"{folder}/{name}.result", name=own)
 
 
