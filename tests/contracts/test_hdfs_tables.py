@@ -15,14 +15,19 @@ import pytest
 from airflow_trident import ParquetTable, TableSpout
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.upkeep import View, ViewDialect
+from airflow_trident.engine.spark.views import publish_view
 from airflow_trident.errors import ConfigurationError, FencedError, OutcomeUnknownError, TableChangedError
-from airflow_trident.staging.hdfs_storage import HdfsStorage
+from airflow_trident.runtime.upkeep import latest_query
+from airflow_trident.staging.hdfs_storage import LEFT_DAYS, UNFINISHED, HdfsStorage
+from airflow_trident.staging.parquet_versions import DATA, LISTS, VERSIONS
 from tests.contracts.test_parquet_table import rows, spec_of
+from tests.contracts.test_table_upserts import changes, changes_table, three
 from tests.faults.http_proxy import Verdict, pass_all
-from tests.fixtures.hdfs import VARIABLE, Folder
+from tests.fixtures.hdfs import CONN_ID, VARIABLE, Cluster, Folder
 from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, ticket
-from tests.fixtures.table import ForeignParquetTable, before_the_commit, staged
+from tests.fixtures.table import TABLES, ForeignParquetTable, before_the_commit, staged
 
 pytestmark = pytest.mark.rare
 _MANY = 40_000
@@ -164,3 +169,63 @@ def test_a_batch_replaces_what_is_in_its_partitions(folder: Folder, tmp_path: Pa
         assert state.apply_files(ticket(2), staged(tmp_path, ("a", 3))) is Applied.APPLIED
         assert state.apply_files(ticket(2, fence=99), staged(tmp_path, ("a", 4))) is Applied.ALREADY
     assert rows(factory) == [("a", 3), ("b", 2)]
+
+
+def test_what_killed_committers_left_goes_with_old_versions(folder: Folder, tmp_path: Path) -> None:
+    factory, now = ParquetTable(f"{folder.uri}/sales", keep_versions=1), f"{UNFINISHED}now"
+    with factory.make_state(spec_of(factory)) as state:
+        for place in (DATA, LISTS, VERSIONS):
+            for name, days in ((f"{UNFINISHED}before", LEFT_DAYS + 1), (now, 0)):
+                folder.put(f"sales/{place}/{name}", "PAR1")
+                folder.age(f"sales/{place}/{name}", days)
+        for txid in (1, 2, 3):
+            state.apply_files(ticket(txid), staged(tmp_path, ("a", txid)))
+    for place in (DATA, LISTS, VERSIONS):
+        assert [name for name in folder.all_names(f"sales/{place}") if name.startswith(UNFINISHED)] == [now]
+    assert rows(factory) == [("a", 1), ("a", 2), ("a", 3)]
+
+
+@pytest.mark.spark
+def test_spark_reads_the_latest_rows_by_a_view(
+    hdfs: Cluster, folder: Folder, tmp_path: Path, spark_session: Any
+) -> None:
+    """By Hadoop's own client, not by WebHDFS and our connection."""
+    table, view = changes_table(TABLES["parquet"], tmp_path, partition_by=("word",)), View(name="hdfs_views.latest")
+    place = f"hdfs://{CONN_ID}@{hdfs.hadoop.setting('trident.rpc-address.0')}/{folder.name}"
+    factory: Any = ParquetTable(f"{place}/sales", partition_by=("word",))
+    table.spec, said = replace(table.spec, factory=factory), list[str]()
+    session = spark_session.newSession()
+
+    def shown() -> list[tuple[Any, ...]]:
+        publish_view(session, view, latest_query(table.spec, ViewDialect.SPARK), ("words", "rows"), said.append)
+        found = sorted((tuple(row) for row in session.table(view.name).collect()), key=repr)
+        assert found == sorted((tuple(row.values()) for row in factory.latest().to_pylist()), key=repr)
+        return found
+
+    session.sql("CREATE SCHEMA hdfs_views")
+    try:
+        with table.opened() as state:
+            assert shown() == []
+            three(state, tmp_path)
+            assert shown() == [(1, "c", False), (3, "d", False)]
+            assert state.compact()
+            assert shown() == [(1, "c", False), (3, "d", False)]
+            assert len(said) == 3
+            late = changes(tmp_path, 4, (1, None, True), (4, "e's", None))
+            assert state.apply_files(ticket(4, fence=99), late) is Applied.APPLIED
+            assert shown() == [(3, "d", False), (4, "e's", None)]
+        (one, *_) = factory.files()
+        folder.remove(one.split(f"/{folder.name}/")[1])
+        with pytest.raises(Exception, match="PATH_NOT_FOUND"):
+            session.table(view.name).collect()
+    finally:
+        session.sql("DROP SCHEMA hdfs_views CASCADE")
+
+
+def test_a_view_for_spark_of_a_table_at_an_address_of_webhdfs_is_refused(folder: Folder, tmp_path: Path) -> None:
+    table = changes_table(TABLES["parquet"], tmp_path)
+    table.spec = replace(table.spec, factory=ParquetTable(f"webhdfs://{folder.server}/{folder.name}/sales"))
+    with table.opened() as state:
+        three(state, tmp_path)
+    with pytest.raises(ConfigurationError, match=r"spark cannot name what is at 'webhdfs://.*--table schema\.name"):
+        latest_query(table.spec, ViewDialect.SPARK)
