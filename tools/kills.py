@@ -7,7 +7,11 @@ flushed or cleaned up, as in a real kill. With ``<dag>/`` before the milestone o
 
 Users' functions run between milestones: one that calls :func:`die` with IN_PASS is killed in the middle of a pass.
 
-A program that is to be killed calls :func:`install`. In tasks of Airflow a plugin does that: :func:`write_plugin`.
+``AIRFLOW_TRIDENT_STOP`` names, in the same way, the points at which a process is stopped with SIGSTOP. It goes on when
+somebody sends SIGCONT; its id is in the file.
+
+A program that is to be killed or stopped calls :func:`install`. In tasks of Airflow a plugin does that:
+:func:`write_plugin`.
 """
 
 from __future__ import annotations
@@ -20,15 +24,18 @@ from pathlib import Path
 from airflow_trident.runtime.milestones import Milestone, tell
 
 VARIABLE = "AIRFLOW_TRIDENT_CRASH"
+STOPS = "AIRFLOW_TRIDENT_STOP"
 IN_PASS = "in-pass"
 
 _times = Counter[str]()
 
 
 def install() -> None:
-    """Kill from now on, if the environment variable is set."""
+    """Kill and stop from now on, if the environment variables are set."""
     if os.environ.get(VARIABLE):
         tell(die)
+    if os.environ.get(STOPS):
+        tell(stop)
 
 
 def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
@@ -38,7 +45,19 @@ def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
     :param process: the id of the process to kill instead of this one: a worker of Spark kills its driver.
     :raises ValueError: the environment variable names an unknown milestone.
     """
-    for one in os.environ.get(VARIABLE, "").split(","):
+    if _is_first(VARIABLE, point, txid):
+        os.kill(process or os.getpid(), signal.SIGKILL)
+
+
+def stop(point: Milestone | str, txid: int) -> None:
+    """Stop here, as :func:`die` dies."""
+    if _is_first(STOPS, point, txid):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _is_first(variable: str, point: Milestone | str, txid: int) -> bool:
+    """Does the environment variable name this point, and was no process here before?"""
+    for one in os.environ.get(variable, "").split(","):
         where, _, marker = one.strip().partition(":")
         dag, _, where = where.rpartition("/")
         if dag and dag != os.environ.get("AIRFLOW_CTX_DAG_ID"):
@@ -51,10 +70,13 @@ def die(point: Milestone | str, txid: int, process: int | None = None) -> None:
         if _times[one] < int(times or 1):
             continue
         try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            file = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             continue
-        os.kill(process or os.getpid(), signal.SIGKILL)
+        os.write(file, str(os.getpid()).encode())
+        os.close(file)
+        return True
+    return False
 
 
 def write_plugin(airflow_home: Path) -> None:

@@ -2,69 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from airflow_trident.engine.spark.sessions.java import spark_home
-from airflow_trident.runtime.milestones import Milestone
-from tests.fixtures.airflow import PROJECT, AirflowHome
-from tests.fixtures.hadoop import hadoop, setting  # noqa: F401 - a fixture
+from tests.fixtures.airflow import AirflowHome
+from tests.fixtures.hadoop import setting
 from tests.fixtures.hdfs import USER, ask, connection
-from tools.kills import VARIABLE
+from tests.fixtures.yarn import filled, resource_manager
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
 
-DAG = """
-import os, time
-from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator, trident_transaction
-
-SMALL = {
-    "spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false", "spark.driver.memory": "512m",
-    "spark.executor.memory": "512m", "spark.executor.instances": "1", "spark.yarn.jars": "local:JARS/*",
-    "spark.yarn.am.memory": "512m",
-}
-
-def told(word):
-    open("FOLDER/begun", "w").close()
-    while os.path.exists("FOLDER/blocked"):
-        time.sleep(0.1)
-    yield word.upper()
-
-def topology_of(name):
-    topology = Topology(name)
-    words = topology.new_stream("lines", FixedBatchSpout("word string", [f"word{n % 3}" for n in range(9)], 3))
-    words = words.each("word", told, "loud string")
-    words.group_by("loud").persistent_aggregate(SqliteState(f"FOLDER/{name}.db"), Count(), "count")
-    return topology
-
-def one(name, conn_id):
-    with DAG(name, schedule=None) as dag:
-        trident_transaction(topology_of(name), turn_sensor=False, spark_conn_id=conn_id, spark_conf=SMALL)
-    return dag
-
-def drain(name, conn_id, **arguments):
-    with DAG(name, schedule=None) as dag:
-        TridentDrainOperator(
-            task_id="drain", topology=topology_of(name), spark_conn_id=conn_id, spark_conf=SMALL, **arguments
-        )
-    return dag
-
-one_client = one("one_client", "yarn_client")
-one_cluster = one("one_cluster", "yarn_cluster")
-drain_client = drain("drain_client", "yarn_client")
-drain_cluster = drain("drain_cluster", "yarn_cluster")
-followed = drain("followed", "yarn_followed", deferrable=True)
-
-def held(name):
-    (spec,) = topology_of(name).states.values()
-    with spec.factory.make_state(spec) as state:
-        return sorted([key[0], value[0]] for key, value in state.items())
-"""
 PROGRAM = """
 import plays
 def run(name):
@@ -73,31 +22,6 @@ def run(name):
     return [sorted(set(states.values())), plays.held(name)]
 tell({name: run(name) for name in NAMES})
 """
-
-
-def resource_manager(hadoop: Path) -> str:  # noqa: F811
-    """The address of its REST interface."""
-    return f"http://{setting(hadoop, 'yarn.resourcemanager.webapp.address', 'yarn-site.xml')}"
-
-
-@pytest.fixture
-def on_yarn(airflow_home: AirflowHome, hadoop: Path) -> AirflowHome:  # noqa: F811
-    text = DAG.replace("FOLDER", str(airflow_home.folder)).replace("JARS", str(spark_home() / "jars"))
-    airflow_home.write_dag("plays", text)
-    extras: dict[str, dict[str, str]] = {
-        "client": {"deploy-mode": "client"},
-        "cluster": {"deploy-mode": "cluster"},
-        "followed": {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": resource_manager(hadoop)},
-    }
-    airflow_home.options |= {
-        "PYTHONPATH": f"{airflow_home.dags}:{airflow_home.environment['PYTHONPATH']}",
-        "HADOOP_CONF_DIR": str(hadoop),
-        **{
-            f"AIRFLOW_CONN_YARN_{name.upper()}": json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra})
-            for name, extra in extras.items()
-        },
-    }
-    return airflow_home
 
 
 def test_a_drain_that_yarn_is_asked_about_is_waited_for_without_spark_submit(on_yarn: AirflowHome) -> None:
@@ -123,7 +47,7 @@ def test_a_transaction_and_a_drain_run_on_yarn(on_yarn: AirflowHome, mode: str) 
 @pytest.mark.parametrize(("mode", "address"), [("client", "hdfs:///staging"), ("cluster", "webhdfs://NODE/staging")])
 def test_a_transaction_and_a_drain_stage_on_the_hdfs_of_the_cluster(
     on_yarn: AirflowHome,
-    hadoop: Path,  # noqa: F811
+    hadoop: Path,
     mode: str,
     address: str,
 ) -> None:
@@ -230,75 +154,15 @@ tell([ended, found.driver_id == apps[0]["id"], len(apps), committed, plays.held(
 @pytest.mark.parametrize("name", ["yarn_cluster", "yarn_followed"])
 def test_the_driver_of_a_task_that_was_killed_before_it_knew_it_is_found_and_its_result_taken(
     on_yarn: AirflowHome,
-    hadoop: Path,  # noqa: F811
+    hadoop: Path,
     name: str,
 ) -> None:
     given = {"FOLDER": str(on_yarn.folder), "NAME": name, "MANAGER": resource_manager(hadoop)}
-    on_yarn.write_dag("drains", _filled(DRAIN, given))
-    assert on_yarn.python(_filled(FOUND, given)) == [
+    on_yarn.write_dag("drains", filled(DRAIN, given))
+    assert on_yarn.python(filled(FOUND, given)) == [
         *[-signal.SIGKILL, True, 1, [1, 2, 3]],
         *[[["WORD0", 3], ["WORD1", 3], ["WORD2", 3]], []],
     ], on_yarn.output
-
-
-KILLED = """
-import httpx
-import plays
-from airflow_trident import settings
-from airflow_trident.errors import SparkJobError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook
-from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.drains.limits import DrainLimits
-from airflow_trident.runtime.phases import Attempts
-from airflow_trident.tasks.submitted_drain import SubmittedDrain
-
-conf = {
-    **plays.SMALL,
-    "spark.yarn.appMasterEnv.PYTHONPATH": "FOLDER/site:PROJECT",
-    "spark.yarn.appMasterEnv.VARIABLE": "POINTS",
-}
-result, kills = None, 0
-while result is None:
-    drain = SubmittedDrain(
-        topology=plays.topology_of("killed"), conn_id="yarn_followed", conf=conf, app_name="killed",
-        zookeeper_conn_id=None, staging_root=settings.staging_root(None), say=print,
-    )
-    try:
-        result = drain.finish(drain.start(Attempts(owner="first"), Claim(key="first"), DrainLimits(group=3), 50))
-    except SparkJobError:
-        kills += 1
-        assert kills <= MOST
-apps = httpx.get("MANAGER/ws/v1/cluster/apps?applicationTags=trident-topology-killed").json()["apps"]["app"]
-with ZooKeeperHook().get_ledger("killed") as ledger:
-    statuses = [tx.status for tx in ledger.transactions()]
-tell([sorted(app["finalStatus"] for app in apps), statuses, plays.held("killed")])
-"""
-
-
-def test_p9_drivers_on_yarn_killed_while_they_stage_and_commit_end_like_one_that_was_not_killed(
-    on_yarn: AirflowHome,
-    hadoop: Path,  # noqa: F811
-) -> None:
-    """Before the manifest is published, and as a committer before and after the state has the group. Each driver goes
-    on where the one before died."""
-    points = [f"{point}@3" for point in (Milestone.STAGED, Milestone.GATE_OPENED, Milestone.APPLIED)]
-    site = on_yarn.folder / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text("from tools import kills\n\nkills.install()\n")
-    given = {
-        "FOLDER": str(on_yarn.folder),
-        "PROJECT": str(PROJECT),
-        "VARIABLE": VARIABLE,
-        "POINTS": ",".join(f"{point}:{on_yarn.folder}/died-{point}" for point in points),
-        "MOST": str(len(points)),
-        "MANAGER": resource_manager(hadoop),
-    }
-    assert on_yarn.python(_filled(KILLED, given)) == [
-        ["FAILED"] * len(points) + ["SUCCEEDED"],
-        ["COMMITTED"] * 3,
-        [["WORD0", 3], ["WORD1", 3], ["WORD2", 3]],
-    ], on_yarn.output
-    assert {path.name.removeprefix("died-") for path in on_yarn.folder.glob("died-*")} == set(points)
 
 
 RUNNER = """
@@ -352,18 +216,12 @@ tell([alone, both, ended, found, plays.held("older")])
 
 def test_a_driver_of_an_older_attempt_on_yarn_is_ended_before_the_next_one_is_submitted(
     on_yarn: AirflowHome,
-    hadoop: Path,  # noqa: F811
+    hadoop: Path,
 ) -> None:
     """The older one was in the middle of its pass, and whoever had submitted it was killed."""
     on_yarn.write_dag("runner", RUNNER)
     given = {"FOLDER": str(on_yarn.folder), "MANAGER": resource_manager(hadoop)}
-    assert on_yarn.python(_filled(OLDER, given)) == [
+    assert on_yarn.python(filled(OLDER, given)) == [
         *[["RUNNING"], ["KILLED", "RUNNING"], 0],
         *[[[1, "COMMITTED", 1]], [["WORD0", 1], ["WORD1", 1], ["WORD2", 1]]],
     ], on_yarn.output
-
-
-def _filled(text: str, given: Mapping[str, str]) -> str:
-    for name, value in given.items():
-        text = text.replace(name, value)
-    return text
