@@ -238,7 +238,7 @@ def _chances(kind: Kind, rough: float) -> tuple[list[Job], list[float]]:
 def _often(kind: Kind, rough: float, job: Job) -> float:
     """In rough histories people skip and replay a lot. Coordinators run more often in histories with a restore, because
     only they survive it."""
-    if job is skip and kind.ordered:
+    if job is skip and kind.in_order:
         return 0.2 * rough
     if job is coordinate and kind.restores:
         return 3.0

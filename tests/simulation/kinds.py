@@ -19,7 +19,8 @@ class Kind:
     committers fall asleep, or die, in the middle of commits, and people take these commits back. `groups`: several
     transactions are begun, processed and committed together. `chunks`: some processes keep small staged batches in the
     ledger, others do not. `ready`: runs begin with a ready sensor, or are made by the events of a batch trigger; in
-    some all runs are given up at the end, and only new ones can commit what they left.
+    some all runs are given up at the end, and only new ones can commit what they left. `levels`: new values of a state
+    feed the second one, and those of the second one a third.
     """
 
     opaque: bool = False
@@ -34,6 +35,12 @@ class Kind:
     groups: bool = False
     chunks: bool = False
     ready: bool = False
+    levels: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Is what was skipped and passed lost, because a state cannot take it any more?"""
+        return self.ordered or self.levels
 
 
 KINDS: dict[str, Kind] = {
@@ -43,6 +50,8 @@ KINDS: dict[str, Kind] = {
     "restored-opaque": Kind(restores=True, opaque=True),
     "ordered": Kind(ordered=True),
     "elsewhere": Kind(elsewhere=True),
+    "levels": Kind(levels=True),
+    "levels-opaque": Kind(levels=True, opaque=True),
     "taken-back": Kind(taken_back=True),
     "groups": Kind(groups=True),
     "chunks": Kind(chunks=True),
@@ -53,6 +62,7 @@ KINDS: dict[str, Kind] = {
     "tasks": Kind(tasks=True),
     "tasks-opaque": Kind(tasks=True, opaque=True),
     "tasks-ordered": Kind(tasks=True, ordered=True),
+    "tasks-levels": Kind(tasks=True, levels=True),
     "stores": Kind(tasks=True, stores=True),
     "lives": Kind(tasks=True, lives=True),
     "versions": Kind(tasks=True, versions=True),

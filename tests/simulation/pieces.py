@@ -155,10 +155,11 @@ class SimBatch(StagedBatch):
 
 @dataclass(frozen=True)
 class SimArea:
-    """Replaces StagingArea: the same promises, no disk."""
+    """Replaces StagingArea: the same promises, no disk. `batch_type`: of what it gives to states."""
 
     staging: Staging
     scheduler: Scheduler
+    batch_type: type[SimBatch] = SimBatch
 
     def write(self, slot: Slot, state: str, rows: Rows, *, kept_bytes: int = 0) -> StagedFile:
         self.scheduler.step()
@@ -204,7 +205,7 @@ class SimArea:
         """It is read later, and may vanish before."""
         (own,) = [one for one in manifest.members if one.txid == txid]
         rows = manifest.rows.get(state, 0) if manifest.inseparable else own.rows.get(state, (0, 0))[1]
-        return SimBatch(
+        return self.batch_type(
             schema=schema,
             num_rows=rows,
             pieces=lambda: iter(self.read_each(manifest, {txid: own.attempt}, state, schema)),
@@ -300,7 +301,7 @@ class SimEngine(Engine):
             raise UserCodeError("poison", "Mend it.")
         rows = Rows(batch_of(job.metadata))
         write = partial(self.area.write, kept_bytes=job.chunk_bytes)
-        files = tuple(write(job.slot, sink.name, rows) for sink in job.plan.sinks)
+        files = tuple(write(job.slot, sink.name, rows) for sink in job.plan.staged)
         return Manifest(slot=job.slot, files=files, rows_read=rows.num_rows)
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
@@ -314,7 +315,7 @@ class SimEngine(Engine):
         begins = [sum(map(len, batches[:number])) for number in range(len(batches))]
         rows = Rows(tuple(record for batch in batches for record in batch))
         write = partial(self.area.write, kept_bytes=last.chunk_bytes)
-        files = tuple(write(last.slot, sink.name, rows) for sink in last.plan.sinks)
+        files = tuple(write(last.slot, sink.name, rows) for sink in last.plan.staged)
 
         def rows_of(number: int) -> dict[str, tuple[int, int]]:
             return {} if self.merges else {file.state: (begins[number], len(batches[number])) for file in files}

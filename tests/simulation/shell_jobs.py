@@ -91,12 +91,12 @@ def _deploy(world: World) -> Any:
     most = chance.choice((1, 1, 1, 2))
     world.judge.max_pending = max(world.judge.max_pending, most)
     return deployed(
-        _such_a_topology(world.kind.opaque, world.kind.ordered),
+        _such_a_topology(world.kind.opaque, world.kind.ordered, world.kind.levels),
         max_transactions=most,
         retries=chance.choice((0, 1, 2)),
         group_id=chance.choice(("plays", "plays", "renamed")),
         max_pending=world.judge.max_pending,
-        on_failure=chance.choice(("block", "block", "skip")) if not world.kind.ordered else "block",
+        on_failure=chance.choice(("block", "block", "skip")) if not world.kind.in_order else "block",
         turn_sensor=chance.random() < 0.7,
         retention=world.retention,
         ready=world.kind.ready and not world.triggered,
@@ -104,9 +104,9 @@ def _deploy(world: World) -> Any:
 
 
 @functools.cache
-def _such_a_topology(opaque: bool, ordered: bool) -> Topology:
+def _such_a_topology(opaque: bool, ordered: bool, levels: bool) -> Topology:
     """The topology that DAG files are built with. Each history replaces it with its own."""
-    return world_of(0, Kind(tasks=True, opaque=opaque, ordered=ordered)).topology
+    return world_of(0, Kind(tasks=True, opaque=opaque, ordered=ordered, levels=levels)).topology
 
 
 # ---- what a worker does ------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def _type(world: World, place: int) -> None:
         elif what == "txid" and last:
             txid = chance.randint(1, last)
             replay(world, ledger, Selection(first=txid, last=txid))
-        elif what == "skip" and last and (not world.kind.ordered or chance.random() < 0.2):
+        elif what == "skip" and last and (not world.kind.in_order or chance.random() < 0.2):
             txid = chance.randint(1, last)
             world.note(f"skip {txid}: {ledger.skip(txid, 'a person said so').status}")
         elif what == "back" and last:

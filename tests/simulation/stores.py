@@ -17,9 +17,9 @@ from tests.simulation.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class Rows:
-    """Replaces an Arrow table: the numbers of the source's records."""
+    """Replaces an Arrow table: the numbers of the source's records; in states that others feed, key and number."""
 
-    records: tuple[int, ...]
+    records: tuple[Any, ...]
 
     @property
     def num_rows(self) -> int:
@@ -35,9 +35,9 @@ class Store:
     `order`: all records in the order in which they came."""
 
     marker: Marker | None = None
-    records: Counter[int] = field(default_factory=Counter)
-    last: tuple[int, ...] = ()
-    order: tuple[int, ...] = ()
+    records: Counter[Any] = field(default_factory=Counter)
+    last: tuple[Any, ...] = ()
+    order: tuple[Any, ...] = ()
 
     def copy(self) -> Store:
         return replace(self, records=Counter(self.records))

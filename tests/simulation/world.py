@@ -19,10 +19,12 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import group_size
+from airflow_trident.topology.stream import GroupedStream
+from tests.simulation import levels
 from tests.simulation.clock import SimTime
 from tests.simulation.judge import Judge, Sweep
 from tests.simulation.kinds import Kind
-from tests.simulation.pieces import SimArea, SimEngine, SimSpout, SimTree, SimZNodes, Staging
+from tests.simulation.pieces import SimArea, SimBatch, SimEngine, SimSpout, SimTree, SimZNodes, Staging
 from tests.simulation.scheduler import Faults, Scheduler
 from tests.simulation.stores import Rows, SimStates, Store
 
@@ -170,7 +172,7 @@ class World:
         place = self.process.place if self.apart and not self.calm else 0
         staging = self.stagings.setdefault(place, Staging())
         staging.away = self.kind.elsewhere and not self.calm and self.rough > 1
-        return SimArea(staging, self.scheduler)
+        return SimArea(staging, self.scheduler, levels.LevelBatch if self.kind.levels else SimBatch)
 
     def engine(self) -> SimEngine:
         return SimEngine(self.area(), self.judge.attempt_begins, 0.0 if self.calm else self.poison)
@@ -244,13 +246,22 @@ def _fill(world: World) -> None:
 
     spout = SimSpout(world, SpoutKind.OPAQUE if kind.opaque else SpoutKind.TRANSACTIONAL)
     stream = world.topology.new_stream("records", spout)
-    states = SimStates(world.stores_here, world.scheduler, watch)
-    stream.group_by("record").persistent_aggregate(states, Count(), "n", name="first")
-    if kind.ordered:
-        stream.group_by("record").persistent_aggregate(states, "record", Log(), "log string", name="second")
-        judge.ordered.add("second")
+    if kind.levels:
+        levels.build(stream, levels.LevelStates(world.stores_here, world.scheduler, watch))
+        judge.levels = True
+        judge.ordered.update(levels.FED)
     else:
-        stream.group_by("record").persistent_aggregate(states, Count(), "n", name="second")
+        states = SimStates(world.stores_here, world.scheduler, watch)
+        stream.group_by("record").persistent_aggregate(states, Count(), "n", name="first")
+        _second(kind, judge, stream.group_by("record"), states)
     judge.group = group_size.FIRST if kind.tasks else MOST_TOGETHER if kind.groups else 1
     judge.process = lambda: world.process
     judge.now_ms = None if kind.tasks else world.clock.time_ms
+
+
+def _second(kind: Kind, judge: Judge, records: GroupedStream, states: SimStates) -> None:
+    if kind.ordered:
+        records.persistent_aggregate(states, "record", Log(), "log string", name="second")
+        judge.ordered.add("second")
+    else:
+        records.persistent_aggregate(states, Count(), "n", name="second")
