@@ -22,7 +22,7 @@ from airflow_trident.ledger.begin_result import Begun, NothingNew
 from airflow_trident.ledger.paths import LedgerPaths, tx_name
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import Blocked, Full, Paused
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, Owner
+from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, Owner, claim_key
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from tests.fixtures.ledger import (
@@ -120,6 +120,30 @@ def test_l1_p1_a_claim_gets_its_txid_even_when_paused_full_or_without_new_data(l
 def test_l1_p1_a_claim_outlives_the_record_of_its_transaction(ledger: Ledger) -> None:
     committed_up_to(ledger, 4, retention=1)
     assert ledger.begin(claim(2, cleared=True), lines) == Begun(record=None, txid=2, new=False)
+
+
+RUN_IDS = [
+    *("manual run of today", "scheduled__2026-11-24T17:50:00.123456+00:00", "a/b//../c/", "..", "a:b::c:-1:0"),
+    *("100%2F%25%", "a+b", "Läufe für Öl, ß und 漢字", 'it\'s "so" `here`', "map[3](x){y}<z>", "a\\b\\n"),
+    *("r" * 250, "ö" * 250),
+]
+"""Airflow takes any text of up to 250 characters, once a site has widened `allowed_run_id_pattern`."""
+
+
+@pytest.mark.parametrize("run_id", RUN_IDS)
+def test_l1_p1_a_claim_of_any_run_id_gets_one_txid_and_nobody_elses(place: Place, run_id: str) -> None:
+    def of(run_id: str) -> Claim:
+        return Claim(key=claim_key("dag", "begin", run_id, -1, 0), dag_id="dag", run_id=run_id)
+
+    ledger, other = place.registered(), place.registered()
+    for txid, one in enumerate((run_id, f"{run_id} "), 1):
+        for client in (ledger, other):
+            found = client.begin(of(one), lines, max_pending=9)
+            assert isinstance(found, Begun)
+            assert (found.txid, found.new) == (txid, client is ledger)
+    record = other.view(1).tx
+    assert record is not None
+    assert (record.claim.run_id, record.claim.key) == (run_id, of(run_id).key)
 
 
 def test_p1_two_at_once_get_two_txids(place: Place) -> None:

@@ -28,6 +28,7 @@ from tests.simulation.world import MAX_STEPS, World, world_of
 JOBS_PER_WORKER = (10, 40)
 DECODERS = ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx")
 MID_COMMIT = (Milestone.GATE_OPENED, Milestone.APPLIED)
+BETWEEN_LEVELS = (Milestone.APPLIED, Milestone.NEW_VALUES, Milestone.APPLIED_DOWNSTREAM)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def instead_of_the_world(world: World) -> Iterator[None]:
         world.scheduler.step()
         if world.kind.taken_back and where in MID_COMMIT and not world.calm:
             _stops_halfway(world)
+        if world.kind.levels and where in BETWEEN_LEVELS and not world.calm:
+            _stops_between_levels(world)
 
     def sweep(self: Committer, own: int, states: Any, take_over: bool, remembered: bool) -> list[int]:
         process = world.process
@@ -83,6 +86,18 @@ def _stops_halfway(world: World) -> None:
         raise Killed
     if luck < 0.6:
         world.scheduler.doze(world.random.choice((20, 60, 120)))
+
+
+def _stops_between_levels(world: World) -> None:
+    """A committer that is killed, or sleeps, when some levels are fed and others not. What was staged may be gone then,
+    so an opaque batch is chosen anew."""
+    luck = world.random.random()
+    if luck < 0.06:
+        jobs.lose_staged(world, None)  # type: ignore[arg-type]
+    if luck < 0.12:
+        raise Killed
+    if luck < 0.2:
+        world.scheduler.doze(world.random.choice((20, 60)))
 
 
 def _remembering(decode: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,8 +19,6 @@ from tests.simulation.stores import Rows, Store
 
 ATTEMPTS_OF_ONE = 20
 """The most attempts of one process at one transaction: a drain makes several, and opaque ones lose their batch."""
-
-
 LEFT_S = 60
 """A commit is left to the process that began it for this time."""
 
@@ -53,7 +51,7 @@ class Judge:
     :param now_ms: the clock of everybody; None if clocks jump.
     :param step: how many steps of the ledger were applied.
     :param gated: txid -> the step that opened its gate, and the process that did. `workers`: name -> the step that
-        listed it, and host/process.
+        listed it, and host/process. `listed`: the names of all that ever were.
     """
 
     stores: dict[str, Store]
@@ -86,6 +84,7 @@ class Judge:
     step: int = 0
     gated: dict[int, tuple[int, Any]] = field(default_factory=dict)
     workers: dict[str, tuple[int, str]] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
 
     def reborn(self) -> None:
         """A person deleted the topology: nothing of its former incarnation counts any more."""
@@ -191,6 +190,7 @@ class Judge:
             self.broken("P3", f"the attempt of {txid} went from {old.attempt} to {new.attempt}")
         if new.attempt != old.attempt and not new.invalidated:
             self._is_of_own_run(new)
+            self._is_noticed(new)
         if new.owner != old.owner and new.attempt == old.attempt and new.status is not Status.COMMITTING:
             self.broken("P4", f"attempt {new.attempt} of {new.txid}, {new.status}, is no longer that of {old.owner}")
 
@@ -199,6 +199,11 @@ class Judge:
         task = self.process().task
         if task is not None and task.verb == "emit" and not self._is_given(task, record.txid):
             self.broken("P1", f"{task.name} attempts {record.txid}, which belongs to {record.claim.run_id!r}")
+
+    def _is_noticed(self, record: TxRecord) -> None:
+        """Airflow knows its tasks. When a command is killed, only its session tells so, and whom that was."""
+        if self.now_ms is None and record.owner.program and record.owner.worker not in self.listed:
+            self.broken("P9", f"attempt {record.attempt} of {record.txid} is of {record.owner}, who is not listed")
 
     def _takes_over(self, txid: int, old: TxRecord) -> None:
         """A sweep leaves a commit to the process that began it, for some time and while that process is alive:
@@ -222,6 +227,7 @@ class Judge:
         for op in ops:
             if "/workers/" in op.path and isinstance(op, Create):
                 body = json.loads(op.data)
+                self.listed.add(op.path.rpartition("/")[2])
                 self.workers[op.path.rpartition("/")[2]] = (self.step, f"{body['host']}/{body['pid']}")
             elif isinstance(op, Delete):
                 self.workers.pop(op.path.rpartition("/")[2], None)
@@ -325,9 +331,8 @@ class Judge:
         """The state has what follows from the COMMITTED transactions up to this one, and from this one."""
         below = {lower: batch for lower, batch in self.done.items() if lower < txid}
         wanted = contents({**below, txid: batch_of(self.records[txid].metadata)})[name]
-        held = +store.records
-        if held != wanted:
-            self.broken(promise, f"state {name} has {dict(held)} after {txid}, and should have {dict(wanted)}")
+        if +store.records != wanted:
+            self.broken(promise, f"state {name} has {dict(store.records)} after {txid}, and not {dict(wanted)}")
 
     def claimed(self, key: str, txid: int) -> None:
         if not self.restored and self.claims.setdefault(key, txid) != txid:

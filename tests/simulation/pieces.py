@@ -40,7 +40,7 @@ AT_ONCE = 0.3
 
 
 class SimTree(MemoryTree):
-    """:param watch: called with every step that was applied."""
+    """:param watch: called with every step that was applied, without the fields of a later version."""
 
     def __init__(self, watch: Callable[[Sequence[Op]], None]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class SimTree(MemoryTree):
     def apply(self, ops: Sequence[Op]) -> None:
         super().apply(ops)
         self.log.append(ops)
-        self._watch(ops)
+        self._watch([_of_this_version(op) for op in ops])
 
     def deliver(self, index: int) -> None:
         """A write that was delayed in the network for long arrives."""
@@ -130,6 +130,14 @@ def _of_later_version(op: Op) -> Op:
     if not isinstance(op, Create | Set) or not op.data.startswith(b"{"):
         return op
     return replace(op, data=json.dumps({**json.loads(op.data), "of_later": {"version": [1]}}).encode())
+
+
+def _of_this_version(op: Op) -> Op:
+    if not isinstance(op, Create | Set) or b'"of_later"' not in op.data:
+        return op
+    fields = json.loads(op.data)
+    del fields["of_later"]
+    return replace(op, data=json.dumps(fields).encode())
 
 
 # ---- staging ---------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from tests.simulation.group_mutants import MUTANTS
 from tests.simulation.history import Verdict, play
 from tests.simulation.kinds import KINDS
+from tests.simulation.level_mutants import MUTANTS
 from tests.simulation.mutants import FOUND, first_found
 from tests.simulation.runner import Part, parts_of, play_all
 
@@ -23,7 +23,7 @@ WITHIN_SEEDS = 1_000
 
 @pytest.fixture(scope="module")
 def played() -> list[Part]:
-    few = [kind for kind in KINDS if KINDS[kind].tasks or kind.startswith("groups-")]
+    few = [kind for kind in KINDS if KINDS[kind].tasks or KINDS[kind].levels or kind.startswith("groups-")]
     many = [kind for kind in KINDS if kind not in few]
     return list(play_all([*parts_of(few, FEWER, size=20), *parts_of(many, HISTORIES, size=50)], 2))
 

@@ -30,7 +30,7 @@ from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 from tests.documented import documented
 from tests.model import tlc
-from tests.simulation.group_mutants import MUTANTS
+from tests.simulation.level_mutants import MUTANTS
 from tests.simulation.mutants import FOUND
 
 ROOT = Path(__file__).parents[2]
