@@ -137,10 +137,10 @@ def test_l1_p1_a_claim_of_any_run_id_gets_one_txid_and_nobody_elses(place: Place
 
     ledger, other = place.registered(), place.registered()
     for txid, one in enumerate((run_id, f"{run_id} "), 1):
-        for client in (ledger, other):
+        for client, new in ((ledger, True), (other, False)):
             found = client.begin(of(one), lines, max_pending=9)
             assert isinstance(found, Begun)
-            assert (found.txid, found.new) == (txid, client is ledger)
+            assert (found.txid, found.new) == (txid, new)
     record = other.view(1).tx
     assert record is not None
     assert (record.claim.run_id, record.claim.key) == (run_id, of(run_id).key)

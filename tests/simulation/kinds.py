@@ -67,6 +67,5 @@ KINDS: dict[str, Kind] = {
     "lives": Kind(tasks=True, lives=True),
     "versions": Kind(tasks=True, versions=True),
     "ready": Kind(tasks=True, ready=True),
-    "ready-lives": Kind(tasks=True, ready=True, lives=True),
     "ready-opaque": Kind(tasks=True, ready=True, opaque=True),
 }

@@ -1,5 +1,4 @@
-"""Deliberate defects in the levels of the commit phase, and in what commands, versions and the triggerer know; see
-`mutants`."""
+"""Deliberate defects in the levels of the commit phase, commands that nobody sees, other versions; see `mutants`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from airflow_trident.runtime import backfill, commit, downstream, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.downstream import apply_downstream
 from airflow_trident.runtime.staged_batches import apply_batch
-from airflow_trident.triggers.batch import TridentBatchTrigger
 from tests.simulation.group_mutants import MUTANTS
 from tests.simulation.mutants import Patch, mutant
 
@@ -108,7 +106,7 @@ def _levels(committer: Committer, ticket: Any, batches: dict[str, Any], opened: 
     apply_downstream(committer.topology.compile(), ticket, opened, batches, apply, committer.progress)
 
 
-# ---- commands, versions, the triggerer -------------------------------------------------------------------------------
+# ---- commands, versions -------------------------------------------------------------------------------
 
 
 @mutant("a command is not listed while it works", "tasks")
@@ -129,18 +127,3 @@ def _() -> Sequence[Patch]:
 
     original = Format.build
     return [(Format, "build", build)]
-
-
-@mutant("a batch trigger stays with the life of the topology that it found first", "ready-lives")
-def _() -> Sequence[Patch]:
-    async def look(self: TridentBatchTrigger, hub: Any) -> Any:
-        kept = vars(self).setdefault("kept", hub.ledger(self.topology))
-
-        class Hub:
-            def ledger(self, _topology: str) -> Any:
-                return kept
-
-        return await original(self, Hub())
-
-    original = TridentBatchTrigger._look
-    return [(TridentBatchTrigger, "_look", look)]

@@ -39,8 +39,6 @@ def end(world: World, given_up: bool) -> None:
 
             shell_jobs.give_up_runs(world)
         _settle(world)
-        if world.kind.ready and world.kind.lives:
-            world.total += 2  # for these no run is left: an event must make one
         for number in range(WORKERS):
             world.scheduler.freeze(f"worker-{number}", frozen=False)
         while world.tree.held:

@@ -65,7 +65,7 @@ def instead_of_airflow(world: World) -> AbstractContextManager[None]:
 
     chance = world.random
     if world.kind.ready:
-        world.triggered = chance.random() < 0.5 or world.kind.lives
+        world.triggered = chance.random() < 0.5
     world.airflow = Airflow(world.topology, _deploy(world), max_active_runs=chance.choice((1, 2, 4)))
     world.airflow.knows_unmapped = world.kind.ready
     log = _Log(world)
@@ -288,7 +288,7 @@ def _often(kind: Kind, rough: float, job: Callable[[World, int], None]) -> float
     if job is _triggerer:
         return float(kind.ready)
     if job is topology_removed:
-        return (30.0 if kind.ready else 2.0) * kind.lives
+        return 2.0 * kind.lives
     return rough if job in ROUGH else 1.0
 
 
