@@ -84,11 +84,17 @@ statuses = [tx.status for tx in drains.transactions()]
 tell([sorted(app["finalStatus"] for app in apps), statuses, drains.held()])
 """
 ZOMBIES = """
-import os, signal, subprocess, time
+import atexit, os, signal, subprocess, time
+from contextlib import suppress
 import drains, plays
 from airflow_trident import settings
 from airflow_trident.errors import TridentError
 from airflow_trident.staging.storage import storage_at
+
+def ended(pid):
+    # a cluster that is killed would leave it stopped for ever
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 def stopped(marker, drain, submission):
     # the id of the driver's process, when it has stopped
@@ -97,6 +103,7 @@ def stopped(marker, drain, submission):
         if os.path.exists(marker) and (pid := open(marker).read()):
             ps = subprocess.run(["ps", "-o", "state=", "-p", pid], capture_output=True, text=True, check=True)
             if ps.stdout.startswith("T"):
+                atexit.register(ended, int(pid))
                 return int(pid)
         time.sleep(0.2)
 
