@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
-from pyiceberg.catalog import load_catalog
 
 from airflow_trident import DeltaSpout, DeltaTable, IcebergSpout, IcebergTable
 from airflow_trident.contracts.spout import Spout
@@ -27,6 +26,7 @@ from tests.contracts.test_spouts import (
     rows_of,
 )
 from tests.faults.http_proxy import Verdict
+from tests.fixtures.catalog import open_catalog
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake
 
 CUTS = [0, 1, 8, 20, len(ROWS)]
@@ -49,7 +49,7 @@ def iceberg(bucket: str, folder: Path) -> Spout:
         "warehouse": f"s3://{CONN_ID}@{bucket}/lake",
     }
     resolved = IcebergTable(NAME, properties=properties).place().resolved()
-    catalog = load_catalog("default", **resolved.properties)
+    catalog = open_catalog(**resolved.properties)
     catalog.create_namespace("sales")
     table = catalog.create_table(NAME, schema=PARTS[0].schema)
     for part in PARTS:

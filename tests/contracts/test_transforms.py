@@ -259,9 +259,9 @@ def test_a_dataframe_of_another_session_is_refused(spark_engine: Engine, job_of:
 def test_a_dataframe_of_another_session_is_refused_on_connect(
     connect_engine: Engine, connect_server: str, job_of: JobOf
 ) -> None:
-    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession  # its builder would make all of this process remote
 
-    foreign: Any = SparkSession.builder.remote(connect_server).create()
+    foreign: Any = SparkSession(connection=connect_server)
     try:
         for given in (lambda frame: foreign.range(1), lambda frame: frame.crossJoin(foreign.range(1)).drop("id")):
             with pytest.raises(UserCodeError, match=r"another session|SESSION_NOT_SAME"):

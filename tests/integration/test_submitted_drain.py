@@ -202,7 +202,7 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     printed = airflow_home.output.partition("taking up the drain that was submitted: its driver is driver-")
     assert printed[0].count("the drain of topology 'in_cluster' runs in the cluster as driver-") == 2
     assert printed[1]
-    assert "runs in the cluster as driver-" not in printed[2]
+    assert "the drain of topology 'in_cluster' runs in the cluster as driver-" not in printed[2]
     # counts, and a table with the last transaction of each word
     assert result["runs"]["as_client"] == ["success", [1, 2], [twice, 2, twice, 2]]
     # in a driver of the cluster, too, which opens the table itself

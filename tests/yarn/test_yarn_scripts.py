@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident.engine.spark.sessions.java import spark_home
 from tests.fixtures.airflow import AirflowHome
-from tests.fixtures.hadoop import hadoop, setting  # noqa: F401 - a fixture
+from tests.fixtures.hadoop import setting
 from tests.fixtures.script_attempts import EXACT, KILLED_TASKS, write_runner
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]
@@ -32,7 +32,7 @@ tell([seen, [app["finalStatus"] for app in sorted(apps, key=lambda app: app["id"
 
 def test_a_scripts_driver_of_an_older_attempt_on_yarn_is_ended_before_the_next_one_is_submitted(
     airflow_home: AirflowHome,
-    hadoop: Path,  # noqa: F811
+    hadoop: Path,
 ) -> None:
     """Its task was killed before it knew the driver: YARN finds it by its tag."""
     manager = f"http://{setting(hadoop, 'yarn.resourcemanager.webapp.address', 'yarn-site.xml')}"
