@@ -97,6 +97,10 @@ def test_a_commit_folds_no_more_than_its_limit_and_files_beyond_it_stay(tmp_path
     assert len(content(state)) == 24 * 20
 
 
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_what_is_too_large_for_a_commit_to_fold_is_not_read_and_the_warning_names_the_command(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,13 +110,13 @@ def test_what_is_too_large_for_a_commit_to_fold_is_not_read_and_the_warning_name
         for txid in range(1, 9):
             state.apply(ticket(txid), batch(spec, *((f"w{number}", 1) for number in range(20))))
     assert len(files_of(state)) == 8
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (said,) = warned(caplog)
     assert "4 files with 80 rows" in said
     assert f"airflow trident state fold {spec.topology} {spec.name}" in said
     assert state.fold()
     state.apply(ticket(9), batch(spec, ("w0", 1)))
     assert content(state)[("w0",)] == (9,)
-    assert len(caplog.records) == 1
+    assert warned(caplog) == [said]
 
 
 def test_a_commit_is_applied_though_there_is_no_memory_to_fold(
