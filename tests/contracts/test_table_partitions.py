@@ -6,6 +6,7 @@ import datetime
 import os
 import re
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake.transaction import AddAction
+from pyiceberg.expressions.visitors import _ManifestEvalVisitor, visit
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from airflow_trident import FixedBatchSpout, MemoryLedger, ParquetTable, Topology
@@ -183,6 +185,38 @@ def test_rows_that_come_to_a_partition_between_decision_and_commit_are_replaced_
         before_the_commit(owned, state, monkeypatch, owned.compact)
         state.apply_files(ticket(3), staged(tmp_path, ("other", 4)))
     assert owned.rows() == [("a", 2), ("other", 4)]
+
+
+def test_threads_that_read_manifests_of_an_overwrite_do_not_judge_each_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = TABLES["iceberg"](tmp_path, partition_by=("word",), overwrites=True)
+    words = ("a", "b", "b")
+    # Each thread looks at the bounds of its manifest when all have taken theirs, that of "a" last.
+    taken = threading.Barrier(len(words), timeout=60.0)
+    looked: list[str] = []
+
+    def eval_together(self: Any, manifest: Any) -> Any:
+        word = manifest.partitions[0].lower_bound.decode()
+        together = threading.current_thread() is not threading.main_thread() and len(looked) < len(words)
+        if together and word == "a":
+            taken.wait()
+        self.partition_fields = manifest.partitions
+        if together and word != "a":
+            taken.wait()
+        if together:
+            taken.wait()
+            looked.append(word)
+        return visit(self.partition_filter, self)
+
+    with owned.opened() as state:
+        for txid, word in enumerate(words[:2], start=1):
+            state.apply_files(ticket(txid), staged(tmp_path, (word, txid)))
+        owned.append(words[2])
+        monkeypatch.setattr(_ManifestEvalVisitor, "eval", eval_together)
+        state.apply_files(ticket(3), staged(tmp_path, ("b", 3)))
+    assert sorted(looked) == ["a", "b", "b"]
+    assert owned.rows() == [("a", 1), ("b", 3)]
 
 
 WORKER = """

@@ -242,7 +242,8 @@ with kubernetes() as cluster:  # its pods wait for a node, for ever
     cluster.fail(Fault(500, method="POST", done=True))
     conf = {**plays.SMALL, "spark.kubernetes.file.upload.path": str(folder / "uploaded")}
     os.mkdir(folder / "uploaded")
-    of_script = ended_by_the_next(plays.script(), "pods", conf, cluster.pods)
+    # spark-submit tries again: when its pod was already ended, it made another one
+    of_script = ended_by_the_next(plays.script(), "pods", conf, cluster.pods, fails=True)
     seen["script"] = [*of_script, len(cluster.pods())]
     drain._cancelled = False
     cluster.fail(Fault(500, method="POST", times=2**30))

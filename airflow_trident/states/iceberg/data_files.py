@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -107,3 +107,20 @@ def record_of(values: PartitionValues) -> Any:
     """The partition of a file; dates are days since 1970."""
     typedef: Any = require_extra("pyiceberg.typedef", EXTRA)
     return typedef.Record(*(value.toordinal() - _FIRST_DAY if isinstance(value, date) else value for value in values))
+
+
+def judge_each_manifest_alone(overwrite: Any) -> None:
+    """Give each manifest an evaluator of its own.
+
+    An overwrite of pyiceberg 0.12 reads the manifests in threads that share one evaluator, which keeps the bounds that
+    it looks at in a field. A thread judged another's manifest, and the overwrite missed files that are there ("Missing
+    required files to delete").
+
+    :param overwrite: `pyiceberg.table.update.snapshot._OverwriteFiles`.
+    """
+    shared = overwrite._build_manifest_evaluator
+
+    def fresh(spec_id: int) -> Callable[[Any], bool]:
+        return lambda manifest: bool(shared(spec_id)(manifest))
+
+    overwrite._build_manifest_evaluator = fresh

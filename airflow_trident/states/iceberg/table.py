@@ -34,7 +34,13 @@ from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.iceberg.committed import CommittedIceberg, identity
-from airflow_trident.states.iceberg.data_files import described, local_path, old_files, rows_of
+from airflow_trident.states.iceberg.data_files import (
+    described,
+    judge_each_manifest_alone,
+    local_path,
+    old_files,
+    rows_of,
+)
 from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
@@ -280,6 +286,8 @@ class OpenIcebergTable(KeptUpState):
                 transaction.set_properties({_NAMES: self._table.schema().name_mapping.model_dump_json()})
             update = transaction.update_snapshot()
             append = update.overwrite() if gone else update.fast_append()
+            if gone:
+                judge_each_manifest_alone(append)
             for file in gone:
                 append.delete_data_file(file.entry.file)
             said = json.dumps({**self._content(marker), "snapshot": append.snapshot_id})
