@@ -185,6 +185,7 @@ class Passes:
         with suppress(InvalidatedError):  # its turn comes with the one before it
             attempts = self.attempts
             record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner, replays=attempts.replays)
+            reached(Milestone.ATTEMPT_STARTED, txid)
             self._submit([record])
 
     def afresh(self, txid: int) -> None:
