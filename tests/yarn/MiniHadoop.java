@@ -24,7 +24,8 @@ public final class MiniHadoop {
         Path conf = Files.createDirectories(root.resolve("conf"));
         YarnConfiguration wanted = new YarnConfiguration();
         wanted.setBoolean("yarn.nodemanager.vmem-check-enabled", false);
-        wanted.setInt("yarn.nodemanager.resource.memory-mb", 16384);
+        // The mini cluster puts its own default of 4096 over "yarn.nodemanager.resource.memory-mb".
+        wanted.setInt("yarn.minicluster.yarn.nodemanager.resource.memory-mb", 16384);
         wanted.setInt("yarn.nodemanager.resource.cpu-vcores", 32);
         wanted.setInt("yarn.scheduler.minimum-allocation-mb", 128);
         wanted.set("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", "99");
