@@ -109,8 +109,8 @@ def record_of(values: PartitionValues) -> Any:
     return typedef.Record(*(value.toordinal() - _FIRST_DAY if isinstance(value, date) else value for value in values))
 
 
-def judge_each_manifest_alone(overwrite: Any) -> None:
-    """Give each manifest an evaluator of its own.
+def judging_each_manifest_alone(overwrite: Any) -> Any:
+    """The same overwrite, with an evaluator for each manifest.
 
     An overwrite of pyiceberg 0.12 reads the manifests in threads that share one evaluator, which keeps the bounds that
     it looks at in a field. A thread judged another's manifest, and the overwrite missed files that are there ("Missing
@@ -124,3 +124,4 @@ def judge_each_manifest_alone(overwrite: Any) -> None:
         return lambda manifest: bool(shared(spec_id)(manifest))
 
     overwrite._build_manifest_evaluator = fresh
+    return overwrite

@@ -36,7 +36,7 @@ from airflow_trident.states.core.checks import require_short_name
 from airflow_trident.states.iceberg.committed import CommittedIceberg, identity
 from airflow_trident.states.iceberg.data_files import (
     described,
-    judge_each_manifest_alone,
+    judging_each_manifest_alone,
     local_path,
     old_files,
     rows_of,
@@ -285,9 +285,7 @@ class OpenIcebergTable(KeptUpState):
             if self._table.metadata.name_mapping() is None:
                 transaction.set_properties({_NAMES: self._table.schema().name_mapping.model_dump_json()})
             update = transaction.update_snapshot()
-            append = update.overwrite() if gone else update.fast_append()
-            if gone:
-                judge_each_manifest_alone(append)
+            append = judging_each_manifest_alone(update.overwrite()) if gone else update.fast_append()
             for file in gone:
                 append.delete_data_file(file.entry.file)
             said = json.dumps({**self._content(marker), "snapshot": append.snapshot_id})
