@@ -44,6 +44,15 @@ Caused by: {UNLIKE}
 """What a driver of Spark 4.2.0 said whose executors were of 4.1.4, in a standalone cluster. The stack is cut."""
 
 
+@pytest.mark.parametrize(("state", "cure"), [("FAILED", "Their logs say why"), ("KILLED", "killed on the master")])
+def test_an_application_that_the_master_gave_up_is_told_where_to_look(state: str, cure: str) -> None:
+    text = (
+        f"Job aborted due to stage failure: Master removed our application: {state}\n"
+        "Job 0 cancelled because SparkContext was shut down"
+    )
+    assert cure in cure_of(text)
+
+
 @pytest.mark.parametrize(
     ("known", "named"),
     [

@@ -173,6 +173,15 @@ def cure_of(text: str) -> str:
         return "Give the driver or the executors more memory, or make the batches smaller."
     if "maxresultsize" in lowered:
         return "Raise spark.driver.maxResultSize, or make the batches or the number of partitions smaller."
+    if "master removed our application: failed" in lowered:
+        # Spark's Master gives an application up after `spark.deploy.maxExecutorRetries` failures while none runs.
+        return (
+            "Its executors ended one after the other, and none was left. Their logs say why: on the worker's page, or "
+            "in its folder, work/<application>/<executor>/stderr. Killed with 9 they were short of memory more often "
+            "than not. A retry begins anew."
+        )
+    if "master removed our application: killed" in lowered:
+        return "The application was killed on the master; run the task again if that was not intended."
     if _CANCELLED.search(lowered):
         return "It was cancelled; run the task again if that was not intended."
     if "session_closed" in lowered or "session_not_found" in lowered or "session_changed" in lowered:

@@ -44,7 +44,7 @@ from airflow_trident.states.delta.table_rules import require_delta_columns, requ
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
 from airflow_trident.states.tables.latest_view import delta_relation
-from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
+from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name, putting
 from airflow_trident.states.tables.partitions import require_no_empty_text, require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
 
@@ -250,9 +250,9 @@ class OpenDeltaTable(KeptUpState):
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         with self.place.errors():
-            opened = partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES)
-            bring(staged, self.place.target(name), opened, lambda: self._files.get_file_info(name).size)
-            return self._described(footer, name, staged.size(), values)
+            put = putting(partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
+            size = bring(staged, self.place.target(name), put, lambda: self._files.get_file_info(name).size)
+            return self._described(footer, name, size, values)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:
         import pyarrow.parquet as pq

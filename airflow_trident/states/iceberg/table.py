@@ -44,7 +44,7 @@ from airflow_trident.states.iceberg.data_files import (
 from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
-from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
+from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name, putting
 from airflow_trident.states.tables.partitions import require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
 from airflow_trident.states.tables.version_race import Overtaken
@@ -238,8 +238,9 @@ class OpenIcebergTable(KeptUpState):
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
             # Its name is unique: nobody has to ask, for each file, whether it is there.
-            bring(staged, self._target(location), partial(output.create, overwrite=True), partial(_size, output))
-            return described(self._table.metadata, footer, location, staged.size(), values)
+            put = putting(partial(output.create, overwrite=True))
+            size = bring(staged, self._target(location), put, partial(_size, output))
+            return described(self._table.metadata, footer, location, size, values)
 
     def _target(self, location: str) -> str | StoredObject | None:
         return local_path(location) or self.place.stored(location)

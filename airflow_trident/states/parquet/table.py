@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedPart
@@ -52,7 +52,7 @@ from airflow_trident.states.parquet.new_entries import entry_of, marker_content
 from airflow_trident.states.parquet.own_commits import MadeLists, has_any
 from airflow_trident.states.tables.appending import Known, Tried
 from airflow_trident.states.tables.keeping_up import KeptUpState
-from airflow_trident.states.tables.new_files import NewFile, OldFile, copied, file_name, linked, missing
+from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name
 from airflow_trident.states.tables.partitions import not_partitioned_so, require_partitions
 from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of, why_not_changes
 from airflow_trident.states.tables.version_race import Overtaken
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-_PIECE_BYTES = 1 << 20
 _KEPT = 100
 
 
@@ -269,15 +268,8 @@ class OpenParquetTable(KeptUpState):
 
     def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         path = f"{DATA}/{file_name(ticket)}"
-        try:
-            target = self._target(path)
-            taken = linked(staged, target) if isinstance(target, str) else copied(staged, target)
-            if not taken:
-                with staged.open() as source:
-                    self._storage.put(path, lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
-            return entry_of(path, footer, staged.size(), values)
-        except FileNotFoundError as error:
-            raise missing(staged) from error
+        size = bring(staged, self._target(path), partial(self._storage.put, path))
+        return entry_of(path, footer, size, values)
 
     def _target(self, path: str) -> str | StoredObject | None:
         if not self._storage.is_local:

@@ -9,6 +9,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from airflow_trident.errors import StagingError
 from airflow_trident.io.object_stores import StoredObject
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.staging.files import WriteTo
 
 _PIECE_BYTES = 1 << 20
 
@@ -63,31 +65,43 @@ def file_name(ticket: CommitTicket | None) -> str:
 def bring(
     staged: StagedPart,
     target: str | StoredObject | None,
-    opened: Callable[[], Any],
-    size: Callable[[], int | None],
-) -> None:
+    put: Callable[[WriteTo], object],
+    size: Callable[[], int | None] | None = None,
+) -> int:
     """Bring a staged file to the table's folder. On the same file system, and in the same bucket, no data pass through
     this process.
 
     :param target: a path; or an object, if the staged file may be copied there.
-    :param opened: opens a stream that writes to the target.
-    :param size: of the target in bytes, as the table sees it: its library has settings of its own, so it may be in
-        another store of the same name.
+    :param put: calls what it is given with a stream that writes to the target.
+    :param size: of the target in bytes, as the table sees it, where its library has settings of its own: the target may
+        be in another store of the same name.
+    :return: its size in bytes.
     :raises StagingError: the staged file is gone.
     """
     try:
         if isinstance(target, str):
-            if linked(staged, target):
-                return
-        elif copied(staged, target) and size() == staged.size():
-            return
-        with staged.open() as source, opened() as file:
-            shutil.copyfileobj(source, file, _PIECE_BYTES)
+            taken = _linked(staged, target)
+        else:
+            taken = _copied(staged, target) and (size is None or size() == staged.size())
+        if not taken:
+            with staged.open() as source:
+                put(lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
+        return staged.size()
     except FileNotFoundError as error:
         raise missing(staged) from error
 
 
-def copied(staged: StagedPart, target: StoredObject | None) -> bool:
+def putting(opened: Callable[[], AbstractContextManager[Any]]) -> Callable[[WriteTo], object]:
+    """:param opened: opens a stream for writing."""
+
+    def put(write: WriteTo) -> None:
+        with opened() as file:
+            write(file)
+
+    return put
+
+
+def _copied(staged: StagedPart, target: StoredObject | None) -> bool:
     """Has the object store copied it?
 
     :raises FileNotFoundError: the staged file is gone.
@@ -114,7 +128,7 @@ def missing(staged: StagedPart) -> StagingError:
     )
 
 
-def linked(staged: StagedPart, target: str) -> bool:
+def _linked(staged: StagedPart, target: str) -> bool:
     """Is it one file under both names now?"""
     if not staged.is_local:
         return False
