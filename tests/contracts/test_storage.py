@@ -4,7 +4,6 @@ and a server of S3 with a translator for Google Cloud Storage. The servers fail,
 from __future__ import annotations
 
 import io
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,14 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from obstore.store import MemoryStore
 
-from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
+from airflow_trident.errors import Outcome, StoreUnavailableError
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.storage import ObjectStorage, PosixStorage, absolute_root, storage_at, temporary_root
 from airflow_trident.staging.verbs import Storage
-from tests.faults.http_proxy import Answer, Request, Rule, Verdict, first
+from tests.faults.http_proxy import Request, Verdict, first
 from tests.fixtures.azurite import Objects
 from tests.fixtures.hdfs import Folder
-from tests.fixtures.object_store import VARIABLE, Bucket
 from tests.fixtures.outage import Outage
 
 
@@ -296,14 +294,6 @@ def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(obje
     assert storage.get("t/m") == other
 
 
-# ---- what is found when an attempt begins ----------------------------------------------------------------------
-
-
-def s3_error(status: int, code: str) -> Rule:
-    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>said {code}</Message></Error>".encode()
-    return lambda request: Answer(status, body)
-
-
 def test_a_place_that_works_costs_two_requests_once_and_one_in_other_processes(objects: Objects) -> None:
     for _ in range(3):
         storage_at(objects.uri).require_usable()
@@ -314,131 +304,6 @@ def test_a_place_that_works_costs_two_requests_once_and_one_in_other_processes(o
     before = objects.proxy.asked.total()
     subprocess.run([sys.executable, "-c", script, objects.uri], check=True)
     assert objects.proxy.asked.total() == before + 1
-
-
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (s3_error(403, "InvalidAccessKeyId"), "InvalidAccessKeyId: .*access key of the connection"),
-        (s3_error(403, "SignatureDoesNotMatch"), "SignatureDoesNotMatch.*secret key"),
-        (s3_error(403, "AccessDenied"), "AccessDenied.*the right to list, read, write and delete"),
-        (s3_error(403, "Unheard"), "Unheard.*Give this user the right"),
-        (s3_error(400, "ExpiredToken"), "ExpiredToken.*Renew the session token"),
-        (s3_error(403, "RequestTimeTooSkewed"), "RequestTimeTooSkewed.*Set the clock"),
-        (s3_error(301, "PermanentRedirect"), "bucket's region.*region_name"),
-        (s3_error(400, "AuthorizationHeaderMalformed"), "AuthorizationHeaderMalformed.*bucket's region"),
-        (lambda request: Verdict.UNCONDITIONAL, "takes a name twice.*conditional writes"),
-    ],
-)
-def test_a_place_that_cannot_work_is_one_error_with_its_cure(rule: Rule, text: str, bucket: Bucket) -> None:
-    bucket.proxy.rule = rule
-    with pytest.raises(ConfigurationError, match=text) as caught:
-        storage_at(bucket.uri).require_usable()
-    assert bucket.uri in str(caught.value)
-    assert "a-secret-key" not in str(caught.value)
-    assert caught.value.outcome is Outcome.FAIL
-
-
-def test_a_bucket_that_is_not_there_is_named(bucket: Bucket) -> None:
-    storage = storage_at("s3://objects@no-such-bucket/x")
-    with pytest.raises(ConfigurationError, match=r"'s3://objects@no-such-bucket/x' \(NoSuchBucket.*Make the bucket"):
-        storage.require_usable()
-    for verb in (lambda: storage.get("a"), lambda: list(storage.list("a")), lambda: put(storage, "a", b"")):
-        with pytest.raises(ConfigurationError, match="NoSuchBucket"):
-            verb()
-
-
-def test_no_credentials_at_all_is_one_error_with_its_cure(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    bucket.proxy.rule = lambda request: Answer(404)
-    monkeypatch.setenv("AWS_METADATA_ENDPOINT", bucket.proxy.url)
-    with pytest.raises(
-        ConfigurationError, match=r"no credentials for 's3://.*AWS_ACCESS_KEY_ID.*connection of type aws"
-    ):
-        storage_at(f"s3://{bucket.name}").require_usable()
-
-
-@pytest.mark.parametrize(
-    ("written", "text"),
-    [
-        (None, "there is no connection 'objects'"),
-        ('{"conn_type": "postgres"}', "'objects' is of type 'postgres'.*needs one of type 'aws'"),
-        ('{"conn_type": "aws", "extra": {"role_arn": "arn:x"}}', "has the extra 'role_arn', which is not followed"),
-        (
-            '{"conn_type": "aws", "login": "a", "password": "b", "extra": {"endpoint_url": "no url"}}',
-            "'no url' of 's3://obj.*no URL",
-        ),
-    ],
-)
-def test_a_connection_that_does_not_fit_is_refused(
-    written: str | None, text: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if written is None:
-        monkeypatch.delenv(VARIABLE)
-    else:
-        monkeypatch.setenv(VARIABLE, written)
-    with pytest.raises(TridentError, match=text):
-        storage_at(bucket.uri).require_usable()
-
-
-# ---- addresses -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("uri", "text"),
-    [
-        ("s3://", "it is no s3://.connection@.bucket"),
-        ("s3://UPPER/x", "it is no s3://.connection@.bucket"),
-        ("s3://b/x", "it is no s3://.connection@.bucket"),
-        ("s3://bucket/a/../b", "it is no s3://.connection@.bucket"),
-        ("s3://bucket//b", "it is no s3://.connection@.bucket"),
-        ("s3://bucket/x?versionId=1", "it is no s3://.connection@.bucket"),
-        ("s3://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*connection of type aws"),
-        ("gs://UPPER/x", "it is no gs://.connection@.bucket"),
-        ("gs://bucket/a//b", "it is no gs://.connection@.bucket"),
-        ("gs://key:secret@bucket/x", r"keys in its URI \(bucket 'bucket'\).*type google_cloud_platform"),
-        ("ftp://host/x", "mounted file systems, s3://, abfs:// and gs:// only"),
-        ("hdfs://", "it is no hdfs://.connection@..nameservice./path"),
-        ("hdfs://host/a/../b", "it is no hdfs://.connection@..nameservice./path"),
-        ("hdfs://host/a:b", "it is no hdfs://.connection@..nameservice./path"),
-        ("hdfs://host:port/a", "it is no hdfs://.connection@..nameservice./path"),
-        ("hdfs://host/a?op=OPEN", "it is no hdfs://.connection@..nameservice./path"),
-        ("webhdfs:///a", "it is no hdfs://.connection@..nameservice./path or webhdfs://namenode"),
-        ("hdfs://user:secret@host/a", "password in its URI .host 'host'.*connection of type webhdfs"),
-        ("webhdfs://user@host:9870/a", "takes no connection.*Write hdfs://user@/a.*or set HADOOP_USER_NAME"),
-        ("abfs://UPPER/x", "it is no abfs://.connection@.container"),
-        ("abfs://a--b/x", "it is no abfs://.connection@.container"),
-        ("abfs://container//b", "it is no abfs://.connection@.container"),
-        ("abfs://container/x?snapshot=1", "it is no abfs://.connection@.container"),
-        ("abfss://account.dfs.core.windows.net/x", "it is no abfs://.connection@.container"),
-        ("abfss://container@account.core/x", "it is no abfs://.connection@.container"),
-        ("abfss://a.b@account.dfs.core.windows.net/x", "it is no abfs://.connection@.container"),
-        ("abfs://account:secret@container/x", r"keys in its URI \(bucket 'container'\).*connection of type wasb"),
-        ("az://container/x", "Write abfs://.connection@.container"),
-        ("adl://account.azuredatalakestore.net/x", "Write abfs://.connection@.container"),
-    ],
-)
-def test_what_is_no_place_is_refused_before_anything_is_opened(uri: str, text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text) as caught:
-        storage_at(uri)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_place_that_was_resolved_needs_no_connection_any_more(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent = pickle.dumps(storage_at(bucket.uri).resolved())
-    monkeypatch.delenv(VARIABLE)
-    there: Storage = pickle.loads(sent)
-    assert there.put_if_absent("t/m", b"x")
-    assert "a-secret-key" not in repr(there)
-
-
-def test_without_a_connection_the_environment_is_asked(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.direct)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    assert storage_at(f"s3://{bucket.name}").put_if_absent("t/m", b"x")
 
 
 def test_a_temporary_root_is_below_the_root_and_gone_afterwards(objects: Objects, tmp_path: Path) -> None:
