@@ -64,7 +64,7 @@ KINDS: dict[str, Kind] = {
     "tasks-ordered": Kind(tasks=True, ordered=True),
     "tasks-levels": Kind(tasks=True, levels=True),
     "stores": Kind(tasks=True, stores=True),
-    "lives": Kind(tasks=True, lives=True),
+    "lives": Kind(tasks=True, lives=True, ready=True),
     "versions": Kind(tasks=True, versions=True),
     "ready": Kind(tasks=True, ready=True),
     "ready-opaque": Kind(tasks=True, ready=True, opaque=True),

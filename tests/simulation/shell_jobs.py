@@ -288,7 +288,7 @@ def _often(kind: Kind, rough: float, job: Callable[[World, int], None]) -> float
     if job is _triggerer:
         return float(kind.ready)
     if job is topology_removed:
-        return 2.0 * kind.lives
+        return 10.0 * kind.lives
     return rough if job in ROUGH else 1.0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.operators import base
@@ -158,6 +160,18 @@ def _() -> Sequence[Patch]:
     def has_no_batch(ledger: Any) -> bool:
         return last_position(ledger)[1] is None
 
+    original = TridentBatchTrigger._look
+    return [(TridentBatchTrigger, "_look", look)]
+
+
+@mutant("a batch trigger keeps a former life of the topology", "lives")
+def _() -> Sequence[Patch]:
+    async def look(self: TridentBatchTrigger, hub: Any) -> Any:
+        if self not in lives:
+            lives[self] = hub.ledger(self.topology)
+        return await original(self, SimpleNamespace(ledger=lambda topology: lives[self]))
+
+    lives = WeakKeyDictionary[TridentBatchTrigger, Any]()
     original = TridentBatchTrigger._look
     return [(TridentBatchTrigger, "_look", look)]
 
