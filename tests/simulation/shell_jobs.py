@@ -331,6 +331,7 @@ def give_up_runs(world: World) -> None:
         for task in run.live():
             if task.state not in OVER:
                 task.state, task.process = "failed", None
+        run.queued, run.over = False, True  # also one that had been cleared, and had no room yet
     world.note("a person marks all runs failed")
 
 
