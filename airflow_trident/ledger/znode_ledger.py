@@ -4,6 +4,7 @@ workers."""
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger import read_ahead
@@ -26,17 +27,19 @@ class ZNodeLedger(Ledger):
     deploy = Verb(deployments.deploy, read_ahead.the_deployment)
     undeploy = Verb(deployments.undeploy, read_ahead.the_deployment)
 
-    def seed(self, definition: Definition, seed: Seed) -> TopologyRecord:
+    def seed(self, definition: Definition, seed: Seed, *, first: Callable[[], object] = lambda: None) -> TopologyRecord:
         """Makes the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
         From now on cleared runs whose claim keys were lost are refused (`floor_ms`).
 
+        :param first: called once it is certain that the ledger is behind, before anything is written.
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """
         op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
         record = record_of(self.topology_name, definition, seed, now_ms=now_ms)
         self.znodes.ensure(topologies_folder(self._root))
         ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms)
+        first()
         if not self.transactor.apply(ops, witness=self._path, op=op):
             raise TransitionError(f"somebody else wrote to the ledger of {self.topology_name!r}", "Repair it again.")
         self.transactor.cache.forget()

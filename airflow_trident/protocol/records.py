@@ -246,7 +246,12 @@ class TxRecord:
     @property
     def time_ms(self) -> int:
         """The transaction's time, for windows: when its run was due, else when it began. It never changes."""
-        return self.claim.run_ms or self.times_ms.get("begun", 0)
+        return self.claim.run_ms or self.begun_ms
+
+    @property
+    def begun_ms(self) -> int:
+        """When the transaction began; 0: not known any more."""
+        return self.times_ms.get("begun", 0)
 
     def with_error(self, text: str) -> TxRecord:
         """Keeps the first error too, since later errors often follow from it."""

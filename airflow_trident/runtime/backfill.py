@@ -31,6 +31,7 @@ from airflow_trident.topology.topology import Topology
 class BackfillOutcome(StrEnum):
     COMMITTED = "committed"
     ALREADY_COMMITTED = "already committed"
+    CLOSED = "closed for good"
     PROCESSED = "processed, waits for a lower transaction"
     AT_WORK = "left alone: somebody else is at it"
     FAILED = "failed"
@@ -115,6 +116,8 @@ class Backfill:
         txids, passed = selection.txids(view), view.pointer.committed
         results: list[Backfilled] = []
         with self.engine() as engine:
+            if not selection.failed and len(txids) > 1:
+                txids = self._unfinished_of(txids, passed, results)
             many = [txid for txid in txids if txid > passed]
             if len(many) > 1:
                 txids = [txid for txid in txids if txid <= passed]
@@ -126,6 +129,21 @@ class Backfill:
         if not results:
             self.progress(f"topology {self.topology.name}: nothing to replay, and nothing waits to be committed")
         return results
+
+    def _unfinished_of(self, txids: Sequence[int], passed: int, results: list[Backfilled]) -> list[int]:
+        """Those of a range of which something may be left to do; what became of the others is added to the results, at
+        the price of one look."""
+        known = {tx.txid: tx for tx in self.ledger.transactions(txids[0], min(txids[-1], passed))}
+        left: list[int] = []
+        for txid in txids:
+            tx = known.get(txid)
+            if txid > passed or (tx is not None and not tx.status.is_final):
+                left.append(txid)
+                continue
+            closed = tx is not None and tx.status is Status.CLOSED
+            outcome = BackfillOutcome.CLOSED if closed else BackfillOutcome.ALREADY_COMMITTED
+            results.append(self._told(Backfilled(txid=txid, outcome=outcome)))
+        return left
 
     def _told(self, result: Backfilled) -> Backfilled:
         also = f", and with it {list(result.also_committed)}" if result.also_committed else ""
@@ -163,6 +181,8 @@ class Backfill:
             if other is not None:
                 return Backfilled(txid=txid, outcome=BackfillOutcome.AT_WORK, detail=other)
             tx = self.ledger.view(txid).tx
+            if tx is not None and tx.status is Status.CLOSED:
+                return Backfilled(txid=txid, outcome=BackfillOutcome.CLOSED)
             if tx is not None and is_unprocessed(tx):
                 done = process(self.ledger, self.topology, txid, engine, self.staging_root, attempts, self.progress)
                 if done.outcome is ProcessOutcome.ALREADY_COMMITTED:

@@ -5,7 +5,9 @@ of is none."""
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +271,26 @@ def test_what_is_fed_from_another_state_is_rebuilt_with_it_and_is_lost_without_i
 def test_a_state_that_the_topology_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"has no state 'three'.*one, two"):
         rebuild(Site(two_counts(MemoryState(str(tmp_path))), tmp_path / "staging")).run(["three"])
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------
+
+
+def test_a_window_that_is_rebuilt_judges_late_and_early_tuples_by_the_time_when_their_transaction_began(
+    tmp_path: Path,
+) -> None:
+    """One tuple is of tomorrow: without that time it would fire all windows and make the other tuples late."""
+    which: dict[str, int] = {}
+    now_ms = int(time.time() * 1000)
+    times = [now_ms - 300_000 + 60_000 * number for number in range(4)]
+    topology, factory = Topology("half"), Versions(copies_in(tmp_path), which)
+    spout = FixedBatchSpout("ms long", [times[0], now_ms + 86_400_000, *times[1:]], 2, splits=1)
+    topology.new_stream("events", spout).tumbling_window(
+        timedelta(minutes=1), factory, Count(), "n", time="ms", bounds=True, name="one"
+    )
+    site = Site(topology, tmp_path / "staging")
+    site.run(3)
+    whole = site.content("one")
+    which["one"] = 1
+    rebuild(site).run()
+    assert site.content("one") == whole

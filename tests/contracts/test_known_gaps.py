@@ -13,6 +13,7 @@ import pytest
 from airflow_trident.errors import (
     DefinitionChangedError,
     FencedError,
+    LostTransactionsError,
     StateBehindLedgerError,
     TransitionError,
 )
@@ -139,3 +140,25 @@ def test_a_state_that_lacks_the_last_ones_is_refused_by_a_ledger_of_version_1_to
     rebuild(site).run()
     site.run(1)
     assert [site.content(name) for name in NAMES] == [expected(*range(1, 6))] * 2
+
+
+@pytest.mark.parametrize("staged", [True, False], ids=["with a batch", "without one"])
+def test_what_was_closed_comes_into_no_state_that_is_rebuilt_later(staged: bool, tmp_path: Path) -> None:
+    which: dict[str, int] = {}
+    site = site_of("sqlite", tmp_path, which)
+    site.run(1)
+    txid = site.begin("run-2")
+    if staged:
+        site.process(txid)
+    site.ledger.skip(txid, "withdrawn")
+    site.run(1)
+    site.ledger.close_transaction(txid, "nobody wants it")
+    site.run(1)
+    assert site.ledger.view(0).exceptions.closed == NO_TXIDS, "no list tells any more that it was closed"
+    which["one"] = 1  # a state that holds nothing
+    with pytest.raises(LostTransactionsError, match="'one' lacks 2"):
+        rebuild(site).run()
+    rebuild(site).run(accept_loss="it was closed")
+    assert site.content("one") == expected(1, 3, 4)
+    site.run(1)
+    assert [site.content(name) for name in NAMES] == [expected(1, 3, 4, 5)] * 2

@@ -76,6 +76,25 @@ def test_a_skipped_one_has_no_event_before_its_replay_is_committed_and_a_settled
     assert taken(ledger, "b", given_up="a") == [1, 2]
 
 
+def test_a_closed_one_has_no_event_when_its_record_is_gone_with_the_list_of_closed_ones(place: Place) -> None:
+    ledger = place.registered()
+    begin_events(ledger)
+    begun(ledger, 1)
+    ledger.skip(1, "because")
+    for number in range(2, 6):
+        begun(ledger, number)
+        commit(ledger, number, retention=2)
+    assert taken(ledger, "a") == [2, 3, 4, 5]
+    ledger.close_transaction(1, "nobody wants it")
+    begun(ledger, 6)
+    commit(ledger, 6, retention=2)
+    begun(ledger, 7)
+    commit(ledger, 7, retention=2)
+    assert ledger.view(1).tx is None
+    assert not ledger.view(0).exceptions.closed
+    assert taken(ledger, "b") == [6, 7]
+
+
 def test_two_at_once_never_take_on_the_same(place: Place) -> None:
     ledger = place.registered()
     begin_events(ledger)

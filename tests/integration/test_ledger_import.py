@@ -19,7 +19,7 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.znodes import Op
+from airflow_trident.ledger.znodes import Create, Op
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.types import Json
@@ -96,6 +96,16 @@ class CutOff(MemoryZNodes):
         if self.left < 0:
             raise OutcomeUnknownError("killed", "")
         super().multi(ops)
+
+
+def test_a_ledger_whose_coordinator_found_nothing_yet_is_replaced(exported: dict[str, Json]) -> None:
+    """Its outcome, the plan and the list of events are notes beside the records."""
+    ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "words")
+    ledger.register(DEFINITION)
+    paths = ledger.paths()
+    ledger.znodes.multi([Create(path, b"{}") for path in (paths.coordinator, paths.plan, paths.events)])
+    ledger.import_from(exported)
+    assert ledger.export() == exported
 
 
 def test_an_import_that_was_cut_off_is_no_ledger_until_it_is_done_again(exported: dict[str, Json]) -> None:

@@ -12,6 +12,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
 from airflow_trident.ledger.backup.seeding import seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.transact import Transactor
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
@@ -67,6 +68,55 @@ def test_p11_a_restored_ledger_is_seeded_and_the_rest_is_counted_once(world: Wor
     assert world.counts() == ALL
 
 
+def test_p11_a_ledger_that_is_behind_by_a_fence_alone_is_seeded_too(world: World) -> None:
+    """What begins and commits refuse has a cure: the copy knows all transactions, and not that one is committed."""
+    tree = MemoryTree()
+    world.ledger = ledger_on(tree)
+    assert run(world, 1) == [1]
+    world.begin("run-2")
+    world.begin("run-3")
+    backup = copy_of(tree)
+    world.process(2)
+    world.committer().commit(2)
+    restored = ledger_on(backup)
+    world.ledger = restored
+    with pytest.raises(LedgerBehindStateError, match="airflow trident repair"):
+        world.begin("another run")
+    seed = repair(restored, world.topology, world.staging)
+    assert (seed.committed, seed.next_txid) == (2, 3)
+    assert restored.export()["claims"] == {
+        "run-2": 2,
+        **{key: 1 for key in restored.export()["claims"] if key != "run-2"},
+    }
+    assert run(world) == [3, 4, 5]
+    assert world.counts() == ALL
+
+
+def test_a_repair_that_was_killed_is_run_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    tree = MemoryTree()
+    world.ledger = ledger_on(tree)
+    assert run(world, 1) == [1]
+    backup = copy_of(tree)
+    assert run(world, 1) == [2]
+    world.begin("run-3")
+    world.process(3)  # leaves a staged batch, whose number is given out again
+    world.ledger = restored = ledger_on(backup)
+    for owner, step in ((StagingArea, "remove_from"), (Transactor, "apply")):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, step, killed)
+            with pytest.raises(Killed):
+                repair(restored, world.topology, world.staging)
+    repair(restored, world.topology, world.staging)
+    assert run(world) == [3, 4, 5]
+    assert world.counts() == ALL
+
+
 def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same_batch(tmp_path: Path) -> None:
     topology = Topology("world")
     for number in (1, 2):
@@ -90,7 +140,10 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
     seed = repair(wiped, topology, staging)
     assert (seed.committed, seed.next_txid) == (1, 3)
     assert set(seed.unfinished or ()) == {"s1", "s2"}
-    assert LocalRunner(ledger=wiped, topology=topology, engine=LocalEngine(), staging_root=staging).run() == [2, 3]
+    assert wiped.view(0).exceptions.unfinished == (2,), "people see it, and no task does"
+    backfill = Backfill(ledger=wiped, topology=topology, engine=LocalEngine, staging_root=staging, owner="person")
+    assert [(one.txid, one.outcome) for one in backfill.run(Selection(failed=True))] == [(2, BackfillOutcome.COMMITTED)]
+    assert LocalRunner(ledger=wiped, topology=topology, engine=LocalEngine(), staging_root=staging).run() == [3]
     for name, spec in topology.states.items():
         with spec.factory.make_state(spec) as state:
             assert list(state.items()) == [((), (6,))], name

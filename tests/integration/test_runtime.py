@@ -129,6 +129,26 @@ def test_on_failure_skip_lets_the_others_pass_and_the_skipped_one_is_backfilled_
         assert world.counts() == ALL
 
 
+def test_a_backfill_of_a_range_asks_once_about_what_is_over_and_a_closed_one_has_not_failed(world: World) -> None:
+    for number in range(1, 4):
+        world.begin(f"run-{number}")
+    world.ledger.skip(2, "withdrawn")
+    for number in (1, 3):
+        world.process(number)
+        world.committer().commit(number)
+    world.ledger.close_transaction(2, "nobody wants it")
+    before = world.ledger.znodes.round_trips
+    outcomes = [one.outcome for one in world.backfill().run(Selection(first=1, last=3))]
+    several = world.ledger.znodes.round_trips - before
+    over = BackfillOutcome.ALREADY_COMMITTED
+    assert outcomes == [over, BackfillOutcome.CLOSED, over]
+    before = world.ledger.znodes.round_trips
+    world.backfill().run(Selection(first=1, last=2))
+    assert world.ledger.znodes.round_trips - before == several, "the price of a range does not grow with it"
+    (alone,) = world.backfill().run(Selection(first=2, last=2))
+    assert alone.outcome is BackfillOutcome.CLOSED
+
+
 def test_a_late_batch_is_refused_where_the_aggregate_depends_on_order(tmp_path: Path) -> None:
     world = World(tmp_path, commutes=False)
     for number in (1, 2):

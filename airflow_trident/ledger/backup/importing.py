@@ -15,7 +15,7 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TransitionError
 from airflow_trident.ledger.backup.export import VERSION
 from airflow_trident.ledger.creating import nodes_of, shared_records
-from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
+from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
@@ -147,20 +147,13 @@ def _remains(znodes: ZNodes, path: str) -> Iterator[Op]:
     """Deletes everything below the topology, children first."""
     for incarnation in sorted(znodes.read([], [path]).folders[path] or ()):
         paths = LedgerPaths(path, incarnation)
-        folders = [
-            paths.transactions,
-            paths.chunks,
-            paths.workers,
-            *map(paths.bucket, BUCKETS),
-            paths.claims,
-            paths.base,
-        ]
-        for folder, names in znodes.read([], folders).folders.items():
-            if folder not in (paths.claims, paths.base):
-                yield from (Delete(f"{folder}/{name}") for name in sorted(names or ()))
-        nodes = znodes.read([*folders, paths.head, paths.commit, paths.exceptions]).nodes
-        yield from (Delete(one) for one in (paths.head, paths.commit, paths.exceptions) if nodes[one] is not None)
-        yield from (Delete(folder) for folder in folders if nodes[folder] is not None)
+        folders = list(reversed(paths.folders()))
+        listed = znodes.read([], folders).folders
+        kept = {folder for folder in folders if listed[folder] is not None}
+        for folder in folders:
+            below = (f"{folder}/{name}" for name in sorted(listed[folder] or ()))
+            yield from (Delete(one) for one in below if one not in kept)
+        yield from (Delete(folder) for folder in folders if folder in kept)
 
 
 def _creates(path: str, contents: Contents) -> Iterator[Op]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
+from airflow_trident.ledger.backup.export import claims_of
 from airflow_trident.ledger.creating import nodes_of, shared_records
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
@@ -120,14 +121,15 @@ def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> 
 
 
 def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, op: str, now_ms: int) -> list[Op]:
-    """The one multi that makes the ledger agree with `seed`: it deletes records that contradict it and keeps claim
-    keys.
+    """The one multi that makes the ledger agree with `seed`: it deletes records that contradict it, and claim keys of
+    transactions that no state holds: their numbers are given out again.
 
     :raises TransitionError: the ledger is not behind the states; seeding would lose what it knows.
     """
     paths = LedgerPaths(path, seed.incarnation)
     read = znodes.read(
-        [path, *paths.folders(), paths.head, paths.commit, paths.exceptions], [paths.transactions, paths.chunks]
+        [path, *paths.folders(), paths.head, paths.commit, paths.exceptions],
+        [paths.transactions, paths.chunks, paths.claims],
     )
     _require_behind(read.nodes, paths, seed)
     ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
@@ -135,20 +137,27 @@ def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, o
     ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
     ops += [Delete(paths.chunk(name)) for name in sorted(read.folders[paths.chunks] or ())]
     pointer = CommitPointer(committed=seed.committed, fence=seed.fence)
-    shared = shared_records(paths, seed.next_txid, pointer, Exceptions())
+    # No task owns what is unfinished: the list of those whose replay began is where people find it.
+    unfinished = () if seed.unfinished is None else (seed.next_txid - 1,)
+    shared = shared_records(paths, seed.next_txid, pointer, Exceptions(replaying=unfinished))
     ops += [_put(read.nodes, one, content) for one, content in shared.items()]
+    if read.folders[paths.claims] is not None:
+        claims = claims_of(znodes, paths).items()
+        ops += [Delete(paths.claim(key)) for key, (txid, _) in claims if txid >= seed.next_txid]
     for tx in _records(seed, op, now_ms):
         ops += nodes_of(paths, tx)
     return ops
 
 
 def _require_behind(nodes: Mapping[str, ZNode | None], paths: LedgerPaths, seed: Seed) -> None:
-    topology, head = nodes[paths.topology], nodes[paths.head]
-    if topology is None or head is None:
+    topology, head, commit = nodes[paths.topology], nodes[paths.head], nodes[paths.commit]
+    if topology is None or head is None or commit is None:
         return
     current = codec.decode_topology(topology.data, paths.topology)
     next_txid = codec.decode_head(head.data, paths.head)
-    if current.incarnation == seed.incarnation and next_txid >= seed.next_txid:
+    pointer = codec.decode_pointer(commit.data, paths.commit)
+    # By the rule by which begins and commits refuse a ledger: what they refuse must have a cure.
+    if current.incarnation == seed.incarnation and next_txid >= seed.next_txid and pointer.fence >= seed.fence:
         raise TransitionError(
             f"the ledger of topology {current.name!r} begins at {next_txid} and no state holds a transaction above "
             f"{seed.next_txid - 1}: it is not behind",

@@ -62,6 +62,14 @@ def settle(snap: Snapshot, *, txids: Txids, by: Owner) -> Change[None] | Unchang
     return _written(snap, AnnouncedEvents(settled=before.settled | txids, announced=kept), None)
 
 
+def settled(snap: Snapshot, txids: Txids) -> tuple[Write, ...]:
+    """What another verb writes with its own: these need no event, and soon nothing else will tell that."""
+    before = events_at(snap)
+    if before is None:
+        return ()
+    return (snap.set(snap.paths.events, encode_events(replace(before, settled=before.settled | txids), op=snap.op)),)
+
+
 def events_at(snap: Snapshot) -> AnnouncedEvents | None:
     """None: nobody has asked for events. :raises CorruptRecordError: the list is damaged."""
     data = snap.data(snap.paths.events)

@@ -8,6 +8,7 @@ from airflow_trident.ledger.refusals import may_be_held
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common
+from airflow_trident.ledger.verbs.announcements import settled
 from airflow_trident.ledger.verbs.opaque import rewrite
 from airflow_trident.ledger.verbs.topology import require_closable
 from airflow_trident.protocol import codec
@@ -17,6 +18,7 @@ from airflow_trident.protocol.opaque import cannot_skip
 from airflow_trident.protocol.records import ERROR_CHARACTERS, TxRecord
 from airflow_trident.protocol.seen_by_person import SeenTransaction
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Txids
 
 
 def skip(
@@ -87,7 +89,7 @@ def close_transaction(
     require_closable(tx, snap.pointer().committed)
     record = common.moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
     after = codec.encode_exceptions(closed(snap.exceptions(), txid))
-    writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after))
+    writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after), *settled(snap, Txids.of(txid)))
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record)
 
 

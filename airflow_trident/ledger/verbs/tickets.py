@@ -21,7 +21,7 @@ def ticket_of(view: LedgerView, tx: TxRecord, staged: StagedRef | None) -> Commi
         staged=NOTHING_STAGED if staged is None else staged,
         late=tx.txid <= view.pointer.committed,
         time_ms=tx.time_ms,
-        begun_ms=tx.times_ms.get("begun", 0),
+        begun_ms=tx.begun_ms,
         bars=staged is None,
         **for_states(view, tx.txid, barred=staged is None),
     )

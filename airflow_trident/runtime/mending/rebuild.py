@@ -29,6 +29,7 @@ from airflow_trident.plan.graph import ordered
 from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.state_gaps import needed_by
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.downstream import apply_downstream, with_commit_time
 from airflow_trident.runtime.milestones import Milestone, reached
@@ -167,6 +168,8 @@ class Rebuild:
     def _why_lost(self, record: TxRecord | None) -> str:
         if record is None:
             return "its record is pruned"
+        if record.status is Status.CLOSED:
+            return "it was closed for good"
         if record.staged is not None and record.staged.manifest == GONE:
             return "what its batch was went with the ledger that was repaired"
         kinds = {name: spout.kind for name, spout in self.topology.spouts.items()}
@@ -248,6 +251,7 @@ class Rebuild:
             staged=_staged(record),
             late=True,
             time_ms=record.time_ms,
+            begun_ms=record.begun_ms,
             needed=needed,
         )
 

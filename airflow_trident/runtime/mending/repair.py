@@ -34,15 +34,21 @@ def repair(
     last = seed.next_txid - 1
     progress(f"the states of topology {topology.name} hold transactions up to {last} (incarnation {seed.incarnation})")
     if seed.unfinished is not None:
-        progress(f"transaction {last} is not in every state: it will be replayed, `airflow trident backfill` does it")
+        progress(
+            f"transaction {last} is not in every state: `airflow trident backfill {topology.name} --failed` replays it"
+        )
     for first, to in seed.lost:
         progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
     if dry_run:
         progress("dry run: nothing was changed")
         return seed
-    ledger.seed(topology.definition(), seed)
     first = seed.next_txid if seed.unfinished is None else last
-    StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
+
+    def clean() -> None:
+        # Whoever is killed after the ledger was written would not come here again.
+        StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
+
+    ledger.seed(topology.definition(), seed, first=clean)
     progress(f"the ledger goes on at transaction {seed.next_txid}")
     return seed
 
