@@ -157,7 +157,9 @@ def test_a_zombie_changes_nothing(table: Any, tmp_path: Path, monkeypatch: pytes
 DECISIVE = {"delta": ("PUT", "_delta_log/"), "iceberg": ("POST", ".metadata.json"), "parquet": ("PUT", "_versions/")}
 
 
-@pytest.mark.parametrize("verdict", [Verdict.LOSE, pytest.param(Verdict.UNAVAILABLE, marks=pytest.mark.rare)])
+@pytest.mark.parametrize(
+    "verdict", [Verdict.LOSE, Verdict.FAIL, pytest.param(Verdict.UNAVAILABLE, marks=pytest.mark.rare)]
+)
 def test_a_commit_of_which_the_answer_is_lost_or_refused_is_there_once(
     table: Any, lake: Lake, tmp_path: Path, verdict: Verdict
 ) -> None:
@@ -236,14 +238,33 @@ def test_a_store_that_takes_names_twice_is_refused_where_the_table_depends_on_it
 # ---- and the state ---------------------------------------------------------------------------------------------
 
 
-def test_a_delta_state_in_a_bucket_counts_once(lake: Lake) -> None:
+@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.FAIL])
+def test_a_delta_state_in_a_bucket_counts_once(lake: Lake, verdict: Verdict) -> None:
     spec = counts(DeltaState(f"s3://{lake.name}/states", conn_id=CONN_ID))
     with spec.factory.make_state(spec) as state:
-        lake.server.rule("PUT", Verdict.UNAVAILABLE, containing="_delta_log/")
         for txid in (1, 2, 2):
+            lake.server.rule("PUT", verdict, containing="_delta_log/")
             state.apply(ticket(txid, fence=9), batch(spec, ("a", txid)))
     with spec.factory.make_state(spec) as state:
         assert content(state) == {("a",): (3,)}
+
+
+def test_what_a_delta_state_folds_and_shows_stays_though_the_store_says_that_it_failed(lake: Lake) -> None:
+    import deltalake
+
+    spec = counts(DeltaState(f"s3://{lake.name}/states", conn_id=CONN_ID))
+    with spec.factory.make_state(spec) as state:
+        for txid in (1, 2, 3):
+            state.apply(ticket(txid, fence=9), batch(spec, ("a", txid)))
+        lake.server.rule("PUT", Verdict.FAIL, containing="_delta_log/")
+        state.fold()
+        lake.server.rule("PUT", Verdict.FAIL, containing="_delta_log/")
+        state.publish()
+        place = state.place.resolved()
+        latest = deltalake.DeltaTable(f"{place.uri}_latest", storage_options=place.options)
+        assert latest.to_pyarrow_table().num_rows == 1
+    with spec.factory.make_state(spec) as state:
+        assert content(state) == {("a",): (6,)}
 
 
 def test_without_a_connection_a_server_without_tls_is_the_one_of_the_environment(

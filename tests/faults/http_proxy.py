@@ -26,10 +26,12 @@ class Verdict(StrEnum):
     PASS = "pass it on"
     UNAVAILABLE = "answer 503, and do nothing"
     LOSE = "do it, and cut the connection instead of answering"
+    FAIL = "do it, and answer 503"
     HOLD = "do it, and answer only when the client has gone away"
     UNCONDITIONAL = "pass it on without its condition, as a store does that knows none"
 
 
+_SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 _CONDITIONS = ("if-none-match", "x-goog-if-generation-match")
 
 
@@ -141,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(verdict.status, verdict.body, {})
             return
         if verdict is Verdict.UNAVAILABLE:
-            self._answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>", {})
+            self._answer(503, _SLOW_DOWN, {})
             return
         status, headers, content = self._forwarded(redirected, body, unconditional=verdict is Verdict.UNCONDITIONAL)
         if verdict is Verdict.HOLD:
@@ -150,6 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
+        if verdict is Verdict.FAIL:
+            status, content, headers = 503, _SLOW_DOWN, {}
         self._answer(status, content, headers)
 
     def _body(self) -> bytes:

@@ -27,7 +27,8 @@ _NO_ANSWER = "Transaction failed"
 def next_version(place: DeltaPlace, undo: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Wraps a commit that Delta must not repeat by itself.
 
-    :param undo: takes back what was written for the commit.
+    :param undo: takes back what was written for a commit that the table refuses. It stays where another version was
+        found instead: that may be this commit, if the store did it, answered with a failure, and was asked again.
     :raises Overtaken: the commit is not the next version of the table.
     :raises OutcomeUnknownError: it is unknown whether it is.
     :raises ConfigurationError: the table takes no such commit.
@@ -42,8 +43,8 @@ def next_version(place: DeltaPlace, undo: Callable[[], None] = lambda: None) -> 
                 f"the commit to the Delta table {place.where!r} ended without an answer ({place.conceal(text)})",
                 "Run the task again: the table knows what is applied.",
             ) from None
-        undo()
         if text.startswith(_REFUSED):
+            undo()
             raise ConfigurationError(
                 f"the Delta table {place.where!r} has something that deltalake does not write ({place.conceal(text)})",
                 "Drop that feature of the table, or write to another table.",

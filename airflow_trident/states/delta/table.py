@@ -313,9 +313,9 @@ class OpenDeltaTable(KeptUpState):
                     partition_by=list(self._spec.partition_by) or None,
                     commit_properties=properties,
                 )
-        del tried[token]
         if known.before is not None:  # keep the one between for readers that have just read its token
             self._delete(self._path(known.before))
+        del tried[token]
 
     def _write_marker(self, token: int, known: _Known, marker: Marker) -> None:
         content = {

@@ -26,7 +26,7 @@ from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
-from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace
 from airflow_trident.io.object_stores import StoredObject
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
@@ -300,7 +300,7 @@ class OpenIcebergTable(KeptUpState):
             self._send(transaction)
         except errors.CommitFailedException as error:
             raise Overtaken from error
-        except faults() as error:
+        except Exception as error:  # noqa: BLE001 - clients of catalogs have errors of their own for a lost answer
             raise OutcomeUnknownError(
                 f"the commit to {self._what} ended without an answer ({self.place.conceal(str(error))})",
                 "Run the task again: the table knows what is applied.",

@@ -337,9 +337,9 @@ class OpenParquetTable(KeptUpState):
             following, version=number, files=files, states=states, changes=changes, table_id=table_id, first=first
         )
         there = self._publish(made_now)
-        del tried[commit]
         with suppress(TridentError):  # the commit has succeeded
             self._versions.clean(made_now, there, last.first)
+        del tried[commit]
 
     @property
     def _of(self) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow_trident.contracts.committed_table import CommittedTable, ReplacedFiles
 from airflow_trident.contracts.staged_batch import StagedFiles, StagedPart
 from airflow_trident.contracts.state import Applied, Marker, StateSpec, Verdict
-from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError, TridentError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
@@ -272,9 +272,12 @@ class AppendingState(AdmittingState):
         cure = "See who else writes, and run the task again. Nothing was applied."
         try:
             return decided_anew(self._what, once, cure)
-        except OutcomeUnknownError:
-            new.clear()  # the table may have them
-            tried.clear()
+        except BaseException as error:
+            # Only our own errors say that nothing was committed. The time-out of a task, or Ctrl-C, comes at any step,
+            # also when the table has the files already.
+            if isinstance(error, OutcomeUnknownError) or not isinstance(error, TridentError):
+                new.clear()
+                tried.clear()
             raise
         finally:
             self._remove(new, tried)
