@@ -1,5 +1,5 @@
-"""A task's time-out, or Ctrl-C, in the middle of a commit to a table: Python raises it at any step, and runs what
-cleans up behind it. What the table has is never removed. (A killed process cleans up nothing: `test_foreign_tables`.)"""
+"""A time-out of a task, or Ctrl-C, in the middle of a commit to a table: Python raises it at any step, and then runs
+what cleans up. What the table has is never removed. (A killed process cleans up nothing: `test_foreign_tables`.)"""
 
 from __future__ import annotations
 
