@@ -72,6 +72,10 @@ class HookSubmit:
             if driver is not None:
                 self._known(driver.driver_id)
                 self._follow(driver)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # a time-out of the task, whose `on_kill` comes when all is forgotten
+                self.cancel()
+            raise
         finally:
             self._hook = None
 

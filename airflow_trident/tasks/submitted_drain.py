@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from airflow_trident import settings
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, root_cause
-from airflow_trident.engine.spark.order_takers import take_back
+from airflow_trident.engine.spark.order_takers import leave, take_back
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.runtime.drains import app as drain_app
@@ -142,11 +141,17 @@ class SubmittedDrain:
         if not found.driver_id:
             holder = take_back(found.order)
             if holder is None:
+                leave(found.order, found.result, over=False)
                 return None
             found = replace(found, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)
         driver = self._driver(found)
-        runs = driver is not None and driver.active()
-        return found if runs or driver_orders.collect(found.result) is not None else None
+        if (driver is not None and driver.active()) or driver_orders.collect(found.result) is not None:
+            return found
+        # It holds logins, and a driver that ended before it read the order has not removed it.
+        holder = take_back(found.order)
+        over = holder is not None and holder.driver_id in ("", found.driver_id)
+        leave(found.order, found.result, over=over)
+        return None
 
     def _driver(self, submission: Submission) -> Driver | None:
         """The driver to wait for; None: there is none."""
@@ -192,7 +197,11 @@ class SubmittedDrain:
         try:
             driver = self._submit.start(APPLICATION, [files.order, files.result], tags)
         except Exception as error:
-            if (left := self._left_behind(self._submission)) is not None:
+            try:
+                left = self._left_behind(self._submission)
+            except TridentError as unknown:
+                raise unknown from error
+            if left is not None:
                 return left
             self.ended = True
             text = str(error)
@@ -207,12 +216,11 @@ class SubmittedDrain:
 
     def _left_behind(self, submission: Submission) -> Submission | None:
         """The submission that survives a failed spark-submit: its driver still runs, or has written a result. None:
-        there is none."""
-        if self._cancelled:
-            return None
-        with suppress(TridentError):
-            return self.looked_up(submission)
-        return None
+        there is none.
+
+        :raises TridentError: nobody knows: the next try looks again.
+        """
+        return None if self._cancelled else self.looked_up(submission)
 
     def finish(self, submission: Submission) -> DrainResult:
         """Wait here for the end of the drain, and return its result.

@@ -54,7 +54,10 @@ def find_application(resource_manager: str, tag: str) -> str:
 
 
 def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] | None = None) -> dict[str, Any]:
-    """The resource manager's answer, even a refusal."""
+    """The resource manager's answer; empty if it does not know what it was asked for.
+
+    :raises SparkJobError: it does not answer, or refuses to: that says nothing about an application.
+    """
     import httpx
 
     try:
@@ -62,14 +65,18 @@ def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] |
             method, f"{resource_manager}/ws/v1/cluster/{what}", json=said, timeout=_TIMEOUT_S, follow_redirects=True
         )
         answer: dict[str, Any] = reply.json()
+        if reply.status_code == httpx.codes.NOT_FOUND:
+            return {}
+        if not reply.is_error:
+            return answer
+        said_so = answer.get("RemoteException") or {}
+        reason = f"status {reply.status_code}: {said_so.get('message') or 'no reason'}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error)
     except ValueError:
         reason = f"its answer, with status {reply.status_code}, is none of a resource manager's"
-    else:
-        return answer
     raise SparkJobError(
-        f"YARN's resource manager does not answer at {resource_manager} ({reason})",
+        f"YARN's resource manager gives no answer at {resource_manager} ({reason})",
         "Write its address into the extra yarn_resourcemanager_webapp_address of the connection, or, with Kerberos, "
         "leave that out: then the task lasts as long as spark-submit.",
     )

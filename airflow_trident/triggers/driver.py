@@ -14,6 +14,9 @@ from airflow_trident.triggers.shared_watch import Hub
 from airflow_trident.triggers.trident_trigger import TridentTrigger
 from airflow_trident.triggers.turn import SETTLE_S
 
+MISSES = 60
+"""So many looks without an answer end the wait: the triggerer may lack a right, or a way, that the task has."""
+
 
 class TridentDriverTrigger(TridentTrigger):
     """Asks the cluster about the driver, and logs how far the topology's ledger is.
@@ -44,6 +47,7 @@ class TridentDriverTrigger(TridentTrigger):
         self.zookeeper_conn_id = zookeeper_conn_id
         self.poll_s = poll_s
         self.cluster = str(cluster)
+        self._misses = 0
 
     @property
     def driver(self) -> Driver:
@@ -59,15 +63,25 @@ class TridentDriverTrigger(TridentTrigger):
                 committed = await self._tell(hub, committed)
                 await asyncio.sleep(self.poll_s)
             await self._tell(hub, committed)
-        self.log.info("Spark driver %s of topology %s has ended", self.driver_id, self.topology)
+        if self._misses:
+            self.log.warning(
+                "nobody says here whether Spark driver %s of topology %s has ended: the task asks",
+                self.driver_id,
+                self.topology,
+            )
+        else:
+            self.log.info("Spark driver %s of topology %s has ended", self.driver_id, self.topology)
         yield TriggerEvent({"driver_id": self.driver_id})
 
     async def _active(self) -> bool:
         try:
-            return await asyncio.to_thread(self.driver.active)
+            active = await asyncio.to_thread(self.driver.active)
         except SparkJobError as error:  # a master that restarts knows its drivers again
             self.log.warning("%s", error)
-            return True
+            self._misses += 1
+            return self._misses < MISSES
+        self._misses = 0
+        return active
 
     async def _hub_now(self, stack: AsyncExitStack) -> Hub | None:
         """None: the connection cannot be read now. The ledger is only asked for the log, so that ends no wait."""

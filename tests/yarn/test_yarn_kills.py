@@ -49,7 +49,6 @@ def drain(variable="NOTHING", points=""):
         **plays.SMALL,
         "spark.yarn.appMasterEnv.PYTHONPATH": "FOLDER/site:PROJECT",
         f"spark.yarn.appMasterEnv.{variable}": points,
-        "spark.yarn.am.waitTime": "900s",  # a driver may be stopped before it needs Spark
     }
     return SubmittedDrain(
         topology=plays.topology_of("TOPOLOGY"), conn_id="yarn_followed", conf=conf, app_name="TOPOLOGY",

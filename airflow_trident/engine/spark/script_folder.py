@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from dataclasses import replace
 
 from airflow_trident.closeable import Closing
@@ -91,11 +91,11 @@ class _LocalFolder(ScriptFolder):
         return path
 
     def helper(self) -> str:
-        """A copy beside the job: the driver sees it where it sees the staging folder."""
-        path = os.path.join(self.scratch, os.path.basename(HELPER))
-        with suppress(FileExistsError), open(HELPER, "rb") as source, open(path, "xb") as copy:
-            copy.write(source.read())
-        return path
+        """A copy beside the job: the driver sees it where it sees the staging folder. It is code, and where a group
+        shares the folder, others can guess its name: so it is in a new one, into which this user alone may write."""
+        folder = os.path.join(self.scratch, uuid.uuid4().hex)
+        os.mkdir(folder, 0o755)
+        return shutil.copyfile(HELPER, os.path.join(folder, os.path.basename(HELPER)))
 
 
 class _BucketFolder(ScriptFolder):

@@ -78,10 +78,12 @@ def main(order_path: str, result_path: str) -> int:
 
 def _drain(order: DrainOrder) -> DrainResult:
     connections.install(lambda conn_id: _known(order, conn_id))
-    name = order.topology.name
+    name, sessions = order.topology.name, ApplicationSessions()
+    # Commits that others left, a long listing and a full window come before the first job.
+    sessions.begin()
     with (
+        DriverEngine(sessions) as engine,
         open_ledger(order.zookeeper, name, root=order.root, chunk_bytes=order.chunk_bytes) as ledger,
-        DriverEngine(ApplicationSessions()) as engine,
     ):
         if Owner.of(order.attempts.owner).is_task:
             with suppress(TridentError):  # for people; the first drain of a topology creates its ledger only later

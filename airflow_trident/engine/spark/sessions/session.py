@@ -173,13 +173,22 @@ class ApplicationSessions(Sessions):
         self._sibling: Sibling | None = None
         self._lock = Lock()
 
+    def begin(self) -> None:
+        """Make the application's context now, if it is YARN's: that ends an application whose driver has made none
+        within ``spark.yarn.am.waitTime`` (100 s), whatever else the driver does."""
+        if YARN_CONTAINER in os.environ:
+            self._own()
+
     def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        return attach_classic(self._own(), slot)
+
+    def _own(self) -> Sibling:
         from pyspark.sql import SparkSession
 
         with self._lock:
             if self._sibling is None:
                 self._sibling = Sibling.of(SparkSession.builder.getOrCreate())
-        return attach_classic(self._sibling, slot)
+            return self._sibling
 
     def ended(self) -> bool:
         """Has the application, or its JVM, been stopped by someone else?"""

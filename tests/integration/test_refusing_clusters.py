@@ -1,0 +1,205 @@
+"""Clusters that refuse to say something, and drivers that ended before they did anything: nothing is guessed, no second
+driver is submitted beside one that may run, and no order with logins stays."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident.engine.spark import driver_orders
+from airflow_trident.engine.spark.driver_tags import NO_TAGS
+from airflow_trident.engine.spark.order_takers import Taker, take
+from airflow_trident.engine.spark.script_folder import HELPER, script_folder
+from airflow_trident.errors import SparkJobError
+from airflow_trident.protocol.records import Claim
+from airflow_trident.runtime.drains.limits import DrainLimits
+from airflow_trident.runtime.phases import Attempts
+from airflow_trident.staging.manifest import Slot
+from airflow_trident.tasks.hook_submit import HookSubmit
+from airflow_trident.tasks.spark_driver import ClusterKind
+from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
+from airflow_trident.tasks.yarn_application import YarnApplication, find_application
+from airflow_trident.triggers import driver as driver_trigger
+from airflow_trident.triggers.driver import TridentDriverTrigger
+
+APPLICATION = "application_1_1"
+REFUSALS = [(500, "NullPointerException"), (403, "not for you"), (401, "who are you")]
+
+
+class ResourceManager:
+    """Answers each request of YARN's REST interface with `status` and `answer`."""
+
+    def __init__(self) -> None:
+        self.status = 404
+        self.answer: dict[str, Any] = {"RemoteException": {"message": "no such app"}}
+        manager = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                content = json.dumps(manager.answer).encode()
+                self.send_response_only(manager.status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_PUT = do_GET  # noqa: N815 - the name that http.server calls
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def refuses(self, status: int, message: str) -> None:
+        self.status, self.answer = status, {"RemoteException": {"message": message}}
+
+    def says(self, state: str) -> None:
+        self.status, self.answer = 200, {"app": {"state": state, "finalStatus": "UNDEFINED"}}
+
+
+@pytest.fixture
+def manager() -> Iterator[ResourceManager]:
+    made = ResourceManager()
+    thread = Thread(target=made.server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join(10)
+
+
+def test_a_resource_manager_that_refuses_says_nothing_about_an_application(manager: ResourceManager) -> None:
+    application = YarnApplication(resource_manager=manager.url, driver_id=APPLICATION)
+    assert (application.state(), application.active()) == ("", False), "404: it knows no such application"
+    for status, message in REFUSALS:
+        manager.refuses(status, message)
+        for ask in (
+            application.state,
+            application.active,
+            application.kill,
+            lambda: find_application(manager.url, "t"),
+        ):
+            with pytest.raises(SparkJobError, match=rf"gives no answer at .*status {status}: {message}"):
+                ask()
+
+
+def test_a_trigger_without_an_answer_leaves_the_question_to_the_task(
+    manager: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_trigger, "SETTLE_S", 0.0)
+    manager.refuses(403, "not for a triggerer")
+    trigger = TridentDriverTrigger("words", APPLICATION, [manager.url], "no_such_connection", 0.0, ClusterKind.YARN)
+
+    async def events() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    assert asyncio.run(events()) == [{"driver_id": APPLICATION}]
+
+
+# ---- submitted drains ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drain(manager: ResourceManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SubmittedDrain:
+    extra = {"deploy-mode": "cluster", "yarn_resourcemanager_webapp_address": manager.url}
+    monkeypatch.setenv("AIRFLOW_CONN_A_YARN", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+    monkeypatch.setenv("AIRFLOW_CONN_A_LEDGER", json.dumps({"conn_type": "zookeeper", "host": "127.0.0.1", "port": 1}))
+    topology = Topology("words")
+    words = topology.new_stream("lines", FixedBatchSpout("word string", ["a"])).group_by("word")
+    words.persistent_aggregate(SqliteState(str(tmp_path / "words.db")), Count(), "count")
+    return SubmittedDrain(
+        topology=topology,
+        conn_id="a_yarn",
+        conf={},
+        app_name="drain",
+        zookeeper_conn_id="a_ledger",
+        staging_root=str(tmp_path / "staging"),
+        say=lambda _: None,
+    )
+
+
+def test_after_a_failed_submission_that_nobody_can_explain_the_next_try_looks_again(
+    drain: SubmittedDrain, manager: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_: HookSubmit, application: str, arguments: list[str], tags: Any) -> None:
+        """YARN has it, its driver takes the order, and spark-submit hears nothing of it."""
+        take(arguments[0], Taker.this_process(APPLICATION))
+        manager.refuses(500, "busy")
+        raise RuntimeError("spark-submit ended with 1")
+
+    monkeypatch.setattr(HookSubmit, "start", lost)
+    told: list[Submission] = []
+    with pytest.raises(SparkJobError, match="status 500: busy"):
+        drain.start(Attempts(owner="me"), Claim(key="first"), DrainLimits(tries=1, group=1), 50, told.append)
+    assert not drain.ended, "it is remembered"
+    assert os.path.exists(told[-1].order)
+    manager.says("RUNNING")
+    found = drain.looked_up(told[-1])
+    assert found is not None
+    assert found.driver_id == APPLICATION
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["it had the order", "it never began"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "found by its order"])
+def test_of_a_driver_that_ended_before_it_read_its_order_no_login_stays(
+    taken: bool, known: bool, drain: SubmittedDrain, manager: ResourceManager, tmp_path: Path
+) -> None:
+    folder = tmp_path / "staging" / "drains"
+    order = driver_orders.place(str(folder), "one", ".order", b"a password")
+    if taken:
+        take(order, Taker.this_process(APPLICATION))
+    manager.says("KILLED")
+    submission = Submission(
+        order=order,
+        result=f"{folder}/one.result",
+        driver_id=APPLICATION if known else "",
+        masters=(manager.url,),
+        cluster=ClusterKind.YARN,
+    )
+    assert drain.looked_up(submission) is None
+    # nobody begins an order that was taken back, though its driver may come late
+    assert sorted(os.listdir(folder)) == ([] if taken else ["one.order.taken"])
+
+
+# ---- attempts --------------------------------------------------------------------------------------------------
+
+
+def test_the_time_out_of_a_task_ends_what_it_has_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow calls `on_kill` only after the task's `execute` has ended."""
+    ended: list[str] = []
+
+    class Hook:
+        def on_kill(self) -> None:
+            ended.append("driver")
+
+    def waits(self: Any, *_: Any) -> None:
+        self._hook = Hook()
+        raise AirflowTaskTimeout("execution_timeout")
+
+    monkeypatch.setattr(HookSubmit, "start", waits)
+    with pytest.raises(AirflowTaskTimeout):
+        HookSubmit("a_yarn", {}, "an attempt")("app.py", [], NO_TAGS)
+    assert ended == ["driver"]
+
+
+def test_the_module_of_a_script_is_never_one_that_somebody_else_put_there(tmp_path: Path) -> None:
+    slot = Slot(topology="words", incarnation="i", txid=1, attempt=0)
+    planted = tmp_path / slot.path / os.path.basename(HELPER)
+    planted.parent.mkdir(parents=True)
+    planted.write_text("raise SystemExit('of somebody else')")
+    with script_folder(str(tmp_path), slot) as folder:
+        offered = Path(folder.helper())
+        assert offered.name == planted.name
+        assert offered.read_bytes() == Path(HELPER).read_bytes()
+        assert offered.parent.stat().st_mode & 0o022 == 0
