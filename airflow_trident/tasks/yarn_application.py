@@ -10,6 +10,8 @@ from airflow_trident.errors import SparkJobError
 _TIMEOUT_S = 10.0
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _RUNNING = "RUNNING"
+_UNKNOWN = (400, 404)
+"""Says YARN of an id that cannot be an application's, and of one that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] |
             method, f"{resource_manager}/ws/v1/cluster/{what}", json=said, timeout=_TIMEOUT_S, follow_redirects=True
         )
         answer: dict[str, Any] = reply.json()
-        if reply.status_code == httpx.codes.NOT_FOUND:
+        if method == "GET" and reply.status_code in _UNKNOWN:
             return {}
         if not reply.is_error:
             return answer

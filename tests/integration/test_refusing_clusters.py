@@ -81,7 +81,9 @@ def manager() -> Iterator[ResourceManager]:
 
 def test_a_resource_manager_that_refuses_says_nothing_about_an_application(manager: ResourceManager) -> None:
     application = YarnApplication(resource_manager=manager.url, driver_id=APPLICATION)
-    assert (application.state(), application.active()) == ("", False), "404: it knows no such application"
+    for status in (404, 400):  # it knows no such application; there cannot be one of that name
+        manager.refuses(status, "no such application")
+        assert (application.state(), application.active()) == ("", False)
     for status, message in REFUSALS:
         manager.refuses(status, message)
         for ask in (
