@@ -261,6 +261,25 @@ def test_a_file_that_comes_late_within_the_window_is_read() -> None:
     assert choose([file("a", 10_000), file("late", 7_000, 10_001)], after)[0] == []
 
 
+def test_a_read_file_of_the_window_may_go_away_and_come_back() -> None:
+    """Whatever was read meanwhile, and wherever it stood among the others; what lies before the window is forgotten."""
+    files = [file(f"f{number}", 10_000 + 100 * number) for number in range(5)]
+    _, before = choose(files, max_files=9)
+    for step, away in enumerate(([0], [4], [1, 2], range(5), [0, 2, 4])):
+        new = file(f"new{step}", 10_500 + step)
+        there = [one for number, one in enumerate(files) if number not in away]
+        names, before = choose([*there, new], before)
+        assert names == [new.path]
+        files = [*files, new]
+        before = consumed_from_json(json.loads(json.dumps(before.to_json())))
+        back = [replace(one, ctime_ns=20_000 * SECOND) for one in files]
+        assert choose(back, before)[0] == []
+        assert len(before.seen) == len(files)
+    _, later = choose([file("hours later", 30_000)], before)
+    assert len(later.seen) == 1
+    assert not later.contents
+
+
 LATE = [file("a", 10_000), file("very late", 100, 10_001)]
 
 

@@ -4,8 +4,8 @@ Files are read in the order of their modification times. But that time does not 
 in, copied with their old times, or come late. So each transaction records four things beside the cursor, which is the
 time and path of the last file read:
 
-- `seen`: names of the read files whose time is within `late_window` of the cursor. A file in the window that is not
-  among them is new, no matter how late it came.
+- `seen`: names of the read files whose time is within `late_window` of the cursor, also of those that are gone: they
+  may come back. A file in the window that is not among them is new, no matter how late it came.
 - `settled`: every file with an older status-change time (ctime, which cannot be set back) was there when the last batch
   was chosen, so an old file with an older ctime has been read. Read files with a newer ctime are in `seen`, too.
 - `folders`: the folders that were there. A folder that is moved in brings files with an old ctime.
@@ -204,12 +204,17 @@ class ChosenFiles:
         newest = max(map(attrgetter("ctime_ns"), found), default=0)
         settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
         window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
-        read = [*self.read, *files]
-        times = [file.mtime_ns for file in read if file.mtime_ns >= window]
+        read, away = [*self.read, *files], _gone_away(before, found)
+        times = [time_ns for time_ns in (*(file.mtime_ns for file in read), *away.values()) if time_ns >= window]
         if len(times) > MAX_SEEN:
             window = sorted(times, reverse=True)[MAX_SEEN] + 1
-        marked = sorted((file for file in read if file.mtime_ns >= window or file.ctime_ns >= settled), key=by_place)
-        seen = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in marked}
+        marked = [
+            (file.mtime_ns, file.path, name_mark(file.path), stamp_of(file.size, file.mtime_ns, file.etag))
+            for file in read
+            if file.mtime_ns >= window or file.ctime_ns >= settled
+        ]
+        marked += [(time_ns, "", name, before.seen[name]) for name, time_ns in away.items() if time_ns >= window]
+        seen = {name: stamp for *_, name, stamp in sorted(marked)}
         contents = {**before.contents, **contents}
         return Consumed(
             cursor=cursor,
@@ -219,6 +224,19 @@ class ChosenFiles:
             seen=seen,
             contents={name: contents[name] for name in seen if name in contents},
         )
+
+
+def _gone_away(before: Consumed, found: Iterable[FoundFile]) -> dict[str, int]:
+    """The read files that are not there now, and may come back: name -> a time in nanoseconds that is not before its
+    own, by its place among the names, which are in the order of the files' times."""
+    times, bound_ns = {name_mark(file.path): file.mtime_ns for file in found}, before.cursor[0]
+    away: dict[str, int] = {}
+    for name in reversed(before.seen):
+        if name in times:
+            bound_ns = times[name]
+        else:
+            away[name] = bound_ns
+    return away
 
 
 def next_batch(
