@@ -141,7 +141,6 @@ class SubmittedDrain:
         if not found.driver_id:
             holder = take_back(found.order)
             if holder is None:
-                leave(found.order, found.result, over=False)
                 return None
             found = replace(found, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)
         driver = self._driver(found)
