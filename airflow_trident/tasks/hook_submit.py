@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluste
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+_log = logging.getLogger(__name__)
 PY_FILES = "spark.submit.pyFiles"
 _OF_AIRFLOW = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Prefixes of environment variables that may hold logins and keys."""
@@ -215,7 +217,13 @@ class HookSubmit:
                 driver = DriverProcess(host=holder.host, pid=holder.pid, order=order.address, workers=tuple)
         if driver is None or not driver.active():
             return ""
-        driver.kill()
+        try:
+            driver.kill()
+        except SparkJobError as error:  # YARN without security lets nobody end an application by REST, as delivered
+            _log.warning(
+                "driver %s of an older attempt goes on; what it does counts no more: %s", driver.driver_id, error
+            )
+            return ""
         return driver.driver_id
 
     def _is_client(self) -> bool:

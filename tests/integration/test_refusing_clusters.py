@@ -18,6 +18,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import NO_TAGS
+from airflow_trident.engine.spark.older_orders import OlderOrder
 from airflow_trident.engine.spark.order_takers import Taker, take
 from airflow_trident.engine.spark.script_folder import HELPER, script_folder
 from airflow_trident.errors import SparkJobError
@@ -37,10 +38,11 @@ REFUSALS = [(500, "NullPointerException"), (403, "not for you"), (401, "who are 
 
 
 class ResourceManager:
-    """Answers each request of YARN's REST interface with `status` and `answer`."""
+    """Answers each request of YARN's REST interface with `status` and `answer`; `kills`: the status for one that ends an
+    application, if it is another."""
 
     def __init__(self) -> None:
-        self.status = 404
+        self.status, self.kills = 404, 0
         self.answer: dict[str, Any] = {"RemoteException": {"message": "no such app"}}
         manager = self
 
@@ -51,7 +53,7 @@ class ResourceManager:
             def do_GET(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 content = json.dumps(manager.answer).encode()
-                self.send_response_only(manager.status)
+                self.send_response_only(manager.kills or manager.status if self.command == "PUT" else manager.status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
@@ -172,6 +174,18 @@ def test_of_a_driver_that_ended_before_it_read_its_order_no_login_stays(
     assert drain.looked_up(submission) is None
     # nobody begins an order that was taken back, though its driver may come late
     assert sorted(os.listdir(folder)) == ([] if taken else ["one.order.taken"])
+
+
+def test_a_driver_of_an_older_attempt_that_nobody_may_end_stops_no_newer_one(
+    drain: SubmittedDrain, manager: ResourceManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its attempt is fenced, so it can do no harm."""
+    manager.says("RUNNING")
+    submit = HookSubmit("a_yarn", {}, "an attempt")
+    order = OlderOrder(address="/nowhere/one.order", name="one")
+    manager.kills = 403
+    assert submit.end(order, Taker.this_process(APPLICATION)) == ""
+    assert "goes on" in caplog.text
 
 
 # ---- attempts --------------------------------------------------------------------------------------------------
