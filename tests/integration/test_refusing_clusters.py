@@ -38,8 +38,8 @@ REFUSALS = [(500, "NullPointerException"), (403, "not for you"), (401, "who are 
 
 
 class ResourceManager:
-    """Answers each request of YARN's REST interface with `status` and `answer`; `kills`: the status for one that ends an
-    application, if it is another."""
+    """Answers each request of YARN's REST interface with `status` and `answer`; `kills`: the status for one that ends
+    an application, if it is another."""
 
     def __init__(self) -> None:
         self.status, self.kills = 404, 0
