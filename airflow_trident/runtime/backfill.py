@@ -181,8 +181,6 @@ class Backfill:
             if other is not None:
                 return Backfilled(txid=txid, outcome=BackfillOutcome.AT_WORK, detail=other)
             tx = self.ledger.view(txid).tx
-            if tx is not None and tx.status is Status.CLOSED:
-                return Backfilled(txid=txid, outcome=BackfillOutcome.CLOSED)
             if tx is not None and is_unprocessed(tx):
                 done = process(self.ledger, self.topology, txid, engine, self.staging_root, attempts, self.progress)
                 if done.outcome is ProcessOutcome.ALREADY_COMMITTED:
