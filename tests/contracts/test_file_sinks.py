@@ -212,6 +212,28 @@ def is_copy(request: Request) -> bool:
     return request.method == "PUT" and request.path.endswith(".parquet") and META not in request.path
 
 
+@pytest.mark.parametrize(
+    ("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder), ("blobs", ObjectSinkFolder)]
+)
+def test_who_was_first_hears_so_although_others_wrote_before_it_looked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[SinkFolder]
+) -> None:
+    """Who finds a batch applied writes a record, too."""
+    spec, take = spec_of(sink, tmp_path), kind.take
+
+    def others_next(self: SinkFolder, name: str, content: bytes) -> bool:
+        monkeypatch.setattr(kind, "take", take)
+        taken = take(self, name, content)
+        with spec.factory.make_state(spec) as other:
+            assert other.apply(ticket(1, fence=2), batch(spec, *ROWS)) is Applied.ALREADY
+        return taken
+
+    with spec.factory.make_state(spec) as state:
+        monkeypatch.setattr(kind, "take", others_next)
+        assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.APPLIED
+        assert rows_of(state) == expected(spec, ROWS)
+
+
 @pytest.mark.parametrize("behind", [1, KEEP + 5], ids=["one behind", "so late that the records of then are gone"])
 @pytest.mark.parametrize(
     ("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder), ("blobs", ObjectSinkFolder)]

@@ -265,8 +265,8 @@ class OpenFileSink(AdmittingState):
         if not self.files.take(self._record_name(version), json.dumps(content).encode()):
             return False
         # A very late committer may succeed after this version's record was removed; it then published an outdated
-        # record.
-        return max(self._versions(), default=0) == version
+        # record. That takes KEEP versions: fewer are of others who have read this one since.
+        return max(self._versions(), default=0) < version + KEEP
 
     def _record_name(self, version: int) -> str:
         """Version 0: the single file of version 0.1 of the package."""
