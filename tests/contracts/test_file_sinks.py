@@ -225,7 +225,7 @@ def test_who_was_first_hears_so_although_others_wrote_before_it_looked(
         monkeypatch.setattr(kind, "take", take)
         taken = take(self, name, content)
         with spec.factory.make_state(spec) as other:
-            assert other.apply(ticket(1, fence=2), batch(spec, *ROWS)) is Applied.ALREADY
+            assert other.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
         return taken
 
     with spec.factory.make_state(spec) as state:
