@@ -9,8 +9,9 @@ time and path of the last file read:
 - `settled`: every file with an older status-change time (ctime, which cannot be set back) was there when the last batch
   was chosen, so an old file with an older ctime has been read. Read files with a newer ctime are in `seen`, too.
 - `folders`: the folders that were there. A folder that is moved in brings files with an old ctime.
-- `old`: the number of files that these rules take for read, and the sum of their names. The rules fail when the clock
-  goes back: then new files have times from before. Number and sum show that some were added, and mostly which.
+- `old`: numbers of the files that these rules take for read, and sums of their names, by time
+  (:mod:`airflow_trident.spouts.files.old_files`). The rules fail when the clock goes back, or an upload takes longer
+  than the window: then new files have times from before. Number and sum show that some were added, and mostly which.
 
 An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
 so a person decides (`late_files`). Nothing is read twice or lost in silence.
@@ -18,9 +19,9 @@ so a person decides (`late_files`). Nothing is read twice or lost in silence.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import Enum, auto
 from itertools import accumulate, takewhile
 from operator import attrgetter
@@ -38,8 +39,15 @@ from airflow_trident.spouts.files.marks import (
     entries_of,
     folder_mark,
     name_mark,
-    number_of,
     stamp_of,
+)
+from airflow_trident.spouts.files.old_files import (
+    Away,
+    Slices,
+    judged,
+    next_slices,
+    slices_from_json,
+    slices_to_json,
 )
 from airflow_trident.types import Json
 
@@ -55,14 +63,6 @@ _CLOCKS_APART_NS = 60_000_000_000
 _NO_CONTENT = "...."
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The number of files, and the sum of their names: the same for the same files in any order."""
-
-    files: int
-    total: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
     """What was read up to a transaction (see the module; hashes stand for names). `seen`: name -> mark of size and
@@ -75,7 +75,7 @@ class Consumed:
     folders: frozenset[str] = frozenset()
     seen: dict[str, str] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
-    old: Tally | None = None
+    old: Slices | None = None
 
     def to_json(self) -> dict[str, Json]:
         names = list(self.seen)  # in their order, so that the next transaction has these first, and new ones after them
@@ -87,7 +87,7 @@ class Consumed:
             "contents": "".join(self.contents.get(name, _NO_CONTENT) for name in names),
         }
         if self.old is not None:
-            body["old"] = {"files": self.old.files, "total": f"{self.old.total:x}"}
+            body["old"] = slices_to_json(self.old)
         return body
 
     def knows(self, files: Iterable[RecordedFile]) -> Consumed:
@@ -128,7 +128,7 @@ def consumed_from_json(metadata: Any) -> Consumed:
             folders=frozenset(folders[at : at + FOLDER_LENGTH] for at in range(0, len(folders), FOLDER_LENGTH)),
             seen=entries,
             contents={name: stamp for name, stamp in zip(entries, stamps, strict=False) if stamp != _NO_CONTENT},
-            old=None if old is None else Tally(int(old["files"]), int(old["total"], 16)),
+            old=None if old is None else slices_from_json(old, int(metadata["window_ns"])),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_metadata_of("a FileSpout") from error
@@ -167,6 +167,7 @@ class ChosenFiles:
     left: Sequence[FoundFile]
     listing: Listing
     before: Consumed
+    slices: Slices
     limits: BatchLimits
 
     @property
@@ -178,7 +179,8 @@ class ChosenFiles:
 
         :param digests: of the batches' files, by path.
         """
-        after = self._marked(digests or {})
+        away = _gone_away(self.before, self.listing.files)
+        after = self._marked(digests or {}, away)
         left, window_ns = {file.path for file in self.left}, after.window_ns
         old = [
             file
@@ -188,24 +190,24 @@ class ChosenFiles:
             and _kind(file, after) is _Kind.OLD
             and file.path not in left
         ]
-        return replace(after, old=_tally(old))
+        forgotten = [one for one in away if one.name not in after.seen]
+        return replace(after, old=next_slices(self.slices, old, window_ns, forgotten))
 
-    def _marked(self, digests: Mapping[str, str]) -> Consumed:
+    def _marked(self, digests: Mapping[str, str], away: Sequence[Away]) -> Consumed:
         before, found = self.before, self.listing.files
         contents = {name_mark(path): content_mark(digest) for path, digest in digests.items() if digest}
         files = self.files
         cursor = max(before.cursor, files[-1].place)
         if self.left and self.left[0].place < cursor:
             # Old files are still unread, so the marks that tell them from read files must not change.
-            marks = {name_mark(file.path): stamp_of(file.size, file.mtime_ns, file.etag) for file in files}
-            return replace(
-                before, cursor=cursor, seen={**before.seen, **marks}, contents={**before.contents, **contents}
-            )
+            seen = _with_older(before, found, files)
+            return replace(before, cursor=cursor, seen=seen, contents={**before.contents, **contents})
         newest = max(map(attrgetter("ctime_ns"), found), default=0)
         settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
         window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
-        read, away = [*self.read, *files], _gone_away(before, found)
-        times = [time_ns for time_ns in (*(file.mtime_ns for file in read), *away.values()) if time_ns >= window]
+        read = [*self.read, *files]
+        times = [*(file.mtime_ns for file in read), *(one.latest_ns for one in away)]
+        times = [time_ns for time_ns in times if time_ns >= window]
         if len(times) > MAX_SEEN:
             window = sorted(times, reverse=True)[MAX_SEEN] + 1
         marked = [
@@ -213,7 +215,7 @@ class ChosenFiles:
             for file in read
             if file.mtime_ns >= window or file.ctime_ns >= settled
         ]
-        marked += [(time_ns, "", name, before.seen[name]) for name, time_ns in away.items() if time_ns >= window]
+        marked += [(one.latest_ns, "", one.name, before.seen[one.name]) for one in away if one.latest_ns >= window]
         seen = {name: stamp for *_, name, stamp in sorted(marked)}
         contents = {**before.contents, **contents}
         return Consumed(
@@ -226,17 +228,51 @@ class ChosenFiles:
         )
 
 
-def _gone_away(before: Consumed, found: Iterable[FoundFile]) -> dict[str, int]:
-    """The read files that are not there now, and may come back: name -> a time in nanoseconds that is not before its
-    own, by its place among the names, which are in the order of the files' times."""
-    times, bound_ns = {name_mark(file.path): file.mtime_ns for file in found}, before.cursor[0]
-    away: dict[str, int] = {}
-    for name in reversed(before.seen):
-        if name in times:
-            bound_ns = times[name]
+def _gone_away(before: Consumed, found: Iterable[FoundFile]) -> list[Away]:
+    """The read files that are not there now, and may come back. Their times are between those of their neighbours,
+    because the names are in the order of the files' times."""
+    names = _times_when_read(before, found)
+    earliest = accumulate((-1 if time_ns is None else min(time_ns, before.window_ns) for _, _, time_ns in names), max)
+    upwards = (before.cursor[0] if time_ns is None else time_ns for _, _, time_ns in reversed(names))
+    latest = reversed(list(accumulate(upwards, min)))
+    return [
+        Away(name, *bounds)
+        for (name, is_there, _), *bounds in zip(names, earliest, latest, strict=True)
+        if not is_there
+    ]
+
+
+def _times_when_read(before: Consumed, found: Iterable[FoundFile]) -> list[tuple[str, bool, int | None]]:
+    """Each known name, whether its file is there, and the time that it had, if it is known."""
+    there = {name_mark(file.path): file for file in found}
+    times: list[tuple[str, bool, int | None]] = []
+    for name, stamp in before.seen.items():
+        file = there.get(name)
+        is_same = file is not None and stamp == stamp_of(file.size, file.mtime_ns, file.etag)
+        times.append((name, file is not None, file.mtime_ns if file and is_same else None))
+    return times
+
+
+def _with_older(before: Consumed, found: Iterable[FoundFile], files: Sequence[FoundFile]) -> dict[str, str]:
+    """The names that are known, and those of files that are older than some: each after the last one that is known to
+    be older, so that nothing seems older than it is."""
+    seen, waiting, unknown = dict[str, str](), list(files), list[str]()
+
+    def put(upto_ns: float) -> None:
+        while waiting and waiting[0].mtime_ns < upto_ns:
+            file = waiting.pop(0)
+            seen[name_mark(file.path)] = stamp_of(file.size, file.mtime_ns, file.etag)
+        seen.update((name, before.seen[name]) for name in unknown)
+        unknown.clear()
+
+    for name, _, time_ns in _times_when_read(before, found):
+        if time_ns is not None:
+            put(time_ns)
+            seen[name] = before.seen[name]
         else:
-            away[name] = bound_ns
-    return away
+            unknown.append(name)
+    put(math.inf)
+    return seen
 
 
 def next_batch(
@@ -258,8 +294,11 @@ def next_batch(
     :raises ConfigurationError: a file came late, and `late_files` is "error".
     """
     seen, kinds = _sorted_out(listing, before, base, content_of)
-    hidden = {file.path for file in _hidden(kinds[_Kind.OLD], before, limits, base=base, now_ns=now_ns)}
-    late = kinds[_Kind.LATE]
+    late, slices, hidden = kinds[_Kind.LATE], before.old or (), set[str]()
+    if before.old is not None:
+        behind_ns = before.settled_ns - now_ns - limits.late_window_ns - _CLOCKS_APART_NS
+        look = judged(before.old, kinds[_Kind.OLD], late, behind_ns=behind_ns, settled_ns=before.settled_ns, base=base)
+        slices, hidden = look.slices, {file.path for file in look.came}
     if late and limits.late_files is LateFiles.ERROR:
         raise _late(late, base)
     taken_late = late if limits.late_files is LateFiles.TAKE else []
@@ -276,49 +315,9 @@ def next_batch(
         left=offered[sum(map(len, batches)) :],
         listing=listing,
         before=before,
+        slices=slices,
         limits=limits,
     )
-
-
-# ---- clocks that went back -------------------------------------------------------------------------------------
-
-
-def _hidden(
-    old: Sequence[FoundFile], before: Consumed, limits: BatchLimits, *, base: str, now_ns: int
-) -> Sequence[FoundFile]:
-    """The new files among those that look read: they came when the clock was before what the last batch had seen. They
-    came one after the other, so they are neighbours in the order of their ctimes.
-
-    :raises SourceChangedError: some are new, or may be, but nobody can tell which.
-    """
-    if before.old is None:
-        return ()
-    found = _tally(old)
-    if found == before.old:
-        return ()
-    behind_ns = before.settled_ns - now_ns
-    added = found.files - before.old.files
-    if added < 0 and behind_ns <= limits.late_window_ns + _CLOCKS_APART_NS:
-        return ()  # read files were removed, which is allowed
-    if added > 0:
-        ordered = sorted(old, key=lambda file: (file.ctime_ns, file.path))
-        sums = [0, *accumulate(number_of(file.path) for file in ordered)]
-        wanted = found.total - before.old.total
-        for begin in range(len(ordered) - added + 1):
-            if sums[begin + added] - sums[begin] == wanted:
-                return ordered[begin : begin + added]
-    until = datetime.fromtimestamp(before.settled_ns / 1e9, tz=UTC).isoformat(timespec="seconds")
-    raise SourceChangedError(
-        f"the files in {base!r} that should have been read are not those that were: the clock was set back behind "
-        f"{until}, or the path of the spout was changed, and files came or went since",
-        f"Put read files that were removed back; or, when the clock is past {until}, `touch` each file that was in no "
-        "batch: then it is new.",
-    )
-
-
-def _tally(files: Iterable[FoundFile]) -> Tally:
-    numbers = [number_of(file.path) for file in files]
-    return Tally(len(numbers), sum(numbers))
 
 
 # ---- one file --------------------------------------------------------------------------------------------------

@@ -27,7 +27,11 @@ def name_mark(path: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def number_of(path: str) -> int:
-    return int.from_bytes(base64.urlsafe_b64decode(name_mark(path)), "big")
+    return number_of_mark(name_mark(path))
+
+
+def number_of_mark(name: str) -> int:
+    return int.from_bytes(base64.urlsafe_b64decode(name), "big")
 
 
 @lru_cache(maxsize=1 << 10)

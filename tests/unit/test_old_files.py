@@ -1,0 +1,213 @@
+"""What is known of read files that are older than the window: those that go away and come back with their old times are
+read files, and those that come late are new. Random lives of a bucket, whose objects have the time of their upload's
+begin, and single rules."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from airflow_trident.errors import SourceChangedError
+from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json
+from airflow_trident.spouts.files.listing import FoundFile
+from airflow_trident.spouts.files.old_files import MAX_SLICES
+from tests.unit.test_consumed import HOUR, LIMITS, SECOND, Folder, choose, file
+
+GONE_AND_BACK = "in '/in' that should have been read are not those that were: .* some that were read had gone away"
+
+
+@dataclass
+class Bucket(Folder):
+    """A bucket that keeps what was deleted."""
+
+    deleted: dict[str, tuple[int, FoundFile]] = field(default_factory=dict)
+    since: str = ""
+    """What changed since the last transaction."""
+
+    def add(self, folder: str, age: int, *, moved: bool = False) -> None:
+        super().add(folder, age, moved=True)
+
+    def upload_ends(self, age: int) -> None:
+        self._apart("late")
+        self.add("", age)
+
+    def remove(self, place: int) -> None:
+        self._apart("removed")
+        before = dict(self.files)
+        super().remove(place)
+        self.deleted |= {path: was for path, was in before.items() if path not in self.files}
+
+    def expire(self, age: int) -> None:
+        self._apart("removed")
+        for path, was in list(self.files.items()):
+            if was[1].mtime_ns < self.now - age:
+                self.deleted[path] = self.files.pop(path)
+
+    def undelete(self, places: int) -> None:
+        for path in sorted(self.deleted)[:places]:
+            self.files[path] = self.deleted.pop(path)
+            self.touched.add(self.files[path][0])
+
+    def _apart(self, change: str) -> None:
+        """Number and sum do not tell that one came where more went since the last transaction: which is said in the
+        reference."""
+        if self.since not in ("", change):
+            self.add("", 0)
+            while self.transact(LIMITS):
+                self.now += SECOND
+            self.since = ""
+        self.since = change
+
+    def touch_what_was_in_no_batch(self, question: str) -> None:
+        assert "had gone away" in question
+        assert self.touched or self.deleted, f"a needless question: {question}"
+        self.now = max(self.now, consumed_from_json(self.state).settled_ns) + SECOND
+        for path, (number, found) in list(self.files.items()):
+            if not self.read[number]:
+                self.files[path] = (number, replace(found, mtime_ns=self.now, ctime_ns=self.now))
+            elif number in self.touched:
+                self.deleted[path] = self.files.pop(path)
+
+
+AGES = st.integers(0, 30 * HOUR)
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 4)),
+    st.tuples(st.just("upload ends"), AGES),
+    st.tuples(st.just("remove"), st.integers(0, 50)),
+    st.tuples(st.just("expire"), AGES),
+    st.tuples(st.just("undelete"), st.integers(1, 4)),
+    st.tuples(st.just("wait"), st.integers(0, 3 * HOUR)),
+    st.tuples(st.just("transact"), st.integers(1, 4)),
+    st.tuples(st.just("transact"), st.integers(1, 4)),
+)
+AWAY_AND_BACK = [
+    ("add", 2), ("transact", 4), ("wait", 3 * HOUR), ("add", 1), ("transact", 1), ("remove", 0), ("add", 1),
+    ("transact", 1), ("undelete", 1),
+]  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(STEPS, max_size=40))
+@example(AWAY_AND_BACK)
+@example([*AWAY_AND_BACK[:-1], ("upload ends", 2 * HOUR)])
+@example([*AWAY_AND_BACK[:5], ("wait", 3 * HOUR), ("add", 1), ("transact", 1), ("expire", 5 * HOUR)])
+def test_no_object_is_read_twice_or_lost_however_it_goes_and_comes(steps: list[tuple[str, int]]) -> None:
+    bucket = Bucket()
+    for kind, one in steps:
+        if kind == "add":
+            for _ in range(one):
+                bucket.add("", 0)
+        elif kind == "upload ends":
+            bucket.upload_ends(one)
+        elif kind == "wait":
+            bucket.turn_clock(one)
+        elif kind == "transact":
+            bucket.since = "" if bucket.transact(replace(LIMITS, max_files=one)) else bucket.since
+        else:
+            getattr(bucket, kind)(one)
+        bucket.now += 1
+    while bucket.transact(LIMITS):
+        bucket.now += SECOND
+    assert all(times == 1 for times in bucket.read.values()), "no object is read twice"
+    assert all(bucket.read[number] == 1 for number, _ in bucket.files.values()), "no object is lost"
+
+
+# ---- single rules ----------------------------------------------------------------------------------------------
+
+
+LATER_S = 86_400.0 * 1_000
+
+
+def days(number: int) -> list[FoundFile]:
+    """A file of each day."""
+    return [file(f"day {day}", 86_400 * day) for day in range(1, number + 1)]
+
+
+def read(files: list[FoundFile], before: Consumed | None = None, **limits: Any) -> Consumed:
+    """What is known after one more file; as it is written."""
+    names, after = choose(files, before, now_s=LATER_S, max_files=10**6, **limits)
+    assert names
+    return consumed_from_json(json.loads(json.dumps(after.to_json())))
+
+
+def day_by_day(number: int) -> Consumed:
+    before: Consumed | None = None
+    for day in range(1, number + 1):
+        before = read(days(day), before)
+    assert before
+    return before
+
+
+def test_an_old_file_that_went_away_and_came_back_is_a_read_one() -> None:
+    files = days(8)
+    before = day_by_day(7)
+    away = read([*files[:2], *files[4:]], before)
+    assert choose([*files[:2], *files[4:]], away)[0] == []
+    assert choose(files, away)[0] == [], "all are back"
+    with pytest.raises(SourceChangedError, match=GONE_AND_BACK):
+        choose([*files[:4], *files[4:], file("late", 2.5 * 86_400)], read([files[0], *files[3:]], before))
+    back = read([*files, file("day 9", 86_400 * 9)], away)
+    came = file("late", 3.5 * 86_400)
+    assert choose([*files, file("day 9", 86_400 * 9), came], back)[0] == ["late"], "nothing is away any more"
+
+
+def test_a_file_that_goes_away_while_it_is_in_the_window_is_known_after_it() -> None:
+    first, second = file("a", 10_000), file("b", 10_100)
+    before = read([file("0", 1_000), first, second])
+    before = read([file("0", 1_000), second, file("c", 10_200)], before)
+    before = read([file("0", 1_000), second, file("c", 10_200), file("d", 20_000)], before)
+    assert all(len(name) == 16 for name in before.seen)
+    assert len(before.seen) == 1, "the window is past it"
+    assert choose([file("0", 1_000), first, second, file("c", 10_200), file("d", 20_000)], before)[0] == []
+
+
+def test_a_late_upload_is_found_though_older_objects_expire() -> None:
+    files = days(8)
+    before = day_by_day(8)
+    late = file("late", 86_400 * 7.5)
+    assert choose([*files[5:], late], before, now_s=LATER_S)[0] == ["late"]
+    with pytest.raises(SourceChangedError, match="files came or went"):
+        choose([late, files[7]], before, now_s=LATER_S)  # one came, and its neighbour in time went
+
+
+def test_what_is_kept_is_bounded_and_says_more_of_the_newest() -> None:
+    before = day_by_day(100)
+    assert before.old
+    assert len(before.old) == MAX_SLICES
+    assert sum(one.there.files for one in before.old) == 99
+    assert len(json.dumps(before.to_json()["old"])) < 1200
+    assert choose([*days(100), file("late", 86_400 * 98.5)], before, now_s=LATER_S)[0] == ["late"]
+    emptied = read([file("new", 86_400 * 101)], before)
+    assert emptied.old
+    assert not any(one.there.files for one in emptied.old)
+    assert all(one.gone.files for one in emptied.old)
+
+
+def test_files_that_were_touched_have_not_gone_away() -> None:
+    """With `late_files="ignore"` they are looked at as old ones again, once others are newer."""
+    before = day_by_day(5)
+    touched = [replace(one, ctime_ns=6 * 86_400 * SECOND) for one in days(5)]
+    for day in (6, 7, 8):
+        newer = [file(f"day {number}", 86_400 * number) for number in range(6, day + 1)]
+        before = read([*touched, *newer], before, late_files="ignore")
+        assert before.old
+        assert not any(one.gone.files for one in before.old)
+
+
+def test_an_earlier_version_reads_and_writes_beside_this_one() -> None:
+    before = day_by_day(5)
+    written = before.to_json()
+    old = written["old"]
+    assert isinstance(old, dict)
+    assert {name: old[name] for name in ("files", "total")} == {"files": 4, "total": old["total"]}
+    del old["slices"]
+    earlier = consumed_from_json(json.loads(json.dumps(written)))
+    assert earlier.old
+    assert len(earlier.old) == 1
+    assert choose([*days(5), file("late", 86_400 * 2.5)], earlier)[0] == ["late"]
+    assert choose(days(6), earlier)[0] == ["day 6"]
