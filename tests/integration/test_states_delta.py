@@ -189,6 +189,23 @@ def test_a_zombie_that_saw_an_older_snapshot_is_fenced(tmp_path: Path) -> None:
     assert content(state) == {("a",): (11,)}
 
 
+def test_a_file_of_its_own_that_is_gone_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    state, spec = opened(tmp_path, fold_at=None)
+    for txid in (1, 2):
+        state.apply(ticket(txid), batch(spec, ("a", txid)))
+    first, last = files_of(state)
+    for gone, ask in ((first, lambda: content(state)), (last, lambda: state.apply(ticket(3), batch(spec, ("a", 3))))):
+        path = Path(state.place.where) / gone.path
+        data = path.read_bytes()
+        path.unlink()
+        with pytest.raises(
+            CorruptRecordError, match=rf"{gone.path}.* with 1 rows of its commit {gone.commit}, is gone"
+        ):
+            ask()
+        path.write_bytes(data)
+    assert content(state) == {("a",): (3,)}
+
+
 # ---- what a commit costs ---------------------------------------------------------------------------------------
 
 

@@ -83,12 +83,23 @@ class Footer:
         return json.dumps({"v": 1, "marker": marker, "bounds": self.bounds, **beside}).encode()
 
 
+def opened(files: pafs.FileSystem, run: Run) -> pa.NativeFile:
+    """:raises CorruptRecordError: the file is gone."""
+    try:
+        return files.open_input_file(run.path)
+    except FileNotFoundError as error:
+        raise CorruptRecordError(
+            f"the file {run.path!r} of a Delta state, with {run.rows:,} rows of its commit {run.commit}, is gone",
+            "Somebody removed it, perhaps a vacuum of another program: put it back, or rebuild the state.",
+        ) from error
+
+
 def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
-    """:raises CorruptRecordError: another writer made the file."""
+    """:raises CorruptRecordError: another writer made the file, or it is gone."""
     import pyarrow.parquet as pq
 
     try:
-        with files.open_input_file(run.path) as file:
+        with opened(files, run) as file:
             known = json.loads(pq.read_schema(file).metadata[_FOOTER])
         marker = known["marker"]
         if marker is not None:
@@ -202,7 +213,7 @@ class Runs:
         parts = [schema.empty_table()]
         for run in sorted(runs, key=lambda run: run.order):
             if run.rows:
-                with files.open_input_file(run.path) as file:
+                with opened(files, run) as file:
                     parts.append(pq.read_table(file).replace_schema_metadata(None).cast(schema))
         return pa.concat_tables(parts)
 
@@ -222,7 +233,7 @@ class Runs:
         for run in sorted(runs, key=lambda run: run.order):
             if not run.rows:
                 continue
-            with files.open_input_file(run.path) as file:
+            with opened(files, run) as file:
                 parquet = pq.ParquetFile(file)
                 groups = _groups(parquet.metadata, wanted.to_pylist())
                 table = parquet.read_row_groups(groups).replace_schema_metadata(None).cast(schema)
