@@ -6,11 +6,13 @@ import datetime
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.types import INTERVAL, Field, Schema, has_times, members
+from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Schema, is_nested, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,33 +75,86 @@ def rows_to_table(schema: Schema, rows: list[tuple[object, ...]]) -> pa.Table:
 def _array(field: Field, values: list[object]) -> pa.Array:
     import pyarrow as pa
 
-    if INTERVAL in field.type or has_times(field.type):
-        _require_times(values, field.type)
+    _require_exact(values, field.type)
     return pa.array(values, type=arrow_type(field.type))
 
 
-def _require_times(values: Iterable[Any], type_text: str) -> None:
-    """
-    :raises pyarrow.ArrowInvalid: a value that Arrow would accept wrongly: a number, or a time whose zone it would drop.
-    """
-    import pyarrow as pa
+_MISREAD: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(WHOLE_TYPES, (float, Decimal)),
+    "date": (datetime.datetime, int),
+    "timestamp": (int, float),
+}
+"""What Arrow takes for each of these types and changes: it cuts off fractions and the time of a day, and takes numbers
+for microseconds and days."""
 
-    wanted = {"time": datetime.time, INTERVAL: datetime.timedelta}.get(type_text)
-    given = [value for value in values if value is not None]
-    if wanted is not None:
-        for value in given:
-            if not isinstance(value, wanted) or getattr(value, "tzinfo", None) is not None:
-                raise pa.ArrowInvalid(f"{value!r} is no {type_text}")
+
+def _require_exact(values: Sequence[Any], type_text: str) -> None:
+    """
+    :raises pyarrow.ArrowInvalid: a value that Arrow would accept wrongly: a number with a fraction as a whole one, a
+        number as a time, or a time whose zone it would drop.
+    """
+    if misread := _MISREAD.get(type_text):
+        kinds = set(map(type, values))  # one look for the usual case: all are of one kind
+        if any(issubclass(kind, misread) for kind in kinds):
+            _require_unchanged(values, type_text, misread)
+    elif type_text in _ONLY:
+        _require_times(values, type_text)
+    elif not _is_checked(type_text):
+        return
     elif type_text.startswith("array<"):
-        _require_times(chain.from_iterable(given), members(type_text)[0].type)
+        _require_exact(list(chain.from_iterable(_given(values))), members(type_text)[0].type)
     elif type_text.startswith("map<"):
         for place, member in enumerate(members(type_text)):
-            pairs = (pair for value in given for pair in (value.items() if isinstance(value, Mapping) else value))
-            _require_times([pair[place] for pair in pairs], member.type)
-    else:
+            pairs = (
+                pair for value in _given(values) for pair in (value.items() if isinstance(value, Mapping) else value)
+            )
+            _require_exact([pair[place] for pair in pairs], member.type)
+    elif type_text.startswith("struct<"):
+        given = _given(values)
         for place, member in enumerate(members(type_text)):
-            parts = (value.get(member.name) if isinstance(value, Mapping) else value[place] for value in given)
-            _require_times(list(parts), member.type)
+            if _is_checked(member.type):
+                name = member.name
+                _require_exact(
+                    [value.get(name) if isinstance(value, dict | Mapping) else value[place] for value in given],
+                    member.type,
+                )
+
+
+@lru_cache
+def _is_checked(type_text: str) -> bool:
+    if is_nested(type_text):
+        return any(_is_checked(member.type) for member in members(type_text))
+    return type_text in _MISREAD or type_text in _ONLY
+
+
+def _given(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _require_unchanged(values: Iterable[Any], type_text: str, misread: tuple[type, ...]) -> None:
+    import pyarrow as pa
+
+    for value in values:
+        if isinstance(value, misread) and not (type_text in WHOLE_TYPES and _is_whole(value)):
+            raise pa.ArrowInvalid(f"{value!r} is no {type_text}")
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return bool(value == int(value))
+    except (ValueError, OverflowError):  # NaN, infinity
+        return False
+
+
+_ONLY = {"time": datetime.time, INTERVAL: datetime.timedelta}
+
+
+def _require_times(values: Iterable[Any], type_text: str) -> None:
+    import pyarrow as pa
+
+    for value in _given(values):
+        if not isinstance(value, _ONLY[type_text]) or getattr(value, "tzinfo", None) is not None:
+            raise pa.ArrowInvalid(f"{value!r} is no {type_text}")
 
 
 def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -180,6 +180,18 @@ def test_texts_and_numbers_of_sqlite_are_times_where_times_are_declared(tmp_path
         read(one, one.coordinator().initialize_transaction(1, None))
 
 
+def test_a_price_that_is_declared_a_whole_number_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (k integer, price real)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, 2.0), (2, 1.99)])
+    connection.close()
+    where = Connection(conn_type="sqlite", host=str(path))
+    one = SqlSpout("files", table="t", key="k", fields="k long, price long", connection=where)
+    with pytest.raises(DamagedInputError, match=r"rows do not fit the fields \(.*\): 1.99 is no long"):
+        read(one, one.coordinator().initialize_transaction(1, None))
+
+
 def test_a_time_with_a_zone_is_refused(postgres: PostgresServer) -> None:
     query = "SELECT 1 AS id, TIMETZ '08:00+02' AS clock"
     one = SqlSpout(CONN_ID, query=query, key="id", fields="clock time", settle_s=0.0)
