@@ -77,7 +77,7 @@ class Span:
     `snapshot`: the version that stands for all files that the table had then. `skipped`: versions in between that were
     left out. `ids`: only for a format with ids: the id of the version directly before `begin` (or of the one that
     `begin` is in the middle of), and the same for `end`. `bytes`: of all its files together; None: an older version of
-    the package wrote it.
+    the package wrote it. `mark`: see :meth:`TableLog.mark_of`; of the last version.
     """
 
     table_id: str
@@ -87,6 +87,12 @@ class Span:
     skipped: tuple[int, ...] = ()
     ids: tuple[int | None, int | None] | None = None
     bytes: int | None = None
+    mark: str | None = None
+
+    @property
+    def last(self) -> int:
+        """The version before `end`, or the one that `end` is in the middle of."""
+        return self.end[0] if self.end[1] else self.end[0] - 1
 
     def to_json(self) -> Json:
         known: dict[str, Json] = {
@@ -100,6 +106,8 @@ class Span:
             known["ids"] = list(self.ids)
         if self.bytes is not None:
             known["bytes"] = self.bytes
+        if self.mark is not None:
+            known["mark"] = self.mark
         return known
 
     @classmethod
@@ -126,6 +134,7 @@ class Span:
                 skipped=tuple(known["skipped"]),
                 ids=ids,
                 bytes=None if known.get("bytes") is None else int(known["bytes"]),
+                mark=known.get("mark"),
             )
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise not_metadata_of(spout) from error
@@ -160,6 +169,15 @@ class TableLog(ABC):
     def start_at(self, start: int) -> tuple[int, int | None]:
         """The number of the version that `start` means, and the id of the version before it."""
         return start, None
+
+    def snapshot_at(self) -> int:
+        """The number of the version that stands for the whole table as it is now."""
+        return self.head
+
+    def mark_of(self, number: int) -> str | None:
+        """What tells a version without an id from another one with the same number, in a table that was restored from a
+        copy and went on. None: nothing does, or the log no longer has it."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +253,7 @@ class VersionsCoordinator(Coordinator):
         # Formats with ids expire snapshots one by one, and the one that was read last must still be known.
         quiet = span.end[0] - span.begin[0] >= (1 if log.has_ids else QUIET_VERSIONS)
         pins = before is None and self.reading.start is Start.LATEST
-        return span.to_json() if files or quiet or pins else None
+        return replace(span, mark=log.mark_of(span.last)).to_json() if files or quiet or pins else None
 
     def size_bytes(self, metadata: Json) -> int | None:
         with suppress(SourceChangedError):  # of another spout, which is an error when it is read
@@ -256,7 +274,7 @@ class VersionsCoordinator(Coordinator):
         if isinstance(start, int):
             at, before = log.start_at(start)
         elif start is Start.SNAPSHOT:
-            at = snapshot = log.head
+            at = snapshot = log.snapshot_at()
         else:
             at, before = log.head + 1, log.head_id
         ids = (None, before) if log.has_ids else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -106,21 +107,47 @@ def test_compaction_is_no_news_and_a_snapshot_is_read_as_it_was(tmp_path: Path) 
     assert begin(spout, third) is None
 
 
-@pytest.mark.parametrize("change", ["delete", "overwrite"])
+@pytest.mark.parametrize("change", ["delete", "overwrite", "restore"])
 def test_a_version_that_changes_rows_is_an_error_or_is_left_out(tmp_path: Path, change: str) -> None:
     append(tmp_path, 1, 2)
     spout, skipping = spout_of(tmp_path), spout_of(tmp_path, changes="skip")
     first = begin(spout)
-    if change == "delete":
-        DeltaTable(tmp_path).delete("n = 1")
-    else:
+    if change == "overwrite":
         write_deltalake(tmp_path, pa.table({"n": pa.array([7, 8], pa.int64())}), mode="overwrite")
+    else:
+        DeltaTable(tmp_path).delete("n = 1" if change == "delete" else None)
+    if change == "restore":  # which puts the file back that was read
+        first = begin(skipping, first) or first
+        DeltaTable(tmp_path).restore(0)
     append(tmp_path, 3)
-    with pytest.raises(SourceChangedError, match=rf"version 1 of .* \({'DELETE' if change == 'delete' else 'WRITE'}\)"):
+    operation = "WRITE" if change == "overwrite" else "DELETE"
+    with pytest.raises(SourceChangedError, match=rf"version 1 of .* \({operation}\)"):
         begin(spout, first)
     second = begin(skipping, first)
-    assert second["skipped"] == [1]
+    assert second["skipped"] == ([1, 2] if change == "restore" else [1])
     assert numbers(skipping, second) == [3]
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_table_that_was_restored_from_an_old_copy_is_refused_however_it_went_on(
+    tmp_path: Path, more: int, split: bool
+) -> None:
+    path = tmp_path / "t"
+    append(path, 1)
+    shutil.copytree(path, tmp_path / "copy")
+    append(path, 2)
+    append(path, 3)
+    spout = spout_of(path, max_files=2 if split else 9)
+    one = begin(spout)
+    assert len(numbers(spout, one)) == (2 if split else 3)
+    shutil.rmtree(path)
+    shutil.move(tmp_path / "copy", path)
+    for number in range(more):
+        append(path, 10 + number)
+    for read in (lambda: begin(spout, one), lambda: numbers(spout, one)):
+        with pytest.raises(SourceChangedError, match=r"an old copy|as of version 2 cannot be put together"):
+            read()
 
 
 def test_a_file_that_was_vacuumed_is_an_error(tmp_path: Path) -> None:
@@ -167,8 +194,6 @@ def test_many_versions_without_data_are_passed_by_a_transaction_without_rows(
 
 
 def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    import shutil
-
     append(tmp_path / "t", 1)
     spout = spout_of(tmp_path / "t")
     first = begin(spout)

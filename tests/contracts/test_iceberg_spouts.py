@@ -39,11 +39,12 @@ def properties(folder: Path) -> dict[str, str]:
 class Table:
     """An Iceberg table as others see it who know nothing of this package."""
 
-    def __init__(self, folder: Path, schema: pa.Schema | None = None) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema | None = None, version: int = 2) -> None:
         self.folder = folder
         self.catalog = open_catalog(**properties(folder))
         self.catalog.create_namespace_if_not_exists("sales")
-        self.catalog.create_table(NAME, schema=schema or pa.schema([("n", pa.int64())]))
+        of_format = {"format-version": str(version)}
+        self.catalog.create_table(NAME, schema=schema or pa.schema([("n", pa.int64())]), properties=of_format)
 
     @property
     def table(self) -> Any:
@@ -362,3 +363,24 @@ def test_what_cannot_be_read_right_is_refused(made: Table) -> None:
         IcebergSpout("rows", fields="n long")
     with pytest.raises(ConfigurationError, match="max_files=0"):
         made.spout(max_files=0)
+
+
+def test_snapshots_from_before_an_upgrade_of_the_format_are_not_taken_for_one_another(tmp_path: Path) -> None:
+    """They all have the sequence number 0."""
+    table = Table(tmp_path, version=1)
+    for number in (1, 2, 3):
+        table.append(number)
+    with pytest.raises(ConfigurationError, match=r"format version 1.*Upgrade it"):
+        begin(table.spout())
+    with table.table.transaction() as transaction:
+        transaction.upgrade_table_version(2)
+    second = table.ids()[1]
+    for spout in (table.spout(), table.spout(start=second)):
+        with pytest.raises(ConfigurationError, match=r"several snapshots .* number 0.*one commit after the upgrade"):
+            begin(spout)
+    later = table.spout(start="latest")
+    first = begin(later)
+    table.append(4)
+    whole = table.spout()
+    assert numbers(whole, begin(whole)) == [1, 2, 3, 4]
+    assert numbers(later, begin(later, first)) == [4]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -44,6 +46,7 @@ class DeltaLog(TableLog):
             self._files: pafs.FileSystem = place.files()
         self.head = int(self.table.version())
         self._opened = {self.head: self.table}
+        self._marks = dict[int, str]()
         self.table_id = str(self.table.metadata().id)
         self.places = places_of(self.table)
         """Where its columns are in its files."""
@@ -64,27 +67,41 @@ class DeltaLog(TableLog):
         """
         :raises SourceChangedError: the log of that version was cleaned up.
         """
-        with self.place.errors(SourceUnavailableError):
-            try:
-                with self._files.open_input_file(f"_delta_log/{number:020}.json") as file:
-                    lines = [json.loads(line) for line in file.read().splitlines() if line.strip()]
-            except FileNotFoundError as error:
-                raise SourceChangedError(
-                    f"the log of the Delta table {self.place.where!r} no longer has version {number}",
-                    "Keep it longer (delta.logRetentionDuration), or give the stream a new name and begin anew.",
-                ) from error
-            except ValueError as error:
-                raise DamagedInputError(
-                    f"version {number} in the log of the Delta table {self.place.where!r} cannot be read ({error})",
-                    "Restore it from a copy.",
-                ) from error
+        try:
+            lines = [json.loads(line) for line in self._content(number).splitlines() if line.strip()]
+        except FileNotFoundError as error:
+            raise SourceChangedError(
+                f"the log of the Delta table {self.place.where!r} no longer has version {number}",
+                "Keep it longer (delta.logRetentionDuration), or give the stream a new name and begin anew.",
+            ) from error
+        except ValueError as error:
+            raise DamagedInputError(
+                f"version {number} in the log of the Delta table {self.place.where!r} cannot be read ({error})",
+                "Restore it from a copy.",
+            ) from error
         adds = [line["add"] for line in lines if "add" in line and line["add"]["dataChange"]]
         removes = any(line["remove"]["dataChange"] for line in lines if "remove" in line)
         removes = removes or any(add.get("deletionVector") for add in adds)
         operation = next((line["commitInfo"].get("operation", "") for line in lines if "commitInfo" in line), "")
+        # It may only add files: of an older version, whose rows were read then.
+        removes = removes or (operation == "RESTORE" and bool(adds))
         return TableVersion(
             number=number, added=tuple(self._added(add) for add in adds), removes=removes, operation=str(operation)
         )
+
+    def _content(self, number: int) -> bytes:
+        name = f"_delta_log/{number:020}.json"
+        with self.place.errors(SourceUnavailableError), self._files.open_input_file(name) as file:
+            content: bytes = file.read()
+        self._marks[number] = hashlib.blake2b(content, digest_size=8).hexdigest()
+        return content
+
+    def mark_of(self, number: int) -> str | None:
+        """Of the content of its commit, which names its time and its files."""
+        if number not in self._marks:
+            with suppress(FileNotFoundError):  # cleaned up, or none was written yet
+                self._content(number)
+        return self._marks.get(number)
 
     def snapshot(self, number: int) -> TableVersion:
         """All files that the table had at a version, as if that version had added them.
@@ -175,11 +192,14 @@ class DeltaLog(TableLog):
                 f"{self.what} was made anew since the transaction was recorded",
                 "Restore the old one, or give the stream a new name and begin anew.",
             )
-        if span.end[0] > self.head + 1:
+        restored = "It was restored from an old copy: give the stream a new name and begin anew."
+        if span.last > self.head:
             raise SourceChangedError(
-                f"{self.what} ends at version {self.head}, before what the transaction recorded",
-                "It was restored from an old copy: give the stream a new name and begin anew.",
+                f"{self.what} ends at version {self.head}, before what the transaction recorded", restored
             )
+        now = None if span.mark is None else self.mark_of(span.last)
+        if now not in (None, span.mark):
+            raise SourceChangedError(f"{self.what} has another version {span.last} than the recorded one", restored)
 
     def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
         for number in range(first, self.head + 1):

@@ -109,8 +109,9 @@ class DeltaEmitter(Emitter):
         if span.begin == span.end:
             return []
         log = _open(self.place, self.row_schema)
+        files = list(files_of(log, span))
         kept = log.kept_rows(span)
-        bodies = [(_body(file, log.places, kept.get(file.path)), file.bytes) for file in files_of(log, span)]
+        bodies = [(_body(file, log.places, kept.get(file.path)), file.bytes) for file in files]
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:

@@ -46,9 +46,23 @@ class IcebergLog(TableLog):
     def columns(self) -> set[str]:
         return {field.name for field in self._metadata.schema().fields}
 
+    def snapshot_at(self) -> int:
+        self._require_only_one(self.head)
+        return self.head
+
+    def _require_only_one(self, number: int) -> None:
+        """:raises ConfigurationError: several snapshots have the number, so it does not say which one is meant."""
+        if sum(one.sequence_number == number for one in self._chain) > 1:
+            raise ConfigurationError(
+                f"several snapshots of {self.what} have the sequence number {number}: those from before it was "
+                "upgraded from format version 1",
+                "Make one commit after the upgrade, and begin at that snapshot or a later one.",
+            )
+
     def start_at(self, start: int) -> tuple[int, int | None]:
         for snapshot in self._chain:
             if snapshot.snapshot_id == start:
+                self._require_only_one(snapshot.sequence_number)
                 return snapshot.sequence_number, snapshot.parent_snapshot_id
         raise ConfigurationError(
             f"the main branch of {self.what} has no snapshot {start}", "Begin at another one, or at snapshot or latest."

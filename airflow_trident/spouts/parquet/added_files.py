@@ -68,7 +68,7 @@ class ParquetLog(TableLog):
             raise SourceChangedError(
                 f"{self.what} was made anew since the transaction was recorded", f"Restore the old one, or {_ANEW}"
             )
-        number = span.end[0] if span.end[1] else span.end[0] - 1
+        number = span.last
         if number > self.head or (span.ids[1] is not None and self._at(number)[1] != span.ids[1]):
             raise SourceChangedError(
                 f"{self.what} has no version {number} as the transaction recorded it, and ends at version {self.head}",
