@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident.errors import SourceChangedError
+from airflow_trident.spouts.files import consumed
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.old_files import MAX_SLICES
@@ -211,3 +212,14 @@ def test_an_earlier_version_reads_and_writes_beside_this_one() -> None:
     assert len(earlier.old) == 1
     assert choose([*days(5), file("late", 86_400 * 2.5)], earlier)[0] == ["late"]
     assert choose(days(6), earlier)[0] == ["day 6"]
+
+
+def test_many_files_that_came_within_seconds_are_not_kept_by_name_once_a_minute_has_passed() -> None:
+    files = [file(f"f{number:05}", 10_000 + number / 10_000) for number in range(30_000)]
+    before = Consumed()
+    for batch in range(3):
+        _, before = choose(files, before, now_s=10_100, max_files=8_000)
+        assert len(before.seen) <= consumed.MAX_SEEN + 1, batch
+    _, early = choose(files, now_s=10_010, max_files=30_000)
+    assert len(early.seen) == 30_000, "another file of these seconds may come yet"
+    assert choose(files, before, now_s=10_200, max_files=30_000)[0] == [one.path for one in files[24_000:]]

@@ -72,6 +72,50 @@ def test_what_keeps_the_rule_is_read_once_however_names_and_looks_fall(
     assert sorted(read) == sorted(f"{at + jitter:05}-{at}" for at, jitter in enumerate(jitters))
 
 
+@given(
+    jitters=st.lists(st.integers(0, 10), min_size=1, max_size=40),
+    max_files=st.integers(1, 4),
+    looks=st.lists(st.integers(0, 3), min_size=40, max_size=40),
+    away=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30)), max_size=10),
+    most_away=st.sampled_from([1, 32]),
+)
+def test_objects_that_go_away_and_come_back_are_read_once(
+    jitters: list[int], max_files: int, looks: list[int], away: list[tuple[int, int]], most_away: int
+) -> None:
+    """At second n some read objects go, and they are back some seconds later."""
+    there: list[FoundFile] = []
+    gone: list[tuple[int, FoundFile]] = []
+    read: list[str] = []
+    before = ReadInOrder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ordered, "MAX_AWAY", most_away)
+        for at, jitter in enumerate([*jitters, *[0] * 30]):
+            there += [file(f"{at + jitter:05}-{at}", at)] + [one for back, one in gone if back == at]
+            leaving = [(at + stays, one) for when, stays in away if when == at for one in there if one.path in read]
+            gone = [one for one in gone if one[0] > at] + [one for one in leaving if one[0] > at][:3]
+            there = [one for one in there if one not in [left for _, left in gone]]
+            for _ in range(looks[at % 40]):
+                names, before = batch(there, before, limits(max_files))
+                read += names
+        while (found := batch(there, before, limits(max_files)))[0]:
+            read += found[0]
+            before = found[1]
+    assert sorted(set(read)) == sorted(read)
+    assert {one.path for one in there} <= set(read)
+
+
+def test_names_of_objects_that_are_away_are_kept_as_long_as_the_window() -> None:
+    """Each is deleted when it has been read, and one comes back."""
+    before, first = ReadInOrder(), file("000", 0)
+    names, before = batch([first], before, limits())
+    for at in range(1, 40):
+        names, before = batch([file(f"{at:03}", at)], before, limits())
+        assert names == [f"{at:03}"]
+        assert len(before.marks) <= 12
+        assert before.upto == ("" if at < 12 else f"{at - 11:03}")
+        assert batch([file("000", 0), file(f"{at:03}", at)], before, limits())[0] == []
+
+
 def test_a_listing_begins_behind_what_is_older_than_the_window() -> None:
     files = [file(f"{at:03}", at) for at in range(100)]
     names, after = batch(files, ReadInOrder(), limits())

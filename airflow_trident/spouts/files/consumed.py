@@ -169,6 +169,7 @@ class ChosenFiles:
     before: Consumed
     slices: Slices
     limits: BatchLimits
+    now_ns: int
 
     @property
     def files(self) -> list[FoundFile]:
@@ -204,6 +205,8 @@ class ChosenFiles:
             return replace(before, cursor=cursor, seen=seen, contents={**before.contents, **contents})
         newest = max(map(attrgetter("ctime_ns"), found), default=0)
         settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
+        if self.now_ns - newest > self.listing.took_ns + _CLOCKS_APART_NS:
+            settled = newest + 1  # whatever comes from now on is newer
         window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
         read = [*self.read, *files]
         times = [*(file.mtime_ns for file in read), *(one.latest_ns for one in away)]
@@ -317,6 +320,7 @@ def next_batch(
         before=before,
         slices=slices,
         limits=limits,
+        now_ns=now_ns,
     )
 
 

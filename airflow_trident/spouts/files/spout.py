@@ -311,7 +311,8 @@ class OrderedCoordinator(FileCoordinator):
         choice = replace(self, limits=every)._choose(listing, previous, base)
         new = {file.path for file in choice.files} if choice else set()
         read = [file for file in listing.files if file.path not in new]
-        return ReadInOrder(seen={name_mark(file.path): object_mark(file.size, file.etag) for file in read})
+        seen = {name_mark(file.path): object_mark(file.size, file.etag) for file in read}
+        return ReadInOrder(seen=seen, last=max((file.path for file in read), default=""))
 
 
 def _position(metadata: Json) -> Consumed | ReadInOrder:
