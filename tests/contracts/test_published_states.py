@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,21 @@ def test_the_published_table_has_one_row_for_a_key(tmp_path: Path) -> None:
         state.fold()
         assert state.publish()
     assert read(tmp_path) == {"a": 4, "b": 3, "c": 1}
+
+
+def test_a_state_that_was_made_anew_is_published_anew(tmp_path: Path) -> None:
+    spec = spec_in(tmp_path)
+    with spec.factory.make_state(spec) as state:
+        for txid in range(1, 6):
+            state.apply(ticket(txid), batch(spec, ("a", 1)))
+        assert state.publish()
+    shutil.rmtree(tmp_path / "n")
+    with spec.factory.make_state(spec) as state:
+        for txid in (1, 2):
+            state.apply(ticket(txid), batch(spec, ("b", 2)))
+        assert state.publish()
+        assert read(tmp_path) == {"b": 4}
+        assert not state.publish()
 
 
 def test_a_state_without_keys_is_one_row(tmp_path: Path) -> None:

@@ -119,11 +119,14 @@ def test_what_is_too_large_for_a_commit_to_fold_is_not_read_and_the_warning_name
     assert warned(caplog) == [said]
 
 
-def test_a_commit_is_applied_though_there_is_no_memory_to_fold(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error", [pa.ArrowMemoryError("malloc of size 99 failed"), pa.ArrowInvalid("malloc: offset overflow, 2 GiB")]
+)
+def test_a_commit_is_applied_though_its_state_cannot_be_folded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def short_of_memory(*_: object) -> pa.Table:
-        raise pa.ArrowMemoryError("malloc of size 99 failed")
+        raise error
 
     state, spec = opened(tmp_path, fold_at=2)
     monkeypatch.setattr(Runs, "read", short_of_memory)

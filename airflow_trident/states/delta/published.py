@@ -1,7 +1,8 @@
 """The current value of each key of a Delta state, as a separate table that everybody can read.
 
-Each publication writes the whole table as one version. An application transaction holds the last commit of the state
-that it includes; a slower publisher with less writes nothing.
+Each publication writes the whole table as one version. An application transaction, named by the id of the state's own
+table, holds the last commit of the state that it includes; a slower publisher with less writes nothing. A state that
+was made anew has another table, whose commits count from 1.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 _KEPT = "latest"
 
 
-def publish(place: DeltaPlace, spec: StateSpec, commit: int, rows: Callable[[], pa.Table], keep_h: int) -> bool:
+def publish(
+    place: DeltaPlace, spec: StateSpec, last: tuple[str, int], rows: Callable[[], pa.Table], keep_h: int
+) -> bool:
     """:param place: of the state's own table.
-    :param commit: the last commit of the state that is in `rows`.
+    :param last: the id of that table, and its last commit that is in `rows`.
     :param keep_h: how many hours files of older versions stay for their readers.
     :return: was it new?
     :raises ConfigurationError: the table belongs to something else.
@@ -41,7 +44,8 @@ def publish(place: DeltaPlace, spec: StateSpec, commit: int, rows: Callable[[], 
     transaction: Any = require_extra("deltalake.transaction", EXTRA)
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
     place = replace(place, uri=f"{place.uri.rstrip('/')}_{_KEPT}")
-    app = f"airflow-trident/{spec.topology}/{spec.name}/{_KEPT}"
+    table_id, commit = last
+    app = f"airflow-trident/{spec.topology}/{spec.name}/{_KEPT}/{table_id}"
     with place.errors():
         table = _open(place, spec)
         if (table.transaction_version(app) or 0) >= commit:

@@ -19,7 +19,6 @@ from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
-    TridentError,
 )
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
@@ -183,7 +182,7 @@ class OpenDeltaState(AdmittingState):
         limit = FoldLimit(factory.fold_max_rows, factory.fold_max_bytes)
         try:
             self.fold(at=factory.fold_at, limit=limit)
-        except (TridentError, MemoryError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the batch is applied
             log.warning("Transaction %d is applied, and its state was not folded: %s", ticket.txid, error)
 
     def _try_group(self, group: Group) -> tuple[Applied, ...]:
@@ -370,7 +369,8 @@ class OpenDeltaState(AdmittingState):
         runs, _ = self._snapshot()
         last = runs[-1].commit if runs else 0
         latest = partial(self._latest, runs, progress)
-        return publish(self.place, self._spec, last, latest, self._factory.keep_removed_h)
+        commit = self._table.metadata().id, last
+        return publish(self.place, self._spec, commit, latest, self._factory.keep_removed_h)
 
     def _latest(self, runs: Sequence[Run], progress: Callable[[str], object]) -> pa.Table:
         import pyarrow.compute as pc
