@@ -14,11 +14,14 @@ _WORD = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|([A-Za-z_]\w*
 _CHANGING = re.compile(
     "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|current_(timestamp|date|time|timezone|user|catalog|database|"
     "schema)|localtimestamp|session_user|user|monotonically_increasing_id|spark_partition_id|input_file_name|"
-    "input_file_block_(start|length)|reflect|java_method|try_reflect|version"
+    "input_file_block_(start|length)|reflect|java_method|try_reflect|version|aes_encrypt"
 )
 """Words that may give another value in another attempt. Some are functions without parentheses."""
 _READS_THE_CLOCK = "unix_timestamp"
 """Only without an argument."""
+_TIMED = re.compile("date|timestamp(_ntz|_ltz)?")
+_MOMENT = re.compile(r"""\s*r?['"]\s*(now|today|tomorrow|yesterday)\b""", re.IGNORECASE)
+"""As in ``date 'today'``: Spark takes the time at which it reads the text."""
 _OF_MANY_ROWS = re.compile("select|over|(explode|posexplode|inline|variant_explode)(_outer)?|stack|json_tuple")
 
 
@@ -42,9 +45,12 @@ def require_expression(text: str, fields: Collection[str]) -> None:
     """
     for found in _WORD.finditer(text):
         word, call = (found[1] or "").lower(), (found[2] or "").replace(" ", "")
-        if found[1] in fields and not call:
+        moment = _MOMENT.match(text, found.end()) if _TIMED.fullmatch(word) and not call else None
+        if found[1] in fields and not call and not moment:
             continue
-        if _CHANGING.fullmatch(word) or (word == _READS_THE_CLOCK and call == "()"):
+        if moment:
+            word = f"{word} '{moment[1]}'"
+        if moment or _CHANGING.fullmatch(word) or (word == _READS_THE_CLOCK and call == "()"):
             raise PlanError(
                 f"spark_sql: {text!r} has {word}, which may give something else in another attempt",
                 "Take :transaction_time for the time, and a field or a hash of fields, as in xxhash64(id), for what is "

@@ -16,7 +16,12 @@ from airflow_trident.staging.storage import storage_at
 AGAIN_S = 1.0
 """The time between two cancel calls: a job may have begun in between."""
 GRACE_S = 10.0
-"""How long a cancelled job may take to end; after that the thread that waits for it is interrupted."""
+"""How long a cancelled job may take to end; after that the thread that waits for it is interrupted, and again each time
+when it has gone on for that long."""
+
+
+class _InterruptedError(BaseException):
+    """No `Exception`: a function that tries again whatever happens must not take it for an error of its own."""
 
 
 def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None) -> Manifest:
@@ -53,7 +58,7 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     try:
         with _interrupted_after(limit_s + GRACE_S):
             return run()
-    except Exception as error:
+    except (Exception, _InterruptedError) as error:
         if not expired.is_set():
             raise
         raise AttemptTimeoutError(
@@ -73,18 +78,23 @@ def _named(group: Sequence[Job]) -> str:
 
 @contextmanager
 def _interrupted_after(limit_s: float) -> Iterator[None]:
-    """Raises TimeoutError in this thread, if this is the main thread and nobody else uses its alarm."""
+    """Raises _InterruptedError in this thread, if this is the main thread and nobody else uses its alarm."""
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0] > 0:
         yield
         return
 
     def interrupt(_signal: int, _frame: object) -> None:
-        raise TimeoutError
+        raise _InterruptedError
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
-        yield
-    finally:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, limit_s, GRACE_S)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _InterruptedError:  # also if it came just before the timer was stopped
         signal.setitimer(signal.ITIMER_REAL, 0)
+        raise
+    finally:
         signal.signal(signal.SIGALRM, before)

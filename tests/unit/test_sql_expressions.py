@@ -59,6 +59,11 @@ CHANGING = [
     "uniform(0, 1)",
     "input_file_name()",
     "reflect('java.util.UUID', 'randomUUID')",
+    "day < date 'today'",
+    "TIMESTAMP'now'",
+    'timestamp_ntz "yesterday "',
+    "datediff(date r'Tomorrow CET', day)",
+    "hex(aes_encrypt(day, 'abcdefghijklmnop'))",
 ]
 
 
@@ -80,6 +85,8 @@ def test_what_may_give_something_else_in_another_attempt_is_refused(text: str) -
         '"now()"',
         ":transaction_time",
         "transform(a, now -> 1)",
+        "date '2026-01-01'",
+        "concat(day, 'today')",
     ],
 )
 def test_what_only_looks_like_it_is_not(text: str) -> None:
