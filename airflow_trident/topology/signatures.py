@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_trident.contracts.state import StateFactory
@@ -12,6 +12,7 @@ from airflow_trident.operations.api import Aggregator, CombinerAggregator, Reduc
 from airflow_trident.operations.calls.infer import output_types, returned, type_of_annotation
 from airflow_trident.operations.stateful import StatefulFunction
 from airflow_trident.plan.nodes import Aggregation
+from airflow_trident.topology.declared_types import require_lossless
 from airflow_trident.types import (
     FieldSpec,
     Schema,
@@ -119,11 +120,21 @@ def _aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregatio
     if isinstance(aggregator, Aggregator):
         known = aggregator.result_type(given)
         written = [parse_type(part) for part in split_spec(known or aggregator.output_types)]
-        return Aggregation(aggregator=aggregator, reads=reads, output=parse_declared(output, written))
+        outputs = parse_declared(output, written)
+        if known and len(outputs) == len(written):
+            _require_type(aggregator, outputs, written)
+        return Aggregation(aggregator=aggregator, reads=reads, output=outputs)
     declared = parse_declared(output, [_result_type(aggregator, given)])
     if len(declared) != 1:
         raise FieldError(f"{verb} gives one field and {', '.join(names_of(declared))} are named", "Name one.")
+    if isinstance(aggregator, CombinerAggregator):
+        _require_type(aggregator, declared, [aggregator.result_type(given)])
     return Aggregation(aggregator=aggregator, reads=reads, output=declared)
+
+
+def _require_type(aggregator: object, fields: Schema, known: Sequence[str | None]) -> None:
+    cure = "Leave the type away, or convert what is read before: each(col(...).cast(...), ...)."
+    require_lossless(fields, known, type(aggregator).__name__, cure)
 
 
 def _result_type(aggregator: CombinerAggregator[Any] | ReducerAggregator[Any], given: tuple[str, ...]) -> str | None:

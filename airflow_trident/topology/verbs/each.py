@@ -10,6 +10,7 @@ from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.vectors import VectorFunction
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
+from airflow_trident.topology.declared_types import require_lossless
 from airflow_trident.topology.signatures import declared_outputs, require_callable
 from airflow_trident.topology.stream_base import S, append, named, some, then
 from airflow_trident.topology.verbs import child_bolt, spark_expression
@@ -43,8 +44,15 @@ def _each_expression(stream: S, expression: Expression, outputs: FieldSpec) -> S
         made = _each_expression(wider, expression, outputs)
         return keeping(made, (*stream.fields, made.fields[-1]))
     named(stream, "each", list(expression.reads))
-    new = parse_declared(outputs, [dtype(expression, stream.schema)])
-    _only(expression, new)
+    known = dtype(expression, stream.schema)
+    new = parse_declared(outputs, [known])
+    wanted = _only(expression, new).type
+    require_lossless(
+        new,
+        [known],
+        f"the expression {expression}",
+        f'Leave the type away, or convert it: ({expression}).cast("{wanted}").',
+    )
     return append(stream, EachNode, "each", reads=expression.reads, outputs=new, expression=expression)
 
 
