@@ -211,6 +211,27 @@ def test_a_counter_that_is_no_number_and_a_server_that_is_gone_are_named(where: 
         RedisSpout(host="127.0.0.1", port=1).coordinator().is_ready(None)
 
 
+@pytest.mark.parametrize("kind", [RedisSpout, OpaqueRedisSpout])
+def test_a_counter_that_went_back_is_never_taken_for_one_with_nothing_new(
+    where: dict[str, Any], kind: type[RedisSpout]
+) -> None:
+    write(where, ["x"] * 5)
+    client = client_of(where)
+    coordinator = kind(**where).coordinator()
+    first = coordinator.initialize_transaction(1, None)
+    assert not coordinator.is_ready(first)
+    assert coordinator.lag(first) == {"records": 0}
+    client.set("NEXT_WRITE", 3)
+    said = r"counter 'NEXT_WRITE' of .*RedisSpout.* is 3, and the numbers up to 5 were read.*SET it to 5"
+    for ask in (lambda: coordinator.initialize_transaction(2, first), lambda: coordinator.lag(first)):
+        with pytest.raises(SourceChangedError, match=said):
+            ask()
+    client.delete("NEXT_WRITE")
+    with pytest.raises(SourceChangedError, match="is 0, and the numbers up to 5"):
+        coordinator.is_ready(first)
+    assert not kind(**where, first=9).coordinator().is_ready(None), "nothing was read yet"
+
+
 # ---- streams ---------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +277,57 @@ def test_a_stream_that_is_made_anew_is_not_read_as_the_old_one(where: dict[str, 
     client.xadd("s", {"n": 2}, id="4-1")
     with pytest.raises(SourceChangedError, match="made anew: its newest id is 4-1, and 5-1 was read"):
         spout.coordinator().initialize_transaction(2, first)
+
+
+@pytest.mark.parametrize("kind", [RedisStreamSpout, OpaqueRedisStreamSpout])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [(3, "was given 3 entries in all, and 8 were counted"), (20, "0 entries were removed from it, and .* the 8 up to")],
+)
+def test_a_stream_that_is_made_anew_with_later_ids_is_told_by_what_it_counts(
+    where: dict[str, Any], kind: type[RedisStreamSpout], more: int, said: str
+) -> None:
+    add(where, "s", [{"n": number} for number in range(10)])
+    spout = kind(**where, streams="s", fields="n long", max_rows=8)
+    coordinator = spout.coordinator()
+    first = coordinator.initialize_transaction(1, None)
+    assert coordinator.lag(first) == {"records": 2}
+    client_of(where).delete("s")
+    add(where, "s", [{"n": number} for number in range(more)])
+    for ask in (lambda: coordinator.initialize_transaction(2, first), lambda: coordinator.lag(first)):
+        with pytest.raises(SourceChangedError, match=f"'s' of .* was made anew: .*{said}.*XSETID"):
+            ask()
+
+
+def test_one_and_the_same_stream_is_never_taken_for_another_one(where: dict[str, Any]) -> None:
+    client = client_of(where)
+    spout = OpaqueRedisStreamSpout(**where, streams="s", fields="n long", max_rows=4)
+    ids = add(where, "s", [{"n": number} for number in range(10)])
+    client.xdel("s", ids[7])  # counted as removed before it is reached
+    first = spout.coordinator().initialize_transaction(1, None)
+    client.xdel("s", ids[5])
+    client.xtrim("s", maxlen=4, approximate=False)
+    second = spout.coordinator().initialize_transaction(2, first)
+    assert rows_of(spout, second) == [(4,), (6,), (8,), (9,)]
+    client.xtrim("s", maxlen=0)
+    assert not spout.coordinator().is_ready(second)
+    client.xdel("s", *add(where, "s", [{"n": 10}, {"n": 11}]))
+    add(where, "s", [{"n": 12}])
+    assert rows_of(spout, spout.coordinator().initialize_transaction(3, second)) == [(12,)]
+
+
+def test_a_copy_of_a_stream_goes_on_when_it_counts_like_the_old_one(where: dict[str, Any]) -> None:
+    client = client_of(where)
+    ids = add(where, "s", [{"n": number} for number in range(10)])
+    spout = RedisStreamSpout(**where, streams="s", fields="n long", max_rows=8)
+    first = spout.coordinator().initialize_transaction(1, None)
+    client.delete("s")
+    for number in range(6, 10):
+        client.xadd("s", {"n": number}, id=ids[number])
+    with pytest.raises(SourceChangedError, match="was made anew: it was given 4 entries"):
+        spout.coordinator().is_ready(first)
+    client.execute_command("XSETID", "s", ids[-1], "ENTRIESADDED", 10)
+    assert rows_of(spout, spout.coordinator().initialize_transaction(2, first)) == [(8,), (9,)]
 
 
 def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[str, Any]) -> None:

@@ -220,6 +220,25 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(topic: Topic) 
     assert second["lost"] == [[topic.name, 0, 3, -1, "the topic was deleted and made again"]]
 
 
+def test_a_topic_that_was_made_again_with_fewer_partitions_is_read_whole_when_it_grows(topic: Topic) -> None:
+    topic.create(2)
+    for partition in (0, 1):
+        topic.send([(None, "old")] * 3, partition=partition)
+    spout = spout_of(topic, OpaqueKafkaSpout)
+    first = begin(spout)
+    topic.delete()
+    topic.create(1)
+    topic.send([(None, "new 0")])
+    second = begin(spout, first)
+    assert ranges(second, topic) == {"0": [0, 1]}
+    assert [(partition, at) for _, partition, at, _, _ in second["lost"]] == [(0, 3), (1, 3)]
+    topic.grow(2)
+    topic.send([(None, f"new {number}") for number in range(1, 9)], partition=1)
+    third = begin(spout, second)
+    assert values(spout, third) == [f"new {number}" for number in range(1, 9)]
+    assert "lost" not in third
+
+
 def test_a_topic_that_is_gone_keeps_its_place(topic: Topic) -> None:
     topic.create()
     topic.send([(None, "a")])
@@ -233,7 +252,12 @@ def test_a_topic_that_is_gone_keeps_its_place(topic: Topic) -> None:
         begin(strict, first)
     second = begin(opaque, first)
     assert values(opaque, second) == ["b"]
-    assert ranges(second, topic) == {"0": [1, 1]}
+    assert second["topics"][topic.name]["gone"] == [0]
+    other.send([(None, "c")])
+    third = begin(opaque, second)
+    assert values(opaque, third) == ["c"]
+    assert "lost" not in third, "it is lost once"
+    assert ranges(third, topic) == {"0": [1, 1]}
 
 
 def test_a_compacted_topic_needs_the_opaque_spout(topic: Topic) -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.spouts.kafka.client import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import (
     NO_ID,
+    NOTHING,
     KafkaBatch,
     LogOffsets,
     OffsetRange,
     TopicPartition,
     batch_of,
+    following,
+    lags,
     limited,
     pieces,
     resumed,
 )
-from airflow_trident.spouts.kafka.spout import KafkaSpout
+from airflow_trident.spouts.kafka.spout import KafkaSpout, KafkaTopics, OpaqueKafkaSpout
+from airflow_trident.types import Json
 
 backlogs = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 5)),
@@ -61,10 +68,12 @@ def test_pieces_are_the_ranges(ranges: dict[TopicPartition, OffsetRange], split_
     assert all(0 < each.size <= split_rows for _, each in cut)
 
 
-@given(backlogs)
-def test_metadata_survives_json(ranges: dict[TopicPartition, OffsetRange]) -> None:
-    batch = KafkaBatch({"a": "A", "b": "B"}, ranges)
-    assert batch_of(json.loads(json.dumps(batch.to_json()))).ranges == ranges
+@given(backlogs, st.data())
+def test_metadata_survives_json(ranges: dict[TopicPartition, OffsetRange], data: st.DataObject) -> None:
+    gone = frozenset(place for place in sorted(ranges) if data.draw(st.booleans()))
+    batch = KafkaBatch({"a": "A", "b": "B"}, ranges, gone=gone)
+    again = batch_of(json.loads(json.dumps(batch.to_json())))
+    assert (again.ranges, again.gone) == (ranges, gone)
 
 
 BEFORE = KafkaBatch({"a": "A"}, {TopicPartition("a", 0): OffsetRange(3, 10)})
@@ -92,6 +101,133 @@ def test_where_a_partition_goes_on(logs: dict[TopicPartition, LogOffsets], begin
     found, gone = resumed(BEFORE, logs)
     assert list(found.values()) == begins
     assert [str(loss).partition(":")[0] for loss in gone] == lost
+
+
+# ---- what is gone ----------------------------------------------------------------------------------------------
+
+
+class Answers(KafkaCluster):
+    """A cluster without brokers. It counts the questions."""
+
+    def __init__(self, logs: dict[TopicPartition, LogOffsets]) -> None:
+        self.there, self.asked, self._timeout_s = logs, 0, 0.3
+
+    def topics(self) -> dict[str, int]:
+        return {place.topic: 0 for place in self.there}
+
+    def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
+        self.asked += 1
+        return {place: log for place, log in self.there.items() if place.topic in partitions}
+
+    def close(self) -> None:
+        pass
+
+
+def place(text: str) -> TopicPartition:
+    topic, _, number = text.partition("-")
+    return TopicPartition(topic, int(number))
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    made = Answers({place("a-0"): LogOffsets("A", 0, 1000), place("a-1"): LogOffsets("A", 0, 1000)})
+    monkeypatch.setattr(KafkaTopics, "open", lambda topics, timeout_s: made)
+    return made
+
+
+def next_of(spout: KafkaSpout, previous: Json) -> Any:
+    """The next metadata, as the ledger gives them back."""
+    return json.loads(json.dumps(spout.coordinator().initialize_transaction(2, previous)))
+
+
+@pytest.mark.parametrize("kind", [KafkaSpout, OpaqueKafkaSpout])
+def test_a_partition_of_a_topic_that_was_made_again_begins_anew_however_late_it_comes(
+    answers: Answers, kind: type[KafkaSpout]
+) -> None:
+    spout = kind("a", bootstrap_servers="nowhere:1", on_data_loss="continue")
+    first = next_of(spout, None)
+    answers.there = {place("a-0"): LogOffsets("B", 0, 7)}
+    answers.asked = 0
+    second = next_of(spout, first)
+    assert answers.asked == 1, "the new id tells that the other partition will not come"
+    assert second["topics"] == {"a": {"id": "B", "partitions": {"0": [0, 7]}}}
+    assert second["lost"] == [["a", number, 1000, -1, "the topic was deleted and made again"] for number in (0, 1)]
+    answers.there[place("a-1")] = LogOffsets("B", 0, 5)
+    third = next_of(spout, second)
+    assert third["topics"]["a"]["partitions"] == {"0": [7, 7], "1": [0, 5]}
+    assert "lost" not in third
+    assert answers.asked == 2
+
+
+def test_what_is_gone_is_recorded_as_lost_once_and_then_waited_for_no_more(answers: Answers) -> None:
+    answers.there[place("b-0")] = LogOffsets("B", 0, 5)
+    spout = OpaqueKafkaSpout(pattern="[ab]", bootstrap_servers="nowhere:1")
+    first = next_of(spout, None)
+    del answers.there[place("b-0")]
+    answers.asked = 0
+    assert not spout.coordinator().is_ready(first)
+    assert answers.asked > 1, "a broker that has just started may not know it yet"
+    answers.there[place("a-0")] = LogOffsets("A", 0, 1001)
+    second = next_of(spout, first)
+    assert second["lost"] == [["b", 0, 5, -1, "the partition is gone"]]
+    assert second["topics"]["b"] == {"id": "B", "partitions": {"0": [5, 5]}, "gone": [0]}
+    answers.asked = 0
+    coordinator = spout.coordinator()
+    assert not coordinator.is_ready(second)
+    assert coordinator.lag(second) == {"records": 0}
+    answers.there[place("a-0")] = LogOffsets("A", 0, 1002)
+    third = next_of(spout, second)
+    assert answers.asked == 3
+    assert "lost" not in third
+    assert third["topics"]["b"] == second["topics"]["b"]
+    answers.there[place("b-0")] = LogOffsets("B", 0, 9)
+    back = next_of(spout, third)
+    assert back["topics"]["b"] == {"id": "B", "partitions": {"0": [5, 9]}}
+    answers.there[place("b-0")] = LogOffsets("C", 0, 9)
+    assert next_of(spout, third)["topics"]["b"] == {"id": "C", "partitions": {"0": [0, 9]}}
+    assert "lost" not in next_of(spout, third), "it is recorded already"
+
+
+GONE = KafkaBatch(BEFORE.ids, BEFORE.ranges, gone=frozenset(BEFORE.ranges))
+
+
+@pytest.mark.parametrize(
+    ("before", "logs", "is_behind"),
+    [
+        (NOTHING, {}, False),
+        (BEFORE, {}, True),
+        (GONE, {}, False),
+        (BEFORE, {"a-0": LogOffsets("A", 0, 9)}, True),
+        (GONE, {"a-0": LogOffsets("A", 0, 9)}, True),
+        (BEFORE, {"a-0": LogOffsets("A", 0, 10)}, False),
+        (BEFORE, {"a-0": LogOffsets("B", 0, 1)}, False),
+        (BEFORE, {"a-1": LogOffsets("A", 0, 1)}, True),
+        (BEFORE, {"a-1": LogOffsets("B", 0, 1)}, False),
+        (BEFORE, {"a-1": LogOffsets(NO_ID, 0, 1)}, True),
+    ],
+)
+def test_what_is_waited_for(before: KafkaBatch, logs: dict[str, LogOffsets], is_behind: bool) -> None:
+    assert lags(before, {place(one): log for one, log in logs.items()}) is is_behind
+
+
+def test_what_a_spout_does_not_read_any_more_is_neither_gone_nor_forgotten() -> None:
+    ranges = {place("a-0"): OffsetRange(1, 3), place("b-0"): OffsetRange(1, 3), place("c-0"): OffsetRange(1, 3)}
+    before = KafkaBatch({"a": "A", "b": "B", "c": "C"}, ranges, gone=frozenset({place("b-0")}))
+    logs = {place("c-0"): LogOffsets("C", 0, 9)}
+    after = following(before, logs, {place("c-0"): 3}, {place("c-0"): OffsetRange(3, 9)}, lambda topic: topic == "c")
+    assert after.ids == before.ids
+    assert {str(one): (each.begin, each.end) for one, each in after.ranges.items()} == {
+        "a-0": (3, 3),
+        "b-0": (3, 3),
+        "c-0": (3, 9),
+    }
+    assert after.gone == before.gone
+
+
+def test_metadata_from_before_partitions_were_recorded_as_gone_and_from_later_versions_are_read() -> None:
+    text = '{"topics":{"a":{"id":"A","partitions":{"0":[3,10]}%s}},"lost":[]}'
+    assert batch_of(json.loads(text % "")) == BEFORE
+    assert batch_of(json.loads(text % ',"gone":[0],"more":[1]')) == GONE
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,6 +212,7 @@ def test_a_large_batch_is_read_in_several_parts(tmp_path: Path) -> None:
         (lambda: CommandSource([]), "Give program and arguments"),
         (lambda: CommandSource(["ls"], "a long"), "one string field"),
         (lambda: CommandSource(["ls"], timeout_s=0), "above 0"),
+        (lambda: CommandSource(["ls"], encoding_errors="guess"), "encoding_errors='guess'. Use one of error, replace"),
         (lambda: Polled(rows=[(1,)], ids=[]), "1 rows and 0 ids"),
     ],
 )
@@ -268,6 +272,71 @@ def test_the_commands_token_comes_to_its_acknowledging_command(tmp_path: Path) -
     assert polled is not None
     source.ack(polled.token)
     assert (tmp_path / "polled").read_text() == (tmp_path / "acked").read_text() == f"{polled.token}\n"
+
+
+def test_an_acknowledging_command_that_was_ended_by_its_time_out_has_acknowledged_nothing(tmp_path: Path) -> None:
+    quick = tmp_path / "quick"
+    script = f"test -e {quick} || sleep 600; touch {tmp_path}/acked"
+    spout = spooled(tmp_path, sh("echo x", ack=["sh", "-c", script], timeout_s=0.5))
+    metadata = begin(spout, None)
+    with pytest.raises(SourceUnavailableError, match=r"acknowledging command 'sh' ran longer than 0\.5 s.*timeout_s"):
+        spout.coordinator().success(1, metadata)
+    assert not list((tmp_path / "spool").glob("*.acked"))
+    quick.touch()
+    spout.coordinator().success(1, metadata)
+    assert (tmp_path / "acked").exists()
+    assert len(list((tmp_path / "spool").glob("*.acked"))) == 1
+
+
+@pytest.mark.parametrize("rest", ["sleep 600", "exit 0", "echo said >&2; exit 3"])
+def test_a_process_that_left_the_commands_session_does_not_hold_anybody_up(
+    rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_sources, "_END_S", 0.3)
+    script = f"setsid sleep 30 & echo $! >> {tmp_path}/left; echo one; printf unfinis; {rest}"
+    source = sh(script, ack=["sh", "-c", script], timeout_s=1.0)
+    began, files = time.monotonic(), len(os.listdir("/proc/self/fd"))
+    try:
+        if rest.endswith("3"):
+            with pytest.raises(SourceUnavailableError, match="ended with code 3: said"):
+                source.poll(10)
+        else:
+            polled = source.poll(10)
+            assert polled is not None
+            assert list(polled.rows) == [("one",)]
+        if rest == "exit 0":
+            source.ack("token")  # it ended by itself, so it has done what it is for
+        else:
+            with pytest.raises(SourceUnavailableError, match="ran longer" if rest == "sleep 600" else "code 3"):
+                source.ack("token")
+        assert time.monotonic() - began < 15
+        assert len(os.listdir("/proc/self/fd")) == files
+    finally:
+        for pid in (tmp_path / "left").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+
+def test_a_line_that_is_no_text_is_an_error_that_names_it() -> None:
+    source = sh(r"printf 'good\na\377\n'", id_of=str, encoding_errors="error")
+    said = r"line 2 that the command 'sh' printed is no UTF-8: b'a\\xff'\. Nothing of this poll.*encoding_errors="
+    with pytest.raises(DamagedInputError, match=said):
+        source.poll(10)
+    with pytest.raises(DamagedInputError, match="line 2"):
+        sh(r"printf 'good\na\377\n'").poll(10)
+
+
+def test_different_lines_that_are_no_text_are_different_items(tmp_path: Path) -> None:
+    script = r"printf 'a\377\na\376\na\\udcff\na\377\r\n\351\251\n\303\251\n'"
+    spout = spooled(tmp_path, sh(script, id_of=str, encoding_errors="replace", ack=["true"]))
+    metadata = begin(spout, None)
+    rows = [("a\ufffd",), ("a\ufffd",), (r"a\udcff",), ("\ufffd",), ("é",)]
+    assert rows_of(spout, metadata) == rows
+    assert begin(spout, metadata) is None, "all of them are known when they come again"
+    polled = sh(r"printf '7 \377\n8 good\n'", id_of=lambda line: line.split()[0], encoding_errors="replace").poll(1)
+    assert polled is not None
+    assert polled.ids == ["7", "8"]
+    with pytest.raises(DamagedInputError, match=r'line 1 .*errors="surrogateescape"'):
+        sh(r"printf '\377\n'", id_of=lambda line: line.encode().hex(), encoding_errors="replace").poll(1)
 
 
 def test_a_function_that_raises_is_a_source_that_does_not_answer() -> None:

@@ -3,11 +3,13 @@
 Metadata: ``{"topics": {topic: {"id": topic id, "partitions": {"0": [from, to], ...}}}, "lost": [...]}``. It contains
 every known partition, also those without new records (``from == to``), so the last transaction's metadata is the whole
 position. `to` is the offset after the last one. The id of a topic tells it from a later topic with the same name.
+A topic has ``"gone": [partition, ...]`` if some of its partitions were not there: they are recorded as lost once, then
+or before. Versions that do not know that record them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -19,6 +21,7 @@ from airflow_trident.types import Json
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers before 2.8 give for every topic."""
+_MADE_AGAIN = "the topic was deleted and made again"
 
 
 class FirstPoll(StrEnum):
@@ -99,17 +102,20 @@ class LostOffsets:
 
 @dataclass(frozen=True, slots=True)
 class KafkaBatch:
-    """Decoded metadata."""
+    """Decoded metadata. `gone`: those of `ranges` that were not there, and are recorded as lost."""
 
     ids: Mapping[str, str]
     ranges: Mapping[TopicPartition, OffsetRange]
     lost: tuple[LostOffsets, ...] = ()
+    gone: frozenset[TopicPartition] = frozenset()
 
     def to_json(self) -> dict[str, Json]:
         topics: dict[str, Any] = {}
         for place, each in sorted(self.ranges.items()):
             topic = topics.setdefault(place.topic, {"id": self.ids[place.topic], "partitions": {}})
             topic["partitions"][str(place.partition)] = [each.begin, each.end]
+            if place in self.gone:
+                topic.setdefault("gone", []).append(place.partition)
         known: dict[str, Json] = {"topics": topics}
         if self.lost:
             known["lost"] = [[loss.place.topic, loss.place.partition, loss.range.begin, loss.range.end, loss.reason]
@@ -123,6 +129,7 @@ NOTHING = KafkaBatch({}, {})
 class _RecordedTopic(msgspec.Struct):
     id: str
     partitions: dict[int, tuple[int, int]]
+    gone: tuple[int, ...] = ()
 
 
 class _Recorded(msgspec.Struct):
@@ -142,7 +149,36 @@ def batch_of(metadata: Json) -> KafkaBatch:
         for name, topic in topics.items()
         for number, (begin, end) in topic.partitions.items()
     }
-    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges)
+    gone = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.gone)
+    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges, gone=gone)
+
+
+def lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
+    """Does the answer know less than an earlier one? Brokers that have just started may give such an answer. What is
+    recorded as gone, or was a partition of an earlier topic of the name, is not waited for."""
+    done_with = before.gone | _of_former_topics(before, logs)
+    for place, known in before.ranges.items():
+        log = logs.get(place)
+        if log is None:
+            if place not in done_with:
+                return True
+        elif log.end < known.end and log.topic_id == before.ids[place.topic]:
+            return True
+    return False
+
+
+def _is_another(old_id: str, new_id: str) -> bool:
+    return NO_ID not in (old_id, new_id) and old_id != new_id
+
+
+def _of_former_topics(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> frozenset[TopicPartition]:
+    """Partitions of topics that were made again without them."""
+    ids = {place.topic: log.topic_id for place, log in logs.items()}
+    return frozenset(
+        place
+        for place in before.ranges.keys() - logs.keys()
+        if place.topic in ids and _is_another(before.ids[place.topic], ids[place.topic])
+    )
 
 
 def resumed(
@@ -150,7 +186,8 @@ def resumed(
 ) -> tuple[dict[TopicPartition, int], tuple[LostOffsets, ...]]:
     """Where each known or new partition continues, and which records before that are lost.
 
-    A new topic and a new partition begin at their oldest record: nothing that was written to them is left out.
+    A new topic and a new partition begin at their oldest record: nothing that was written to them is left out. What is
+    recorded as gone is not lost again.
 
     :param logs: the present offsets, without topics that the spout does not read (any more).
     """
@@ -158,9 +195,9 @@ def resumed(
     lost: list[LostOffsets] = []
     for place, log in sorted(logs.items()):
         known, old_id = previous.ranges.get(place), previous.ids.get(place.topic)
-        if old_id is None or (NO_ID not in (old_id, log.topic_id) and old_id != log.topic_id):
-            if known is not None:
-                lost.append(LostOffsets(place, OffsetRange(known.end, -1), "the topic was deleted and made again"))
+        if old_id is None or _is_another(old_id, log.topic_id):
+            if known is not None and place not in previous.gone:
+                lost.append(LostOffsets(place, OffsetRange(known.end, -1), _MADE_AGAIN))
             begins[place] = log.begin
             continue
         wanted = known.end if known is not None else 0
@@ -169,10 +206,35 @@ def resumed(
         elif wanted > log.end:
             lost.append(LostOffsets(place, OffsetRange(log.end, wanted), "the log was cut off or made again"))
         begins[place] = min(max(wanted, log.begin), max(log.end, log.begin))
-    for place, known in sorted(previous.ranges.items()):
-        if place not in logs:
-            lost.append(LostOffsets(place, OffsetRange(known.end, -1), "the partition is gone"))
+    former = _of_former_topics(previous, logs)
+    for place in sorted(previous.ranges.keys() - logs.keys() - previous.gone):
+        why = _MADE_AGAIN if place in former else "the partition is gone"
+        lost.append(LostOffsets(place, OffsetRange(previous.ranges[place].end, -1), why))
     return begins, tuple(lost)
+
+
+def following(
+    before: KafkaBatch,
+    logs: Mapping[TopicPartition, LogOffsets],
+    begins: Mapping[TopicPartition, int],
+    chosen: Mapping[TopicPartition, OffsetRange],
+    wanted: Callable[[str], bool],
+) -> KafkaBatch:
+    """The batch after `before`, without what is lost.
+
+    :param begins: where the partitions of `logs` continue.
+    :param chosen: what of them is in the batch.
+    :param wanted: does the spout read a topic? Others are not in `logs`.
+    """
+    # An offset in a topic that is no more says nothing about the one that has its name.
+    former = _of_former_topics(before, logs)
+    # Other partitions that are not read now keep their place: a topic that comes back continues there.
+    ranges = {place: OffsetRange(each.end, each.end) for place, each in before.ranges.items() if place not in former}
+    gone = frozenset(place for place in ranges.keys() - logs.keys() if wanted(place.topic) or place in before.gone)
+    ranges |= {place: OffsetRange(begin, begin) for place, begin in begins.items()}
+    ranges |= chosen
+    ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
+    return KafkaBatch(ids, ranges, gone=gone)
 
 
 def limited(

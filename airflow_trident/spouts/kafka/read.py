@@ -92,12 +92,13 @@ class RangeReader:
     def _sorted_out(self, messages: Sequence[Any]) -> Sequence[Any]:
         """The records of the range. Gaps are noted; errors are raised or ignored by :meth:`_judge`."""
         end = self._recorded.range.end
-        # Offsets only rise, so the first and the last one show whether all in between are there and are records.
-        if messages and messages[0].offset() == self._next and messages[-1].error() is None:
-            last = self._next + len(messages)
-            if messages[-1].offset() == last - 1 < end:
-                self._next = last
-                return messages
+        last = self._next + len(messages)
+        # Offsets of records only rise, so the first and the last one show whether all in between are there.
+        is_full = messages and messages[0].offset() == self._next and messages[-1].offset() == last - 1 < end
+        # An event may stand where an offset has no record, and is none.
+        if is_full and all(message.error() is None for message in messages):
+            self._next = last
+            return messages
         good = []
         for message in messages:
             if message.error() is not None:

@@ -29,6 +29,8 @@ from airflow_trident.spouts.kafka.ranges import (
     OffsetRange,
     TopicPartition,
     batch_of,
+    following,
+    lags,
     limited,
     pieces,
     resumed,
@@ -263,11 +265,11 @@ class KafkaCoordinator(Coordinator):
 
     def _decide(self, txid: int, previous: Json, *, max_bytes: int | None) -> KafkaBatch | None:
         before = batch_of(previous)
-        read = KafkaBatch(
-            before.ids, {place: each for place, each in before.ranges.items() if self.source.wants(place.topic)}
+        read = replace(
+            before, ranges={place: each for place, each in before.ranges.items() if self.source.wants(place.topic)}
         )
         with self.source.open(self.options.timeout_s) as cluster:
-            logs = cluster.retried(lambda: self._logs(cluster, read), lambda logs: not _lags(read, logs))
+            logs = cluster.retried(lambda: self._logs(cluster, read), lambda logs: not lags(read, logs))
             begins, lost = resumed(read, logs)
             if previous is None:
                 begins = self._first(cluster, logs)
@@ -282,11 +284,7 @@ class KafkaCoordinator(Coordinator):
             if not new and not (previous is None and self.options.first_poll.moves):
                 return None
             chosen = limited(new, self._max_rows(cluster, new, max_bytes), txid)
-        # Partitions that are not read now keep their place: a topic that comes back continues there.
-        ranges = {place: OffsetRange(each.end, each.end) for place, each in before.ranges.items()}
-        ranges |= {place: OffsetRange(begin, begin) for place, begin in begins.items()} | chosen
-        ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
-        return KafkaBatch(ids, ranges, lost)
+        return replace(following(before, logs, begins, chosen, self.source.wants), lost=lost)
 
     def _logs(self, cluster: KafkaCluster, before: KafkaBatch) -> dict[TopicPartition, LogOffsets]:
         """
@@ -316,15 +314,6 @@ class KafkaCoordinator(Coordinator):
             return self.options.max_rows
         bytes_each = cluster.record_bytes(new)
         return min(self.options.max_rows, max(1, int(max_bytes / bytes_each))) if bytes_each else 1
-
-
-def _lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
-    """Does the answer know less than an earlier one? Brokers that have just started may give such an answer."""
-    for place, known in before.ranges.items():
-        log = logs.get(place)
-        if log is None or (log.end < known.end and log.topic_id == before.ids[place.topic]):
-            return True
-    return False
 
 
 @dataclass(frozen=True)

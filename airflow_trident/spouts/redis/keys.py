@@ -102,12 +102,13 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         return dict(self.next_parts([partition], {partition: last})).get(partition)
 
     def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
+        """
+        :raises SourceChangedError: a counter is below a number that was read.
+        """
         server, left, left_bytes, begun = self._server, self.max_rows, self.max_bytes, False
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
             for partition in partitions:
-                known = last.get(partition)
-                begin = self.first if known is None else self._range(known)[1]
-                end = self._counted(client, partition) + 1
+                begin, end = self._unread(client, partition, last.get(partition))
                 if left is not None:
                     end = min(end, begin + left)
                 end = begin + self._there(client, partition, begin, end)
@@ -125,13 +126,28 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         server, records = self._server, 0
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
             for partition in self.partitions():
-                known = last.get(partition)
-                begin = self.first if known is None else self._range(known)[1]
-                records += max(0, self._counted(client, partition) + 1 - begin)
+                begin, end = self._unread(client, partition, last.get(partition))
+                records += max(0, end - begin)
         return {"records": records}
 
+    def _unread(self, client: Any, partition: str, last: Json) -> tuple[int, int]:
+        """The numbers that were given out and are in no batch yet: from, and to below."""
+        counted = self._counted(client, partition)
+        if last is None:
+            return self.first, counted + 1
+        begin = self._range(last)[1]
+        if counted + 1 < begin:
+            # A server that lost its last writes gives these numbers out again, and nobody would read them.
+            raise SourceChangedError(
+                f"the counter {self._counter(partition)!r} of {self.describe()} is {counted}, and the numbers up to "
+                f"{begin - 1} were read: the server lost writes, or the counter was set back",
+                f"SET it to {begin - 1}, and write under new numbers what came under numbers above {counted} since; if "
+                "the records are others now, give this stream of the topology another name.",
+            )
+        return begin, counted + 1
+
     def _counted(self, client: Any, partition: str) -> int:
-        text = client.get(self.counter.replace("{partition}", partition))
+        text = client.get(self._counter(partition))
         try:
             return 0 if text is None else int(text)
         except ValueError as error:
@@ -168,6 +184,9 @@ class RedisSpout(RedisSettings, PartitionedSpout):
             pipe.execute_command(command, self._key(partition, number))
         found: list[Any] = pipe.execute()
         return found
+
+    def _counter(self, partition: str) -> str:
+        return self.counter.replace("{partition}", partition)
 
     def _key(self, partition: str, number: int) -> str:
         return self.keys.replace("{partition}", partition).replace("{n}", str(number))

@@ -113,7 +113,8 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
     def next_parts(self, partitions: Sequence[str], last: Mapping[str, Json]) -> Iterator[tuple[str, Json]]:
         """
-        :raises SourceChangedError: entries that no transaction had were removed (transactional).
+        :raises SourceChangedError: entries that no transaction had were removed (transactional); a stream was made
+            anew.
         """
         server, left, left_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
@@ -139,22 +140,17 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                 told = client.eval(_LOOK, 1, stream, before.to if before else _BEGINNING, 1, "", 1)
                 if told:
                     look = _Look.of(told)
-                    records += max(0, look.added - before.added) if before else look.length
+                    if before:
+                        self._require_same(stream, before, look)
+                    records += look.added - before.added if before else look.length
         return {"records": records}
 
     def _next(self, stream: str, before: _Part | None, look: _Look) -> _Part | None:
-        removed = look.added - look.length
         if before is None:
-            known, lost = removed, 0
+            known, lost = look.removed, 0
         else:
-            if _order(look.newest) < _order(before.to):
-                raise SourceChangedError(
-                    f"stream {stream!r} of {self.describe()} was made anew: its newest id is {look.newest}, and "
-                    f"{before.to} was read",
-                    "Give the new stream another key, or this stream of the topology another name.",
-                )
-            is_cut = not look.first or _order(look.first) > _order(before.to)
-            lost = max(0, removed - before.added) if is_cut else 0
+            self._require_same(stream, before, look)
+            lost = max(0, look.removed - before.added) if look.is_cut(before.to) else 0
             known = before.added + lost
         if lost and self.kind is SpoutKind.TRANSACTIONAL:
             raise SourceChangedError(
@@ -166,6 +162,28 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
             return None
         begin = before.to if before else _BEGINNING
         return _Part(begin=begin, to=look.last, rows=look.rows, added=known + look.rows, lost=lost)
+
+    def _require_same(self, stream: str, before: _Part, look: _Look) -> None:
+        """Ids rise in a new stream of the same key, too: the server makes them from its clock. The counts tell.
+
+        :raises SourceChangedError: this is not the stream in which the entries up to `before.to` were read.
+        """
+        if _order(look.newest) < _order(before.to):
+            why = f"its newest id is {look.newest}, and {before.to} was read"
+        elif look.added < before.added:
+            why = f"it was given {look.added} entries in all, and {before.added} were counted up to {before.to}"
+        elif look.is_cut(before.to) and look.removed < before.added:
+            # All entries up to there are removed from the stream that was read, whatever was added since.
+            why = (
+                f"{look.removed} entries were removed from it, and it has none of the {before.added} up to {before.to}"
+            )
+        else:
+            return
+        raise SourceChangedError(
+            f"stream {stream!r} of {self.describe()} was made anew: {why}",
+            "Give the new stream another key, or this stream of the topology another name. If its entries were copied "
+            "from the old one, set what it counts to what the old one had: XSETID with ENTRIESADDED.",
+        )
 
     def rows_of(self, part: Json) -> int:
         return _part(part).rows
@@ -241,6 +259,14 @@ class _Look:
     added: int
     newest: str
     bytes: int
+
+    @property
+    def removed(self) -> int:
+        return self.added - self.length
+
+    def is_cut(self, read_to: str) -> bool:
+        """Are all entries up to this id removed?"""
+        return not self.first or _order(self.first) > _order(read_to)
 
     @classmethod
     def of(cls, told: Sequence[Any]) -> _Look:

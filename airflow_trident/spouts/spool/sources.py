@@ -17,15 +17,17 @@ import subprocess
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.closeable import Closing
-from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceUnavailableError, TridentError
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 _END_S = 5.0
 """The time that a command has to end after it was told to."""
+_SHOWN_BYTES = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +137,10 @@ class CommandSource(SpoolSource):
     :param env: more variables; their values are shown nowhere.
     :param timeout_s: a command that runs longer is ended. The lines that it printed are taken, but not an unfinished
         last line.
-    :param id_of: gives the id of a line, if the command prints lines again that were not acknowledged.
+        An `ack` command that runs longer has acknowledged nothing, and is run again.
+    :param id_of: gives the id of a line, if the command prints lines again that were not acknowledged. With ``replace``
+        it gets bytes that are not UTF-8 as ``errors="surrogateescape"`` decodes them: different lines stay different.
+    :param encoding_errors: bytes that are not UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
     """
 
     schema: Schema = ()
@@ -149,6 +154,7 @@ class CommandSource(SpoolSource):
         env: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
         id_of: Callable[[str], str] | None = None,
+        encoding_errors: str = "error",
     ) -> None:
         self._command, self._ack = _arguments(command), None if ack is None else _arguments(ack)
         self.schema = parse_declared(fields, ["string"])
@@ -158,31 +164,81 @@ class CommandSource(SpoolSource):
             )
         if timeout_s <= 0:
             raise ConfigurationError(f"CommandSource with timeout_s={timeout_s}", "It must be above 0.")
+        if encoding_errors not in ("error", "replace"):
+            raise ConfigurationError(
+                f"CommandSource with encoding_errors={encoding_errors!r}", "Use one of error, replace."
+            )
         self._env, self._timeout_s, self._id_of = dict(env or {}), timeout_s, id_of
+        self._replace_broken = encoding_errors == "replace"
 
     def poll(self, max_rows: int) -> Polled | None:
         token = uuid.uuid4().hex
-        printed, ended = self._run(self._command, TRIDENT_MAX_ROWS=str(max_rows), TRIDENT_TOKEN=token)
-        lines = printed.decode("utf-8", "replace").split("\n")
+        ran = self._run(self._command, TRIDENT_MAX_ROWS=str(max_rows), TRIDENT_TOKEN=token)
+        lines = ran.printed.split(b"\n")
         rest = lines.pop()
-        if rest and not ended:
+        if rest and ran.is_whole:
             lines.append(rest)
-        lines = [line.removesuffix("\r") for line in lines]
         if not lines:
             return None
-        ids = None if self._id_of is None else [self._id_of(line) for line in lines]
-        return Polled(rows=[(line,) for line in lines], token=None if self._ack is None else token, ids=ids)
+        lines = [line.removesuffix(b"\r") for line in lines]
+        texts = self._texts(lines)
+        return Polled(
+            rows=[(text,) for text in texts],
+            token=None if self._ack is None else token,
+            ids=None if self._id_of is None else self._ids(self._id_of, lines, texts),
+        )
+
+    def _texts(self, lines: Sequence[bytes]) -> list[str]:
+        """
+        :raises DamagedInputError: a line is no UTF-8, and that is an error.
+        """
+        if self._replace_broken:
+            return [line.decode("utf-8", "replace") for line in lines]
+        texts = []
+        for number, line in enumerate(lines, 1):
+            try:
+                texts.append(line.decode())
+            except UnicodeDecodeError as error:
+                raise self._damaged(
+                    number, line, 'encoding_errors="replace" reads U+FFFD there; or let the command print UTF-8.'
+                ) from error
+        return texts
+
+    def _ids(self, id_of: Callable[[str], str], lines: Sequence[bytes], texts: Sequence[str]) -> list[str]:
+        if not self._replace_broken:
+            return [id_of(text) for text in texts]
+        ids = []
+        for number, line in enumerate(lines, 1):
+            # Not of the row: with U+FFFD in it two items may be one, and the second would be acknowledged and lost.
+            try:
+                ids.append(_storable(id_of(line.decode("utf-8", "surrogateescape"))))
+            except UnicodeEncodeError as error:
+                raise self._damaged(
+                    number, line, 'Let id_of take the other parts, or encode with errors="surrogateescape".'
+                ) from error
+        return ids
+
+    def _damaged(self, number: int, line: bytes, cure: str) -> DamagedInputError:
+        return DamagedInputError(
+            f"line {number} that the command {self._command[0]!r} printed is no UTF-8: {line[:_SHOWN_BYTES]!r}",
+            f"Nothing of this poll was taken. {cure}",
+        )
 
     def ack(self, token: Json) -> None:
-        if self._ack is not None:
-            self._run(self._ack, TRIDENT_TOKEN=str(token))
+        if self._ack is None:
+            return
+        if not self._run(self._ack, TRIDENT_TOKEN=str(token)).in_time:
+            raise SourceUnavailableError(
+                f"the acknowledging command {self._ack[0]!r} ran longer than {self._timeout_s:g} s and was ended",
+                "The batch does not count as acknowledged, and a later coordinator runs it again. Mend the command, or "
+                "raise timeout_s.",
+            )
 
     def describe(self) -> str:
         return f"CommandSource({os.path.basename(self._command[0])})"
 
-    def _run(self, command: Sequence[str], **env: str) -> tuple[bytes, bool]:
-        """What the command printed, and whether it had to be ended.
-
+    def _run(self, command: Sequence[str], **env: str) -> _Ran:
+        """
         :raises SourceUnavailableError: the command cannot be run, or failed.
         """
         try:
@@ -199,31 +255,69 @@ class CommandSource(SpoolSource):
             raise SourceUnavailableError(
                 f"the command {command[0]!r} cannot be run ({error.strerror})", "Install it where coordinators run."
             ) from error
-        with process:
-            try:
-                printed, said = process.communicate(timeout=self._timeout_s)
-            except subprocess.TimeoutExpired:
-                return _end(process), True
-            except BaseException:
-                _signal(process, signal.SIGKILL)
-                raise
-        if process.returncode != 0:
-            last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        try:
+            ran = _read(process, self._timeout_s)
+        except BaseException:
+            _signal(process, signal.SIGKILL)
+            raise
+        finally:
+            _release(process)
+        if ran.in_time and process.returncode != 0:
+            last = ran.said.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise SourceUnavailableError(
                 f"the command {command[0]!r} ended with code {process.returncode}{f': {last[:400]}' if last else ''}",
                 "What it printed was not taken. Mend it; the task's next try runs it again.",
             )
-        return printed, False
+        return ran
 
 
-def _end(process: subprocess.Popen[bytes]) -> bytes:
-    """End the process; what it had printed until then."""
-    _signal(process, signal.SIGTERM)
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What a command printed, and on stderr. `is_whole`: nothing can follow. `in_time`: it ended by itself."""
+
+    printed: bytes
+    said: bytes
+    is_whole: bool
+    in_time: bool
+
+
+def _read(process: subprocess.Popen[bytes], timeout_s: float) -> _Ran:
+    """Read the process to its end, or end it when its time is up."""
     try:
-        return process.communicate(timeout=_END_S)[0]
+        return _Ran(*process.communicate(timeout=timeout_s), is_whole=True, in_time=True)
     except subprocess.TimeoutExpired:
-        _signal(process, signal.SIGKILL)
-        return process.communicate()[0]
+        # A command that has ended may have left something behind that holds its pipes open.
+        in_time = process.poll() is not None
+    printed = said = b""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        _signal(process, number)
+        try:
+            printed, said = process.communicate(timeout=_END_S)
+        except subprocess.TimeoutExpired as late:
+            # What made a session of its own gets no signal, and may hold the pipes for ever.
+            printed, said = late.output or b"", late.stderr or b""
+        else:
+            break
+    return _Ran(printed, said, is_whole=False, in_time=in_time)
+
+
+def _release(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipes, and take the ended process off the system's list if it is there within a limit: one that the
+    system holds (a file server is away) does not even end by SIGKILL at once."""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)
+
+
+def _storable(item_id: str) -> str:
+    """The id as a text without lone surrogates, and different ones stay different."""
+    try:
+        item_id.encode()
+    except UnicodeEncodeError:
+        return f"\n{item_id.encode('unicode_escape').decode('ascii')}"  # no line has a newline, so no other id is equal
+    return item_id
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
