@@ -107,9 +107,6 @@ class TridentDrainOperator(EngineOperator):
         if is_backfill_run(context) and not self.allow_backfill_runs:
             raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
-            if self.topology.asset:
-                with self.open_ledger() as ledger:
-                    asset_events.begin(self.topology, ledger)
             result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
         return self._done(context, result)
 

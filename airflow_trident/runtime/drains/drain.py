@@ -33,6 +33,7 @@ from airflow_trident.runtime.group_phases import commit_and_coordinate, coordina
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.outcomes import tell_plan
 from airflow_trident.runtime.phases import Attempts, Progress, tell_success
+from airflow_trident.runtime.registering import register
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
@@ -113,7 +114,7 @@ class Drain:
         :raises BlockedError: a FAILED transaction of somebody else is in the way.
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
-        self.ledger.register(self.topology.definition())
+        register(self.ledger, self.topology)
         tell_plan(self.ledger, self.topology)
         with at_work(self.ledger, self.attempts.owner) as me:
             self.attempts = replace(self.attempts, owner=me)
