@@ -21,6 +21,7 @@ from airflow_trident.protocol.records import Claim, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.outcomes import telling
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
 from airflow_trident.runtime.registering import ask_for_events, register
 from airflow_trident.runtime.waiting import blocked
@@ -62,7 +63,8 @@ class LocalRunner:
 
         :raises BlockedError: a lower transaction is FAILED.
         """
-        register(self.ledger, self.topology)
+        with telling(self.ledger, Claim(key="local")):
+            register(self.ledger, self.topology)
         for note in self.topology.compile().notes:
             self.progress(note)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:

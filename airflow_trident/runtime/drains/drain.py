@@ -31,7 +31,7 @@ from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of, require_groups
 from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
-from airflow_trident.runtime.outcomes import tell_plan
+from airflow_trident.runtime.outcomes import tell_plan, telling
 from airflow_trident.runtime.phases import Attempts, Progress, tell_success
 from airflow_trident.runtime.registering import register
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
@@ -114,7 +114,8 @@ class Drain:
         :raises BlockedError: a FAILED transaction of somebody else is in the way.
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
-        register(self.ledger, self.topology)
+        with telling(self.ledger, self.claim, rows_in_errors=self.attempts.rows_in_errors):
+            register(self.ledger, self.topology)
         tell_plan(self.ledger, self.topology)
         with at_work(self.ledger, self.attempts.owner) as me:
             self.attempts = replace(self.attempts, owner=me)
