@@ -20,8 +20,8 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginManyResult
-from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Wait, decide_begin
-from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView
+from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER
@@ -53,10 +53,12 @@ then."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
-    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, in passes of this drain."""
+    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, in passes of this drain.
+    `paused_by`: the command that forbids new transactions, if that ended it."""
 
     committed: tuple[int, ...]
     rows_read: int
+    paused_by: Command | None = None
 
 
 @dataclass(kw_only=True)
@@ -86,6 +88,7 @@ class Drain:
         self._begun = 0
         self._committed: list[int] = []
         self._ended: Exception | None = None
+        self._paused_by: Command | None = None
         self._states_checked = False
         self._lag_due = 0.0
         self._goes_on = False
@@ -139,7 +142,9 @@ class Drain:
                 self._commit(wait_s=self.limits.wait_s)
         if self._error is not None:
             raise self._error
-        return DrainResult(committed=tuple(self._committed), rows_read=self._passes.rows_read)
+        return DrainResult(
+            committed=tuple(self._committed), rows_read=self._passes.rows_read, paused_by=self._paused_by
+        )
 
     def _open_passes(self) -> Passes:
         return Passes(
@@ -189,6 +194,7 @@ class Drain:
                 self._ended = self._ended or blocked(self.topology.name, begun)
                 return False
             if not isinstance(begun, tuple):
+                self._paused_by = begun.command if isinstance(begun, Paused) else None
                 return isinstance(begun, Full)
             self._begun += len(begun)
             self._passes.begin(new_records(begun))
