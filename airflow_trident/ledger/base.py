@@ -317,6 +317,8 @@ class Ledger(Closing, KeepsStaged):
             if said == outcome and now_ms - said_ms < SAID_ENOUGH_MS:
                 return
             self._said = (outcome, now_ms)
+        else:
+            self.forget_said()
         paths = self.paths()
         self.run(functools.partial(outcomes.note, outcome=outcome), Prefetch([paths.head, paths.coordinator]))
 

@@ -77,7 +77,6 @@ class TridentBackfillOperator(EngineOperator):
         """The txids that were committed; the docstring of the class says when the task skips or fails."""
         from airflow_trident.runtime.backfill import Backfill
 
-        asset_events.begin(self.topology, ledger)
         results = Backfill(
             ledger=ledger,
             topology=self.topology,

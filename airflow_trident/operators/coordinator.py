@@ -27,7 +27,7 @@ from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains.limits import on_failure_of, pending_of
-from airflow_trident.runtime.waiting import Look, blocked
+from airflow_trident.runtime.waiting import Look, blocked, paused
 from airflow_trident.tasks.airflow_versions import checked_deferrable
 from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
@@ -181,10 +181,7 @@ class TridentCoordinatorOperator(TridentOperator):
         if isinstance(result, Blocked):
             return blocked(self.topology_name, result)
         if isinstance(result, Paused):
-            return AirflowSkipException(
-                f"topology {self.topology_name} is told to {result.command}: no new transaction. "
-                f"`airflow trident resume {self.topology_name}` lets it go on."
-            )
+            return AirflowSkipException(paused(self.topology_name, result.command))
         assert isinstance(result, NothingNew)
         view = ledger.view(0)
         last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)

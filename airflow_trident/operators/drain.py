@@ -23,6 +23,7 @@ from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, on_failure_of, pending_of, require_groups
+from airflow_trident.runtime.waiting import paused
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable, recall, remember, remembers
 
@@ -107,9 +108,6 @@ class TridentDrainOperator(EngineOperator):
         if is_backfill_run(context) and not self.allow_backfill_runs:
             raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
-            if self.topology.asset:
-                with self.open_ledger() as ledger:
-                    asset_events.begin(self.topology, ledger)
             result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
         return self._done(context, result)
 
@@ -135,7 +133,11 @@ class TridentDrainOperator(EngineOperator):
     def _done(self, context: Context, result: DrainResult) -> list[int]:
         brought = self._bring_events(context)
         if not result.committed:
-            nothing = f"nothing new for topology {self.topology_name}: no transaction is begun."
+            nothing = (
+                paused(self.topology_name, result.paused_by)
+                if result.paused_by is not None
+                else f"nothing new for topology {self.topology_name}: no transaction is begun."
+            )
             if not brought:
                 raise AirflowSkipException(nothing)
             self.log.info("%s", nothing)  # no skip: a skipped task brings no events
@@ -147,6 +149,8 @@ class TridentDrainOperator(EngineOperator):
         many = f"transactions {first} to {last} are committed ({len(result.committed)} in all)"
         done = many if last > first else f"transaction {first} is committed"
         self.log.info("topology %s: %s, %s rows read", self.topology_name, done, f"{result.rows_read:,}")
+        if result.paused_by is not None:
+            self.log.info("%s", paused(self.topology_name, result.paused_by))
         return list(result.committed)
 
     def _bring_events(self, context: Context) -> Txids:

@@ -30,6 +30,9 @@ class TridentWorkerOperator(EngineOperator):
     ``airflow trident deploy`` sets which topology is deployed on which workers. With ``schedule="@continuous"`` and
     retries the worker is always there. Succeeds when its topologies are shut down or taken away.
 
+    It brings no events of the topologies' assets, because Airflow takes a task's events only when the task succeeds.
+    What it commits is on the ledger's list of events, which a drain task beside it brings.
+
     :param topologies: the Topologies that it may run. It is an error if one of them is not deployed on this name.
     :param name: of the worker; only one process at a time has it (templated).
     :param wait_s: how many seconds it waits for a deployment that names it, and for its name.

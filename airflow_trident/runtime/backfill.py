@@ -24,6 +24,7 @@ from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_gro
 from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
+from airflow_trident.runtime.registering import register
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
 
@@ -107,7 +108,7 @@ class Backfill:
 
         :raises DefinitionChangedError: the ledger belongs to another definition of the topology.
         """
-        self.ledger.register(self.topology.definition())
+        register(self.ledger, self.topology)
         with at_work(self.ledger, self.owner) as me:
             return replace(self, owner=me)._run(selection)
 

@@ -21,7 +21,9 @@ from airflow_trident.protocol.records import Claim, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.runtime.outcomes import telling
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
+from airflow_trident.runtime.registering import ask_for_events, register
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
@@ -61,7 +63,8 @@ class LocalRunner:
 
         :raises BlockedError: a lower transaction is FAILED.
         """
-        self.ledger.register(self.topology.definition())
+        with telling(self.ledger, Claim(key="local")):
+            register(self.ledger, self.topology)
         for note in self.topology.compile().notes:
             self.progress(note)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
@@ -84,6 +87,7 @@ class LocalRunner:
 
     def recover(self) -> list[int]:
         """Finishes every transaction that was begun and not committed, lowest first."""
+        ask_for_events(self.ledger, self.topology)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
             return self._recover(me)
 

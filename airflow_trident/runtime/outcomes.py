@@ -45,9 +45,9 @@ def tell_plan(ledger: Ledger, topology: Topology) -> None:
 def telling(
     ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True
 ) -> Iterator[Callable[[BeginResult | BeginManyResult], None]]:
-    """Wraps a look at the sources: notes an error before it is raised further, and a result that is passed to the
-    yielded function. The step that begins a transaction notes that itself. A wait for room in the window is not noted:
-    most are short."""
+    """Wraps the check of the definition and a look at the sources: notes an error before it is raised further, and a
+    result that is passed to the yielded function. The step that begins a transaction notes that itself. A wait for room
+    in the window is not noted: most are short."""
     try:
         yield partial(tell_result, ledger, claim)
     except (LedgerUnavailableError, OutcomeUnknownError):

@@ -29,7 +29,8 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     are then (:func:`with_tables`), and cancels it after `limit_s` seconds.
 
     Some work does not end when it is cancelled: a function of the local engine that does not return, a source that
-    hangs. A signal interrupts such work, but only in a main thread. A time-out of Airflow itself comes first.
+    hangs. A signal interrupts such work, but only in a main thread; who calls this in another thread must stop waiting
+    for it by himself after the limit and :data:`GRACE_S`. A time-out of Airflow itself comes first.
 
     :raises AttemptTimeoutError: it took longer.
     :raises ConfigurationError: nothing can be staged; this is checked before any work.
@@ -61,12 +62,17 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     except (Exception, _InterruptedError) as error:
         if not expired.is_set():
             raise
-        raise AttemptTimeoutError(
-            f"{_named(group)} took longer than {limit_s:g} s and was cancelled",
-            "Make the batches smaller, or attempt_timeout longer; the Spark UI shows what took the time.",
-        ) from error
+        raise timed_out(group, limit_s) from error
     finally:
         ended.set()
+
+
+def timed_out(group: Sequence[Job], limit_s: float) -> AttemptTimeoutError:
+    """What is raised for jobs that were cancelled because they took longer."""
+    return AttemptTimeoutError(
+        f"{_named(group)} took longer than {limit_s:g} s and was cancelled",
+        "Make the batches smaller, or attempt_timeout longer; the Spark UI shows what took the time.",
+    )
 
 
 def _named(group: Sequence[Job]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.errors import BlockedError
 from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, TxRecord
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
@@ -61,6 +61,14 @@ def blocked(topology: str, by: Blocked) -> BlockedError:
         f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
         f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
         f"`airflow trident skip {topology} {by.by}`.",
+    )
+
+
+def paused(topology: str, command: Command) -> str:
+    """What everybody says who begins nothing because of a lifecycle command; it names the cure."""
+    return (
+        f"topology {topology} is told to {command}: no new transaction. "
+        f"`airflow trident resume {topology}` lets it go on."
     )
 
 

@@ -68,15 +68,13 @@ def partition_key(topology: str, txid: int) -> str:
 
 
 def begin(topology: Topology, ledger: Ledger) -> None:
-    """Called before the task commits: from now on each commit needs an event."""
-    if topology.asset:
-        from airflow_trident.ledger.announcements import begin_events
+    """Called before a task commits that neither drains nor replays: those do this themselves."""
+    from airflow_trident.runtime.registering import ask_for_events, register
 
-        try:
-            begin_events(ledger)
-        except UnknownTopologyError:
-            ledger.register(topology.definition())
-            begin_events(ledger)
+    try:
+        ask_for_events(ledger, topology)
+    except UnknownTopologyError:
+        register(ledger, topology)
 
 
 def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Context, by: Owner) -> Txids:

@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.errors import TridentError
 from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster
 from airflow_trident.triggers.shared_watch import Hub
 from airflow_trident.triggers.trident_trigger import TridentTrigger
 from airflow_trident.triggers.turn import SETTLE_S
 
 MISSES = 60
-"""So many looks without an answer end the wait: the triggerer may lack a right, or a way, that the task has."""
+"""So many looks without an answer end the wait: the triggerer may lack a right, a way or a client that the task has."""
 
 
 class TridentDriverTrigger(TridentTrigger):
@@ -76,7 +76,7 @@ class TridentDriverTrigger(TridentTrigger):
     async def _active(self) -> bool:
         try:
             active = await asyncio.to_thread(self.driver.active)
-        except SparkJobError as error:  # a master that restarts knows its drivers again
+        except TridentError as error:  # a master that restarts, or a client or setting that only the task has
             self.log.warning("%s", error)
             self._misses += 1
             return self._misses < MISSES
@@ -109,5 +109,5 @@ class TridentDriverTrigger(TridentTrigger):
         try:
             await asyncio.to_thread(self.driver.kill)
             self.log.warning("Spark driver %s of topology %s is killed", self.driver_id, self.topology)
-        except SparkJobError as error:
+        except TridentError as error:
             self.log.warning("Spark driver %s was not killed: %s", self.driver_id, error)

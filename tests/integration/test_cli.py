@@ -323,6 +323,19 @@ def test_lifecycle_commands_are_an_epoch_in_the_ledger_that_coordinators_obey(si
         assert begun == (Paused(command) if stops else NothingNew())
 
 
+def test_a_drain_of_a_paused_topology_says_how_it_goes_on(site: Site) -> None:
+    *_, gone = site.tridents(
+        "drain words --engine local --max-transactions 1",
+        "pause words",
+        "drain words --engine local",
+    )
+    assert gone.code == 0, gone.err
+    assert gone.out.splitlines()[-1] == (
+        "topology words is told to pause: no new transaction. `airflow trident resume words` lets it go on."
+    )
+    assert "nothing new" not in gone.out
+
+
 def test_a_state_that_was_deleted_is_rebuilt_and_what_is_pruned_is_given_up_with_a_reason_only(site: Site) -> None:
     site.run_all()
     site.mend()

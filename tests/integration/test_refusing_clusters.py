@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
@@ -21,11 +21,12 @@ from airflow_trident.engine.spark.driver_tags import NO_TAGS
 from airflow_trident.engine.spark.older_orders import OlderOrder
 from airflow_trident.engine.spark.order_takers import Taker, take
 from airflow_trident.engine.spark.script_folder import HELPER, script_folder
-from airflow_trident.errors import SparkJobError
+from airflow_trident.errors import ConfigurationError, MissingExtraError, SparkJobError, TridentError
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Slot
+from airflow_trident.tasks import kubernetes_pod
 from airflow_trident.tasks.hook_submit import HookSubmit
 from airflow_trident.tasks.spark_driver import ClusterKind
 from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
@@ -109,6 +110,25 @@ def test_a_trigger_without_an_answer_leaves_the_question_to_the_task(
         return [event.payload async for event in trigger.run()]
 
     assert asyncio.run(events()) == [{"driver_id": APPLICATION}]
+
+
+@pytest.mark.parametrize("lacks", [MissingExtraError("no client", "Install it."), ConfigurationError("no cluster")])
+def test_a_trigger_that_lacks_what_the_task_has_leaves_the_question_and_the_kill_to_it(
+    lacks: TridentError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def require(*_: str) -> NoReturn:
+        raise lacks
+
+    monkeypatch.setattr(driver_trigger, "SETTLE_S", 0.0)
+    monkeypatch.setattr(kubernetes_pod, "require_extra", require)
+    trigger = TridentDriverTrigger("words", "pod-1", ["jobs"], "no_such_connection", 0.0, ClusterKind.KUBERNETES)
+
+    async def events() -> list[Any]:
+        found = [event.payload async for event in trigger.run()]
+        await trigger.on_kill()  # raises nothing
+        return found
+
+    assert asyncio.run(events()) == [{"driver_id": "pod-1"}]
 
 
 # ---- submitted drains ------------------------------------------------------------------------------------------

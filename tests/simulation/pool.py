@@ -13,10 +13,10 @@ class SimPool:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Later:
-        return Later(self, lambda: function(*arguments))
+    def submit(self, job: Callable[[], Any]) -> Later:
+        return Later(self, job)
 
-    def shutdown(self, **_: Any) -> None:
+    def close(self, _wait_s: float | None) -> None:
         """Does nothing: no job runs by itself."""
 
 

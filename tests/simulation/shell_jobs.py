@@ -78,7 +78,7 @@ def instead_of_airflow(world: World) -> AbstractContextManager[None]:
             (TridentTurnSensor, "log", log),
             *(instead_of_a_triggerer(world, log) if world.kind.ready else ()),
             (base, "_log", log),
-            (drain_passes, "ThreadPoolExecutor", lambda **_: SimPool(world)),
+            (drain_passes, "PassThreads", lambda _most: SimPool(world)),
             (drain_passes, "wait", sim_wait),
             (base, "os", SimpleNamespace(getpid=lambda: world.process.number)),
             (base, "socket", SimpleNamespace(gethostname=lambda: f"worker-{world.process.place}")),

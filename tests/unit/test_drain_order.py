@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -13,6 +14,7 @@ import pytest
 from airflow_trident.engine.spark import order_takers
 from airflow_trident.engine.spark.order_takers import NOBODY_KNOWN, Taker, take, take_back
 from airflow_trident.errors import FencedError, SparkJobError
+from airflow_trident.protocol.records import Command
 from airflow_trident.runtime.drains.drain import DrainResult
 from airflow_trident.runtime.drains.order import DrainFiles, answer, collect, removing
 
@@ -28,6 +30,9 @@ def test_an_answer_is_read_as_it_was_given(files: DrainFiles) -> None:
     answer(files.result, result)
     assert Path(files.result).read_text() == '{"committed": [3, 4], "rows_read": -1}'
     assert collect(files) == result
+    held = replace(result, paused_by=Command.PAUSE)
+    answer(files.result, held)
+    assert collect(files) == held
     answer(files.result, FencedError("somebody newer was here", "Nothing was changed."))
     with pytest.raises(FencedError, match="somebody newer was here"):
         collect(files)

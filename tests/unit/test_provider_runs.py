@@ -212,6 +212,23 @@ def test_nothing_new_paused_waiting_and_blocked_are_told_apart(site: Site) -> No
     assert "transaction 1" in error
 
 
+@pytest.mark.parametrize("command", [Command.PAUSE, Command.SHUTDOWN])
+def test_a_drain_that_may_begin_nothing_says_so_and_how_it_goes_on(site: Site, command: Command) -> None:
+    def drain(run: str) -> Any:
+        made = site.operator(TridentDrainOperator, engine="local", staging_dir=str(site.folder), max_transactions=2)
+        return made.execute(context_of(run))
+
+    assert drain("one") == [1, 2]
+    site.ledger().set_command(command)
+    with pytest.raises(AirflowSkipException, match=rf"words is told to {command}.*`airflow trident resume words`"):
+        drain("two")
+    site.ledger().set_command(Command.RUN)
+    assert drain("three") == [3, 4]
+    assert drain("four") == [5]
+    with pytest.raises(AirflowSkipException, match="nothing new"):
+        drain("five")
+
+
 def test_a_coordinator_that_ran_out_of_its_time_is_told_of(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.operator().execute(context_of("one"))
 

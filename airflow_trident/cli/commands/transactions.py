@@ -21,6 +21,7 @@ from airflow_trident.cli.topologies import topology_of
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
     from airflow_trident.runtime.backfill import Selection
+    from airflow_trident.runtime.drains.drain import DrainResult
     from airflow_trident.tasks.submitted_drain import SubmittedDrain
     from airflow_trident.topology.topology import Topology
 
@@ -65,16 +66,24 @@ def drain(args: Namespace) -> int | None:
                 retention=retention,
                 progress=say,
             ).run()
-    if not result.committed:
-        say(f"topology {args.topology}: nothing new")
-        return OK
-    first, last = result.committed[0], result.committed[-1]
-    count = len(result.committed)
-    what = (
-        f"{count} transactions are committed ({first} to {last})" if count > 1 else f"transaction {first} is committed"
-    )
-    say(f"topology {args.topology}: {what}, {result.rows_read:,} rows read")
+    _tell(args.topology, result)
     return OK
+
+
+def _tell(topology: str, result: DrainResult) -> None:
+    from airflow_trident.runtime.waiting import paused
+
+    if result.committed:
+        first, last = result.committed[0], result.committed[-1]
+        count = len(result.committed)
+        what = f"transaction {first} is committed"
+        if count > 1:
+            what = f"{count} transactions are committed ({first} to {last})"
+        say(f"topology {topology}: {what}, {result.rows_read:,} rows read")
+    if result.paused_by is not None:
+        say(paused(topology, result.paused_by))
+    elif not result.committed:
+        say(f"topology {topology}: nothing new")
 
 
 @trident_command

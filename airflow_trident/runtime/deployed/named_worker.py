@@ -22,6 +22,7 @@ from airflow_trident.errors import (
     RetryableError,
     TridentError,
     error_text,
+    recorded_text,
 )
 from airflow_trident.ledger.deployments import Deployed, Deployments
 from airflow_trident.protocol.deployment import Acknowledgement, DeploymentCommand, Registration, Roster, WorkerStatus
@@ -247,10 +248,11 @@ class NamedWorker:
             served.engine = served.engine or self.means.engine_of(topology)
         except Exception as error:  # noqa: BLE001 - whatever it is: report it, and go on with the other topologies
             again = isinstance(error, TridentError) and error.outcome is Outcome.RETRY
-            served.error = str(error) if isinstance(error, TridentError) else error_text(error)
+            served.error = recorded_text(error, rows=self.means.attempts.rows_in_errors)
             served.retry_at = time.monotonic() + self.patience.poll_s if again else None
             if served.failed != deployment.epoch:
-                self.progress(f"topology {deployment.topology}: {served.error}")
+                said = str(error) if isinstance(error, TridentError) else error_text(error)
+                self.progress(f"topology {deployment.topology}: {said}")
             served.failed = deployment.epoch
             return self._answer(roster, WorkerStatus.INIT_FAILED, served.error)
         served.topology, served.initialised, served.failed = topology, True, 0

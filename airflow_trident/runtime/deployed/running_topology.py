@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from airflow_trident.engine.base import Engine
-from airflow_trident.errors import TridentError, error_text
+from airflow_trident.errors import TridentError, error_text, recorded_text
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.protocol.records import Claim
@@ -53,6 +53,8 @@ class RunningTopology:
         self, topology: Topology, incarnation: str, engine: Engine, means: Means, *, poll_s: float, progress: Progress
     ) -> None:
         self.error = ""
+        """What the worker reports of the last error; its whole text, which may quote rows, is only logged."""
+        self._logged = ""
         self._topology, self._incarnation, self._engine, self._means = topology, incarnation, engine, means
         self._poll_s, self._progress = poll_s, progress
         self._finishing = threading.Event()
@@ -89,16 +91,15 @@ class RunningTopology:
                         self._say("")
                         if not committed:
                             self._finishing.wait(self._poll_s)
-            except TridentError as error:
-                self._say(str(error))
             except Exception as error:  # noqa: BLE001 - a source, a store or a user's code: the others must go on
-                self._say(error_text(error))
+                recorded = recorded_text(error, rows=self._means.attempts.rows_in_errors)
+                self._say(str(error) if isinstance(error, TridentError) else error_text(error), recorded)
             self._finishing.wait(self._poll_s)
 
-    def _say(self, error: str) -> None:
-        if error and error != self.error:
+    def _say(self, error: str, recorded: str = "") -> None:
+        if error and error != self._logged:
             self._progress(f"topology {self._topology.name}: {error}")
-        self.error = error
+        self._logged, self.error = error, recorded
 
     def _drain(self, ledger: Ledger) -> Drain:
         means = self._means

@@ -20,8 +20,8 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginManyResult
-from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Wait, decide_begin
-from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView
+from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER
@@ -31,8 +31,9 @@ from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of, require_groups
 from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
-from airflow_trident.runtime.outcomes import tell_plan
+from airflow_trident.runtime.outcomes import tell_plan, telling
 from airflow_trident.runtime.phases import Attempts, Progress, tell_success
+from airflow_trident.runtime.registering import register
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology
@@ -52,10 +53,12 @@ then."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainResult:
-    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, in passes of this drain."""
+    """`committed`: txids that this drain committed, in order. `rows_read`: from sources, in passes of this drain.
+    `paused_by`: the command that forbids new transactions, if that ended it."""
 
     committed: tuple[int, ...]
     rows_read: int
+    paused_by: Command | None = None
 
 
 @dataclass(kw_only=True)
@@ -85,6 +88,7 @@ class Drain:
         self._begun = 0
         self._committed: list[int] = []
         self._ended: Exception | None = None
+        self._paused_by: Command | None = None
         self._states_checked = False
         self._lag_due = 0.0
         self._goes_on = False
@@ -113,7 +117,8 @@ class Drain:
         :raises BlockedError: a FAILED transaction of somebody else is in the way.
         """
         self._stop_at = None if self.limits.max_time_s is None else time.monotonic() + self.limits.max_time_s
-        self.ledger.register(self.topology.definition())
+        with telling(self.ledger, self.claim, rows_in_errors=self.attempts.rows_in_errors):
+            register(self.ledger, self.topology)
         tell_plan(self.ledger, self.topology)
         with at_work(self.ledger, self.attempts.owner) as me:
             self.attempts = replace(self.attempts, owner=me)
@@ -137,7 +142,9 @@ class Drain:
                 self._commit(wait_s=self.limits.wait_s)
         if self._error is not None:
             raise self._error
-        return DrainResult(committed=tuple(self._committed), rows_read=self._passes.rows_read)
+        return DrainResult(
+            committed=tuple(self._committed), rows_read=self._passes.rows_read, paused_by=self._paused_by
+        )
 
     def _open_passes(self) -> Passes:
         return Passes(
@@ -187,6 +194,7 @@ class Drain:
                 self._ended = self._ended or blocked(self.topology.name, begun)
                 return False
             if not isinstance(begun, tuple):
+                self._paused_by = begun.command if isinstance(begun, Paused) else None
                 return isinstance(begun, Full)
             self._begun += len(begun)
             self._passes.begin(new_records(begun))

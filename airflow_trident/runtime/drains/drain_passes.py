@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Event
+from threading import Event, Thread
 from typing import TypeAlias
 
 from airflow_trident.engine.base import Engine, Job
@@ -25,16 +25,22 @@ from airflow_trident.errors import (
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import timeouts
 from airflow_trident.runtime.attempts import start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.group_size import GroupSize
+from airflow_trident.runtime.drains.pass_threads import PassThreads
 from airflow_trident.runtime.group_phases import publish_group, record_processed_many, restart, size_of
 from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Attempts, Progress, job_of, note_failure, publish, record_processed
-from airflow_trident.runtime.timeouts import run_in_time
+from airflow_trident.runtime.timeouts import run_in_time, timed_out
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
+
+CANCEL_S = 3.0
+"""How long cancelled passes may take to end after a time-out of Airflow, Ctrl-C or an order to end. Then they are left
+to themselves: nobody takes their results, and the end of the process ends their threads."""
 
 Gate: TypeAlias = Callable[[Sequence[TxRecord], Manifest], bool]
 """Gets the transactions of a pass, as they are when they are PROCESSED, and its manifest."""
@@ -47,6 +53,15 @@ class Passed:
     manifest: Manifest
     took_s: float
     cold: bool
+
+
+@dataclass(kw_only=True)
+class _Running:
+    """A pass. `began`: by the monotonic clock; None: it waits for a thread."""
+
+    records: list[TxRecord]
+    jobs: Sequence[Job]
+    began: float | None = None
 
 
 def run_pass(engine: Engine, jobs: Sequence[Job], limit_s: float | None, ended: Event) -> Passed:
@@ -88,7 +103,8 @@ class Passes:
     """Processes transactions, several in a pass if possible; those of a failed pass again, in smaller passes.
 
     Threads run the engine; only the caller's thread speaks to the ledger. Used as a context manager, it cancels running
-    passes when the context ends with an error.
+    passes when the context ends with an error. A pass that does not end when it is cancelled is left to itself: after
+    its limit, or at once when the whole process is to end. It cannot publish anything; its attempt is superseded.
 
     :param attempts: `last_try`: nobody will try again when a transaction has no tries left here.
     :param size: how many transactions go together; each pass corrects it.
@@ -131,17 +147,30 @@ class Passes:
         self._workers = workers
         self._at_gate = False
         self._ended = Event()
-        self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="trident-pass")
-        self._running: dict[Future[Passed], list[TxRecord]] = {}
+        self._threads: PassThreads[Passed] = PassThreads(workers)
+        self._running: dict[Future[Passed], _Running] = {}
         self._tries: Counter[int] = Counter()
 
     def __enter__(self) -> Passes:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self.engine.cancel()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            if kind is not None:
+                self.engine.cancel()
+            self._threads.close(self._limit_s)
+            return
+        deadline = time.monotonic() + CANCEL_S
+        if self._running:
+            canceller = Thread(target=self.engine.cancel, name="trident-cancel", daemon=True)
+            canceller.start()
+            canceller.join(CANCEL_S)
+        self._threads.close(deadline - time.monotonic())
+
+    @property
+    def _limit_s(self) -> float | None:
+        """After so many seconds nobody waits for a pass."""
+        return None if self.attempts.timeout_s is None else self.attempts.timeout_s + timeouts.GRACE_S
 
     @property
     def running(self) -> bool:
@@ -207,8 +236,13 @@ class Passes:
             )
             for one in records
         ]
-        future = self._pool.submit(run_pass, self.engine, jobs, self.attempts.timeout_s, self._ended)
-        self._running[future] = list(records)
+        running = _Running(records=list(records), jobs=jobs)
+
+        def run() -> Passed:
+            running.began = time.monotonic()
+            return run_pass(self.engine, jobs, self.attempts.timeout_s, self._ended)
+
+        self._running[self._threads.submit(run)] = running
 
     # ---- end one ---------------------------------------------------------------------------------------------------
 
@@ -221,10 +255,9 @@ class Passes:
         if not self._running:
             return
         self._at_gate = False
-        done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-        for future in sorted(done, key=lambda one: self._running[one][0].txid):
-            records = self._running.pop(future)
-            error = future.exception() or self._record(records, future.result())
+        for future in sorted(self._over(), key=lambda one: self._running[one].records[0].txid):
+            running = self._running.pop(future)
+            records, error = running.records, self._ended_with(future, running)
             if self._at_gate:
                 return
             if error is None:
@@ -237,6 +270,30 @@ class Passes:
                 self.progress(f"transaction {records[0].txid}: {error}")
             else:
                 self._failed(records[0], error)
+
+    def _over(self) -> Collection[Future[Passed]]:
+        """Waits for passes that have ended, or that have not though their limit is over."""
+        while True:
+            done, _ = wait(self._running, timeout=self._left_s(), return_when=FIRST_COMPLETED)
+            over = done or [future for future, one in self._running.items() if self._left_s(one) == 0]
+            if over:
+                return over
+
+    def _left_s(self, *running: _Running) -> float | None:
+        """In how many seconds the first of these passes (none given: of all) is left to itself; None: never."""
+        if self._limit_s is None:
+            return None
+        now = time.monotonic()
+        begun = [now if one.began is None else one.began for one in running or self._running.values()]
+        return max(0.0, min(begun) + self._limit_s - now)
+
+    def _ended_with(self, future: Future[Passed], running: _Running) -> BaseException | None:
+        """The error of a pass that is over; None: what it staged is recorded."""
+        if future.done():
+            return future.exception() or self._record(running.records, future.result())
+        assert self.attempts.timeout_s is not None
+        self._threads.forget(future)
+        return timed_out(running.jobs, self.attempts.timeout_s)
 
     def _is_current(self, record: TxRecord) -> bool:
         """False: a lower transaction took its batch meanwhile, and so the attempt ended."""

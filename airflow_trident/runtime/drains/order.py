@@ -124,6 +124,8 @@ def answer(path: str, outcome: DrainResult | TridentError) -> None:
         said: dict[str, Any] = {"error": to_json(outcome)}
     else:
         said = {"committed": outcome.committed, "rows_read": outcome.rows_read}
+        if outcome.paused_by is not None:
+            said["paused_by"] = outcome.paused_by
     driver_orders.answer(path, said)
 
 
