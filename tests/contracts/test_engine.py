@@ -77,6 +77,13 @@ def test_a_batch_gives_the_same_rows_as_row_by_row(engine: Engine, name: str, jo
     assert given == run(OracleEngine(partitions=3), job)
 
 
+def test_the_largest_of_long_decimals_is_found_without_a_second_run(spark_engine: Engine, job_of: JobOf) -> None:
+    told: list[str] = []
+    spark_engine.run(replace(job_of(CHOICES["best_by_long_decimals"]), progress=told.append))
+    assert told
+    assert not [line for line in told if "again" in line]
+
+
 def test_partitions_meet_where_spark_unites_small_ones(spark_session: Any, spark_engine: Engine, job_of: JobOf) -> None:
     job = job_of(VERBS["aggregations_beside_what_is_partitioned_alike"])
     adaptive = "spark.sql.adaptive.enabled"
