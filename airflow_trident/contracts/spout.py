@@ -58,6 +58,7 @@ def not_metadata_of(spout: str, metadata: Json = None) -> SourceChangedError:
 class TextFiles:
     """The lines of these files as a batch: valid UTF-8 without byte order mark, ended by ``\\n`` or ``\\r\\n``.
 
+    `paths`: Spark's readers pass over names that begin with ``_`` or a dot: such files are for the splits.
     `rows`: the number of lines. `returns`: is a ``\\r`` anywhere?
     `require_same`: raises SourceChangedError if the files are no longer what the transaction recorded.
     """

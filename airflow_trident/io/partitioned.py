@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.io.grouped import grouped
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ONE = "one row"
+"""A column. No field of a user can have this name."""
 PartitionValues = tuple[Any, ...]
 """One value per partition column, as a Python value; None for null."""
 
 
 def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionValues, pa.Table]]:
     """The rows of each partition; the whole table if there are no partitions. No rows give nothing."""
+    import pyarrow as pa
+
     if not table.num_rows:
         return
     if not names:
@@ -21,11 +27,11 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionV
         return
     if table.select(names).group_by(list(names)).aggregate([]).num_rows > 1:
         table = table.sort_by([(name, "ascending") for name in names])
-    groups = table.select(names).group_by(list(names), use_threads=False).aggregate([([], "count_all")])
+    one = table.append_column(_ONE, pa.repeat(1, table.num_rows))
     first = 0
-    for row in groups.to_pylist():  # in order of appearance
-        yield tuple(row[name] for name in names), table.slice(first, row["count_all"])
-        first += row["count_all"]
+    for *values, rows in zip(*(column.to_pylist() for column in grouped(one, names, [(_ONE, "sum")])), strict=True):
+        yield tuple(values), table.slice(first, rows)
+        first += rows
 
 
 def values_in(footer: Any, names: Sequence[str]) -> PartitionValues | None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from airflow_trident.operations.api import Aggregator, CombinerAggregator, MergeKind, ReducerAggregator
 from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.expr.dtypes import JAVA_DIGITS, decimal_parts
 from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.summaries import MaxBy, MinBy
-from airflow_trident.types import Schema
+from airflow_trident.types import Schema, select
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +36,16 @@ class Aggregation:
         """None: only its own code can merge it."""
         return self.combiner.merge_kind if self.combiner else None
 
-    @property
-    def in_sql(self) -> bool:
-        """Can Spark's SQL do it on raw tuples?"""
-        return self.merge_kind is not None or type(self.aggregator) in (MinBy, MaxBy)
+    def in_sql(self, before: Schema) -> bool:
+        """Can Spark's SQL do it on raw tuples with these fields? For MaxBy it ranks by negated values, and rounds
+        negated decimals of more digits."""
+        if self.merge_kind is not None:
+            return True
+        if type(self.aggregator) is MaxBy:
+            _, by = select(before, self.reads, str(self))
+            digits, _ = decimal_parts(by.type) or (0, 0)
+            return digits <= JAVA_DIGITS
+        return type(self.aggregator) is MinBy
 
     def __str__(self) -> str:
         return f"{said(self.aggregator)}({', '.join(self.reads)})"

@@ -315,7 +315,7 @@ class FinalAggregateNode(_Aggregating, ProcessorNode):
     @property
     def in_sql(self) -> bool:
         """Can Spark's SQL do it with its input?"""
-        return self.is_builtin if self.merges else all(one.in_sql for one in self.aggregations)
+        return self.is_builtin if self.merges else all(one.in_sql(self.input.schema) for one in self.aggregations)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,24 @@ def test_a_batch_gives_the_same_rows_as_row_by_row(engine: Engine, name: str, jo
     given = run(engine, job)
     assert any(given.values())
     assert given == run(OracleEngine(partitions=3), job)
+
+
+def test_the_largest_of_long_decimals_is_found_without_a_second_run(spark_engine: Engine, job_of: JobOf) -> None:
+    told: list[str] = []
+    spark_engine.run(replace(job_of(CHOICES["best_by_long_decimals"]), progress=told.append))
+    assert told
+    assert not [line for line in told if "again" in line]
+
+
+def test_partitions_meet_where_spark_unites_small_ones(spark_session: Any, spark_engine: Engine, job_of: JobOf) -> None:
+    job = job_of(VERBS["aggregations_beside_what_is_partitioned_alike"])
+    adaptive = "spark.sql.adaptive.enabled"
+    before = spark_session.conf.get(adaptive)
+    spark_session.conf.set(adaptive, "true")
+    try:
+        assert run(spark_engine, job) == run(OracleEngine(partitions=3), job)
+    finally:
+        spark_session.conf.set(adaptive, before)
 
 
 @pytest.mark.parametrize("name", ["word_count", "global_aggregates", "several_streams_and_states", "user_reducer"])

@@ -51,6 +51,14 @@ def test_without_repartition_by_id_every_row_still_goes_to_the_partition_of_its_
     assert sorted(map(tuple, found)) == [(place, place) for place in range(count)]
 
 
+@pytest.mark.parametrize("lacking", [(), ("repartitionById",)], ids=["newest", "older"])
+def test_a_number_beyond_the_last_partition_counts_on_from_the_first(spark: Any, lacking: tuple[str, ...]) -> None:
+    rows = spark.session.range(100).withColumn("target", spark.f.col("id").cast("int"))
+    sent = repartition_by_id(spark.f, Older(rows, *lacking), 3, spark.f.col("target"))
+    found = sent.select("target", spark.f.spark_partition_id()).collect()
+    assert sorted(map(tuple, found)) == [(number, number % 3) for number in range(100)]
+
+
 def test_without_try_mod_a_remainder_by_zero_is_null(spark: Any) -> None:
     rows = spark.session.createDataFrame([(7, 3), (-7, 3), (7, 0), (None, 3), (7, None)], "a int, b int")
     a, b = spark.f.col("a"), spark.f.col("b")

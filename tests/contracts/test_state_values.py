@@ -31,6 +31,22 @@ def test_a_reducer_folds_the_batchs_tuples_into_the_stored_value(factory: StateF
         assert content(state) == {("a",): ("xzw",), ("b",): ("y",)}
 
 
+def test_a_key_may_have_the_name_that_arrow_gives_a_sum(factory: StateFactory) -> None:
+    spec = combined(factory, "n_sum string", "n long", Sum())
+    with factory.make_state(spec) as state:
+        for txid in (1, 2):
+            apply(state, ticket(txid), batch(spec, ("a", txid), ("b", 5), ("a", 2)))
+        assert content(state) == {("a",): (7,), ("b",): (10,)}
+
+
+def test_a_key_may_have_the_name_that_arrow_gives_a_last_row(factory: StateFactory) -> None:
+    spec = upserts(factory, "_row_max string")
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", 1, ["x"]), ("b", 2, None)))
+        apply(state, ticket(2), batch(spec, ("a", 3, None)))
+        assert content(state) == {("a",): (3, None), ("b",): (2, None)}
+
+
 def longest(factory: StateFactory) -> StateSpec:
     spec = combined(factory, "word string", "line string")
     return replace(spec, updater=keep_longest)

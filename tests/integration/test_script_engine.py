@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -248,5 +249,19 @@ def test_a_file_whose_name_spark_would_take_for_a_pattern_is_refused_before_the_
     script, runs = daily(tmp_path), list[Run]()
     (tmp_path / "orders/a.csv").rename(tmp_path / "orders/a[1].csv")
     with pytest.raises(ConfigurationError, match=r"a\[1\].csv' has '\[' in its name"):
+        engine(well, runs).run(job_of(script, tmp_path))
+    assert runs == []
+
+
+@pytest.mark.parametrize("name", ["_a.csv", ".a.csv", "a.csv._COPYING_"])
+def test_a_file_whose_name_spark_would_pass_over_is_refused_before_the_script_runs(tmp_path: Path, name: str) -> None:
+    path, runs = tmp_path / name, list[Run]()
+    path.write_text("customer,cents\nann,5\n")
+    script = Script(
+        "daily",
+        inputs={"orders": FileSpout(str(path), format="csv", fields="customer string, cents long")},
+        outputs={"daily": ("customer string, cents long", FileSink(str(tmp_path / "lake")))},
+    )
+    with pytest.raises(ConfigurationError, match=f"{re.escape(name)}' has a name that Spark's readers pass over"):
         engine(well, runs).run(job_of(script, tmp_path))
     assert runs == []

@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import functions
 
 from airflow_trident import Count, FileSpout, Topology
+from airflow_trident.contracts.spout import TextFiles
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.jvm_nodes import Columns
 from airflow_trident.engine.spark.run import PlanRun
+from airflow_trident.engine.spark.text_files import linked, read_linked, read_text
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.operations.expr.tree import col, length
-from tests.fixtures.engine import JobOf, keep, run
+from tests.fixtures.engine import JobOf, keep, run, staged
 from tests.fixtures.plan import PaperState
 
 pytestmark = pytest.mark.spark
@@ -102,6 +107,58 @@ def test_python_reads_where_python_runs_on_the_lines_or_a_name_would_mean_someth
         job = job_of(build)
         assert reader_of(spark_engine, job) == "Python"
         assert run(spark_engine, job) == run(LocalEngine(), job)
+
+
+@pytest.mark.parametrize("name", ["_a.txt", "...b", ".c.log", "_metadata.txt", "d._COPYING_"])
+def test_python_reads_a_file_whose_name_spark_passes_over(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path, name: str
+) -> None:
+    """A pattern that names such files means them."""
+    hidden = put(tmp_path / "_files", [])
+    (hidden / name).write_text("a b\nc\n")
+
+    def names(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(hidden / name))))
+
+    def pattern(topology: Topology) -> None:
+        keep(topology.new_stream("lines", FileSpout(str(hidden / f"{name[:1]}*"))))
+
+    for build in (names, pattern) if name[0] in "_." else (names,):
+        job = job_of(build)
+        assert reader_of(spark_engine, job) == "Python"
+        found = spark_engine.run(job)
+        assert found.rows_read == 2
+        assert staged(job, found) == run(LocalEngine(), job) == {"rows": ["('a b',)", "('c',)"]}
+
+
+def test_a_plain_name_in_a_folder_that_begins_with_an_underscore_is_read_by_the_jvm(
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+) -> None:
+    job = job_of(whole(put(tmp_path / "_files", PLAIN)))
+    assert reader_of(spark_engine, job) == "the JVM"
+    assert run(spark_engine, job) == run(LocalEngine(), job)
+
+
+@pytest.mark.parametrize("in_group", [False, True], ids=["one transaction", "a group"])
+def test_a_file_that_goes_away_is_an_error_whatever_the_session_says(
+    spark_session: Any, tmp_path: Path, in_group: bool
+) -> None:
+    """Its lines would be missing without a word."""
+    files = put(tmp_path / "files", [b"a\n", b"b\n"])
+    paths = (str(files / "0.txt"), str(files / "1.txt"))
+    session = spark_session.newSession()
+    session.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    session.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    columns = Columns(functions, {})
+    with linked({0: paths}) as folder:
+        if in_group:
+            lines = read_linked(session, columns, folder, "line", None, returns=False)
+        else:
+            given = TextFiles(paths=paths, rows=2, returns=False, require_same=lambda: None)
+            lines = read_text(session, columns, given, "line")
+        (files / "0.txt").unlink()
+        with pytest.raises(Exception, match=r"0\.txt"):
+            lines.collect()
 
 
 def test_files_that_python_reads_on_the_executors_are_not_read_by_the_driver_before(

@@ -25,6 +25,7 @@ from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError
 from airflow_trident.io.arrow import arrow_type, columns_of
+from airflow_trident.io.grouped import grouped
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import MergeKind, OperationContext
 from airflow_trident.operations.calls.function_names import function_name
@@ -146,11 +147,14 @@ def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
             column = column.cast(_wider(column.type))
         wide = wide.set_column(wide.column_names.index(name), name, column)
     how = [(one.output[0].name, _ARROW_NAMES[one.merge_kind]) for one in node.aggregations]
-    grouped = wide.group_by(list(node.groups), use_threads=False).aggregate(how)
-    columns = [grouped.column(name).cast(table.schema.field(name).type) for name in node.groups]
-    for one, (name, function) in zip(node.aggregations, how, strict=True):
+    found = grouped(wide, node.groups, how)
+    width = len(node.groups)
+    columns = [
+        column.cast(table.schema.field(name).type) for name, column in zip(node.groups, found[:width], strict=True)
+    ]
+    for one, (name, _), column in zip(node.aggregations, how, found[width:], strict=True):
         try:
-            columns.append(grouped.column(f"{name}_{function}").cast(table.schema.field(name).type))
+            columns.append(column.cast(table.schema.field(name).type))
         except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as in SQL
             border = Border(node.name, function_name(one.aggregator), one.reads, txid)
             raise border.error((), f"gave a value that does not fit ({error})") from error

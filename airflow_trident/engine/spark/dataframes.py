@@ -43,15 +43,25 @@ def transforms_of(plan: Plan) -> tuple[TransformNode, ...]:
 
 def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node]) -> bool:
     """Does an operation see the number of its partition, while rows are still in the partitions of this stage?"""
-    reached, nodes = {first.index}, list(nodes_of_first)
+    nodes = [*nodes_of_first, *(node for stage in _staying(plan, first) for node in stage.nodes)]
+    return any(
+        not may_run_in_jvm(one) and not isinstance(getattr(one, "function", None), FunctionType) for one in nodes
+    )
+
+
+def meets_others(plan: Plan, first: Stage) -> bool:
+    """Does partition i of this stage come together with partition i of other stages?"""
+    return any(stage.exchange is not None for stage in _staying(plan, first))
+
+
+def _staying(plan: Plan, first: Stage) -> Iterator[Stage]:
+    """The stages behind `first` that find its rows in its partitions."""
+    reached = {first.index}
     for stage in plan.stages:
         stays = stage.exchange is None or stage.exchange.grouping is Grouping.COLOCATED
         if stays and reached & set(stage.upstreams):
             reached.add(stage.index)
-            nodes += stage.nodes
-    return any(
-        not may_run_in_jvm(one) and not isinstance(getattr(one, "function", None), FunctionType) for one in nodes
-    )
+            yield stage
 
 
 @contextmanager

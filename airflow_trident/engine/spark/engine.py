@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 from airflow_trident.contracts.upkeep import View
 from airflow_trident.engine.base import Engine, Job
@@ -208,18 +209,34 @@ def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool],
         raise typed from _cause(typed, error)
 
 
-@contextmanager
-def _quiet_errors() -> Iterator[None]:
-    """Spark's client logs a page of JSON for an error in an expression, and also raises the error."""
-    loggers = error_loggers()
-    before = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        yield
-    finally:
-        for logger, disabled in zip(loggers, before, strict=True):
-            logger.disabled = disabled
+class _Quiet:
+    """Loggers are of the whole process: the first of several runs at a time silences them, the last restores them."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._runs = 0
+        self._before: list[tuple[Any, bool]] = []
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Spark's client logs a page of JSON for an error in an expression, and also raises the error."""
+        with self._lock:
+            if self._runs == 0:
+                self._before = [(logger, logger.disabled) for logger in error_loggers()]
+                for logger, _ in self._before:
+                    logger.disabled = True
+            self._runs += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._runs -= 1
+                if self._runs == 0:
+                    for logger, disabled in self._before:
+                        logger.disabled = disabled
+
+
+_quiet_errors = _Quiet()
 
 
 def _typed(error: Exception, job: Job, what: str) -> TridentError:

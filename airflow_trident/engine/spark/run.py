@@ -14,7 +14,7 @@ from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.shaken_run import turned
 from airflow_trident.engine.spark import progress, results
-from airflow_trident.engine.spark.dataframes import is_told_partitions, of_halves, transformed
+from airflow_trident.engine.spark.dataframes import is_told_partitions, meets_others, of_halves, transformed
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.flow import Flow, sized_of, told
 from airflow_trident.engine.spark.jvm_choices import JvmChoice
@@ -184,7 +184,7 @@ class PlanRun:
             flow = Flow(data, stage.union.schema, count, sized=sized_of(upstreams))
         wanted = stage.count(self._attached.partitions)
         if how is not None and (not colocates or stage.union is not None):
-            return self._exchange(flow, how, stage.nodes, wanted)
+            return self._exchange(flow, how, stage, wanted)
         if stage.union is None and any(node.runs_without_tuples for node in stage.nodes):
             here = PartitionNode(name="", schema=flow.schema, inputs=(), grouping=Grouping.COLOCATED)
             data = self._frame(flow).select("*", self._exchanges.here())
@@ -271,24 +271,24 @@ class PlanRun:
             data = self._columns.marked(self._attached.session, data, source.schema).repartition(1)
         return Flow(data, source.schema, 1, marked=marked), nodes
 
-    def _exchange(
-        self, flow: Flow, how: PartitionNode, nodes: tuple[Node, ...], wanted: int
-    ) -> tuple[Flow, tuple[Node, ...]]:
-        first = nodes[0] if nodes else None
+    def _exchange(self, flow: Flow, how: PartitionNode, stage: Stage, wanted: int) -> tuple[Flow, tuple[Node, ...]]:
+        nodes, first = stage.nodes, next(iter(stage.nodes), None)
+        exact = how.grouping is Grouping.FIELDS and meets_others(self._job.plan, stage)
         if isinstance(first, FinalAggregateNode) and self._native and first.in_sql and how.keys == first.groups:
             data = self._columns.final(self._frame(flow), first)
-            fewer = first.groups and wanted < self._attached.partitions
-            data = data.coalesce(wanted) if fewer else data
+            if exact:
+                data = self._exchanges.moved(data, replace(how, schema=first.schema), wanted, exact=True)
+            elif first.groups and wanted < self._attached.partitions:
+                data = data.coalesce(wanted)
             return Flow(data, first.schema, wanted, sized=flow.sized), nodes[1:]
-        choice = JvmChoice.of(how, nodes) if self._native else None
-        if choice is not None:
+        if self._native and (choice := JvmChoice.of(how, nodes)) is not None:
             data = choice.data(self._columns, self._frame(flow))
             return Flow(data, nodes[0].schema, 1, sized=flow.sized), nodes[1:]
         wanted = 1 if how.grouping.gathers else wanted
         data = self._frame(self._choosing(flow, how, wanted))
         marked = any(node.runs_without_tuples for node in nodes)
-        move = self._exchanges.marked if marked else self._exchanges.moved
-        return Flow(move(data, how, wanted), how.schema, wanted, marked=marked, sized=flow.sized), nodes
+        data = self._exchanges.moved(data, how, wanted, exact=exact, marked=marked)
+        return Flow(data, how.schema, wanted, marked=marked, sized=flow.sized), nodes
 
     def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:
         """With the partitions that a custom grouping chooses, computed in the waiting pass if there is one."""

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 _PART = "part"
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./+@-]*")
+_OPTIONS = {"lineSep": "\n", "ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+"""With other settings of the session Spark might leave out lines."""
 
 
 def read_text(session: SparkSession, columns: Columns, files: TextFiles, field: str) -> DataFrame:
     """The lines, as one column of this name."""
-    raw = session.read.option("lineSep", "\n").text([f"file://{path}" for path in files.paths])
+    raw = session.read.options(**_OPTIONS).text([f"file://{path}" for path in files.paths])
     return raw.select(_line(columns, field, returns=files.returns))
 
 
@@ -74,7 +76,7 @@ def read_linked(
     :param folder: of :func:`linked`.
     :param tag: the column for the number of the transaction; None: not needed.
     """
-    reader = session.read.option("lineSep", "\n").option("basePath", folder).schema(f"value string, {_PART} int")
+    reader = session.read.options(**_OPTIONS, basePath=folder).schema(f"value string, {_PART} int")
     raw = reader.text(f"file://{folder}")
     tags = () if tag is None else (columns.known(("tag", tag), lambda: columns.named(_PART).alias(tag)),)
     return raw.select(_line(columns, field, returns=returns), *tags)

@@ -173,14 +173,16 @@ def to_arrow(data: DataFrame) -> pa.Table:
 
 
 def repartition_by_id(functions: ModuleType, data: DataFrame, count: int, target: Column) -> DataFrame:
-    """Sends each row to the partition whose number is in `target` (`DataFrame.repartitionById`, since 4.1).
+    """Sends each row to the partition whose number is in `target`, modulo `count` (`DataFrame.repartitionById`, since
+    4.1).
 
     Older releases send a row by the hash of a column, so each number is replaced by one with the right hash.
     """
     if hasattr(data, "repartitionById"):
         return data.repartitionById(count, target)
     sent = functions.array(*(functions.lit(number) for number in hashed_to(count)))
-    return data.repartition(count, functions.element_at(sent, target + functions.lit(1)))
+    place = functions.pmod(target, functions.lit(count))
+    return data.repartition(count, functions.element_at(sent, place + functions.lit(1)))
 
 
 @lru_cache

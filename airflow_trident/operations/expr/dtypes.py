@@ -19,7 +19,7 @@ from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, is_nested, me
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 _DIGITS = {name: len(str(limit)) for name, limit in WHOLE_TYPES.items()}
 
-_JAVA_DIGITS = 34
+JAVA_DIGITS = 34
 """Spark rounds a negated decimal to this many digits."""
 _OF_WHOLE = ("double", "boolean", "string", "decimal")
 # Casts that give the same in Python and the JVM. Not double to string: Java prints doubles differently.
@@ -164,7 +164,7 @@ def _decimal_arithmetic(call: _Call) -> Typed:
     elif len(parts) > 1:
         scale = max(behind for _, behind in parts)
         precision = max(digits - behind for digits, behind in parts) + scale + 1
-    most = MAX_PRECISION if len(parts) > 1 else _JAVA_DIGITS
+    most = MAX_PRECISION if len(parts) > 1 else JAVA_DIGITS
     if precision > most:
         raise call.wrong(f"decimals whose result has at most {most} digits, and here may have {precision}")
     return call.typed(f"decimal({precision},{scale})", arguments)

@@ -20,7 +20,8 @@ MAX_LINE_BYTES = 1 << 30
 """Longer lines may not fit Arrow's 32-bit offsets."""
 
 
-_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,-]*")
+_PLAIN_PATH = re.compile(r"/(?:[A-Za-z0-9_./+@,-]*/)?(?![_.])[A-Za-z0-9_.+@,-]+(?<!\._COPYING_)")
+"""Spark passes over files with names that begin with ``_`` or a dot, also where it is told of them."""
 _PLAIN_ENDINGS = frozenset({"", ".txt", ".text", ".log"})
 
 
@@ -59,9 +60,10 @@ class PlainText:
 def plain_text(path: str) -> PlainText | None:
     r"""The file's lines and returns, if Spark (Hadoop's line reader) reads the same lines from it; else None.
 
-    Hadoop's reader differs in five ways: it expands patterns in names, unpacks files by their endings, drops a byte
-    order mark, does not tell whether a last ``\r`` belongs to a line, and accepts bytes that are not UTF-8. This
-    function reads the whole file, one or two seconds for a gigabyte. In the JVM that took a tenth of a word count.
+    Spark and Hadoop differ in six ways: they expand patterns in names, pass over hidden names, unpack files by their
+    endings, drop a byte order mark, do not tell whether a last ``\r`` belongs to a line, and accept bytes that are
+    not UTF-8. This function reads the whole file, one or two seconds for a gigabyte. In the JVM that took a tenth of a
+    word count.
     """
     if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
         return None

@@ -17,6 +17,8 @@ from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
 from airflow_trident.types import names_of
 
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
+_HIDDEN = re.compile(r"(?:[_.].*|.*\._COPYING_)", re.DOTALL)
+"""Names of files that Spark's readers pass over, without an error, also where they are told of them."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,18 @@ class SameFiles:
 def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBatch:
     """
     :param files: the record of the file at each path; none for a file of :func:`write_nothing`.
-    :raises ConfigurationError: Spark takes a name for a pattern.
+    :raises ConfigurationError: Spark takes a name for a pattern, or would leave out the file.
     """
     for path in paths:
         if found := _PATTERN.search(path):
             raise ConfigurationError(
                 f"the file {path!r} has {found[0]!r} in its name, which Spark takes for a pattern",
                 "Let the files for a script have plain names.",
+            )
+        if _HIDDEN.fullmatch(os.path.basename(path)):
+            raise ConfigurationError(
+                f"the file {path!r} has a name that Spark's readers pass over",
+                "Let the names of files for a script begin with neither '_' nor '.', and not end in '._COPYING_'.",
             )
     return ScriptBatch([f"file://{path}" for path in paths], SameFiles(tuple(paths), tuple(files)))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_trident.contracts.state import Applied, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, InseparableError, UserCodeError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
+from airflow_trident.io.grouped import grouped
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.merge import NOBODY, Changes, Lookup, OfAttempt, merge, with_changes
@@ -154,9 +155,9 @@ def _fits_arrow(spec: StateSpec, table: pa.Table) -> bool:
 
 
 def _by_arrow(spec: StateSpec, table: pa.Table) -> pa.Table:
-    keys, values = list(spec.key_names), list(spec.value_names)
+    import pyarrow as pa
+
     kinds = [combiner.merge_kind for combiner in spec.combiners]
-    verbs = [(name, _VERBS[kind]) for name, kind in zip(values, kinds, strict=True) if kind is not None]
-    found = table.group_by(keys, use_threads=False).aggregate(verbs)
-    columns = [*keys, *(f"{name}_{verb}" for name, verb in verbs)]
-    return found.select(columns).rename_columns([*keys, *values])
+    verbs = [(name, _VERBS[kind]) for name, kind in zip(spec.value_names, kinds, strict=True) if kind is not None]
+    columns = grouped(table, spec.key_names, verbs)
+    return pa.Table.from_arrays(columns, names=[*spec.key_names, *spec.value_names])

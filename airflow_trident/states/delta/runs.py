@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import TXID, Marker, StateSpec
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.io.grouped import grouped
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.groups import merged
 from airflow_trident.states.core.marker import group_from_json, group_to_json
@@ -44,6 +45,8 @@ _FAST: dict[MergeKind | None, tuple[str, ...]] = {
 }
 """Types that Arrow folds as `merge` does: no floating point in MIN and MAX, where Arrow skips NaN, and no sums of
 decimals."""
+_ROW = "number of row"
+"""A column. No field of a user can have this name."""
 _VERBS = {MergeKind.ADD: "sum", MergeKind.MIN: "min", MergeKind.MAX: "max"}
 
 
@@ -259,19 +262,17 @@ class Runs:
     def _last_of_each(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        numbered = table.append_column("_row", pa.array(range(table.num_rows), pa.int64()))
-        last = numbered.group_by(list(self.spec.key_names), use_threads=False).aggregate([("_row", "max")])
-        return table.take(last.column("_row_max"))
+        numbered = table.append_column(_ROW, pa.array(range(table.num_rows), pa.int64()))
+        (*_, last) = grouped(numbered, self.spec.key_names, [(_ROW, "max")])
+        return table.take(last)
 
     def _fold_by_arrow(self, table: pa.Table) -> pa.Table:
-        keys = list(self.spec.key_names)
         verbs = [
             (each.name, _VERBS[combiner.merge_kind])
             for combiner, each in zip(self.spec.combiners, self.spec.values, strict=True)
             if combiner.merge_kind is not None
         ]
-        folded = table.group_by(keys, use_threads=False).aggregate(verbs)
-        columns = [folded.column(key) for key in keys] + [folded.column(f"{name}_{verb}") for name, verb in verbs]
+        columns = grouped(table, self.spec.key_names, verbs)
         return type(table).from_arrays(columns, names=list(names_of(self.rows))).cast(arrow_schema(self.rows))
 
     def mapping(self, table: pa.Table) -> dict[Key, Value]:

@@ -53,8 +53,9 @@ class ConnectSessions(Sessions):
             session = self._session(str(uuid.uuid4()) if trial else session_id_of(slot))
             try:
                 return attach_connect(session, slot, lambda: stop_session(session), self._conf)
-            except ConfigurationError:
-                stop_session(session)
+            except BaseException:  # its channel and its session on the server would stay
+                with suppress(Exception):
+                    stop_session(session)
                 raise
         except (ConfigurationError, SparkJobError):
             raise
