@@ -206,6 +206,35 @@ def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(postgres: Po
         theirs.make_state(counts(theirs, name="third"))
 
 
+def test_a_table_of_a_person_is_not_taken_for_what_was_before(postgres: PostgresServer, tmp_path: Path) -> None:
+    factory = postgres_state(tmp_path, table="price")
+    spec = counts(factory)
+    with factory.make_state(spec) as state, postgres.connect() as connection:
+        state.apply(ticket(1), batch(spec, ("a", 1)))
+        connection.execute(f"CREATE TABLE {factory.schema}.price_before AS SELECT 1 AS mine".encode())
+        for same in (replace(spec, opaque=True), counts(replace(factory, table="price_before"), name="other")):
+            with pytest.raises(ConfigurationError, match=r'"price_before".*belongs to something else.*another table'):
+                same.factory.make_state(same)
+        assert connection.execute(f"SELECT mine FROM {factory.schema}.price_before".encode()).fetchall() == [(1,)]
+
+
+def test_a_copy_in_the_place_of_the_table_may_have_an_index_of_another_name(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    factory = postgres_state(tmp_path, table="price")
+    spec = counts(factory)
+    with factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, ("a", 1)))
+    with postgres.connect() as connection:
+        connection.execute(f"SET search_path = {factory.schema}".encode())
+        connection.execute("ALTER TABLE price RENAME TO old")
+        connection.execute("CREATE TABLE price (LIKE old INCLUDING ALL)")
+        connection.execute("INSERT INTO price SELECT * FROM old")
+    with factory.make_state(spec) as state:
+        state.apply(ticket(2), batch(spec, ("a", 1)))
+        assert content(state) == {("a",): (2,)}
+
+
 def test_a_user_who_may_not_create_tables_is_told_so(postgres: PostgresServer, tmp_path: Path) -> None:
     with postgres.connect() as connection:
         connection.execute("CREATE ROLE reader LOGIN PASSWORD 'reading'")
