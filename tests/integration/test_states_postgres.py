@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import random
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,30 @@ def test_the_style_of_intervals_that_the_server_prefers_does_not_matter(
     where = replace(postgres.connection, extra={"options": "-c IntervalStyle=iso_8601"})
     factory = replace(postgres_state(tmp_path), conn_id="", connection=where)
     spec = combined(factory, f"took {INTERVAL}", f"longest {INTERVAL}", Max())
-    took = timedelta(days=400, microseconds=-1)
+    took = datetime.timedelta(days=400, microseconds=-1)
     with open_state(spec) as state:
         for txid in (1, 2):
             state.apply(ticket(txid), batch(spec, (took, took), (-took, None)))
         assert content(state) == {(took,): (took,), (-took,): (None,)}
         assert state.get_many([(took,)]) == [(took,)]
+
+
+def test_the_zone_and_the_style_of_dates_that_the_server_prefers_do_not_matter(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    where = replace(postgres.connection, extra={"options": "-c TimeZone=Europe/Berlin -c DateStyle=German"})
+    factory = replace(postgres_state(tmp_path), conn_id="", connection=where)
+    spec = combined(factory, "at timestamp, day date", "most timestamp, last date", Max(), Max())
+    days = [datetime.date.min, datetime.date(2024, 2, 29), datetime.date.max]
+    rows = [
+        (datetime.datetime.combine(day, datetime.time(hour, 59, 59), datetime.UTC), day)
+        for day, hour in zip(days, (0, 12, 23), strict=True)
+    ]
+    with open_state(spec) as state:
+        for txid in (1, 2):
+            state.apply(ticket(txid), batch(spec, *(row + row for row in rows)))
+        assert content(state) == {row: row for row in rows}
+        assert state.get_many(rows) == rows
 
 
 def put_all(state: Any, rows: Any) -> None:
