@@ -30,6 +30,15 @@ PAIRS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
 }
 
 
+NEIGHBOURS: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "what was before": (("w", "price_before"), ("w", "price")),
+    "the keys of what was before": (("w", "n_keys"), ("w", "n")),
+    "an index": (("w", "price_key"), ("w", "price")),
+    "the index of what was before": (("w", "price_before_key"), ("w", "price")),
+    "what was before, in front": (("trident", "before_w_price"), ("w", "price")),
+}
+
+
 def _held(factory: StateFactory, spec: StateSpec) -> list[object]:
     with factory.make_state(spec) as state:
         return sorted(map(repr, state.items()))
@@ -75,7 +84,47 @@ def test_states_of_different_names_never_share_their_data(
         assert applied(state, ticket(1, topology=first.topology), batch(first, ("a", 1))) is Applied.ALREADY
 
 
-def _refused(spec: StateSpec) -> bool:
+@pytest.mark.parametrize("turned", [False, True], ids=["in this order", "in the other order"])
+@pytest.mark.parametrize("pair", NEIGHBOURS)
+@pytest.mark.parametrize("make", [*FACTORIES.values(), *SINKS.values()], ids=[*FACTORIES, *SINKS])
+def test_what_a_state_can_take_back_is_never_in_the_place_of_another_state(
+    make: Callable[[Path], StateFactory], pair: str, turned: bool, tmp_path: Path
+) -> None:
+    factory = make(tmp_path)
+    if not factory.capabilities.opaque or factory.capabilities.by_reference:
+        return
+    specs = []
+    for topology, name in NEIGHBOURS[pair]:
+        spec = replace(counts(factory, topology=topology, name=name), opaque=True)
+        if factory.capabilities.appends:
+            spec = replace(spec, keys=(), values=spec.staged, combiners=())
+        specs.append(spec)
+    first, second = reversed(specs) if turned else specs
+    if _refused(first, "Give it another name"):
+        return
+    with factory.make_state(first) as state:
+        applied(state, ticket(1, topology=first.topology), batch(first, ("a", 1)))
+    before = _held(factory, first)
+    assert len(before) == 1
+    refusal = ""
+    try:
+        opened = factory.make_state(second)
+    except ConfigurationError as error:
+        refusal = str(error)
+    else:
+        with opened as state:
+            assert applied(state, ticket(1, topology=second.topology), batch(second)) is Applied.APPLIED
+            assert _held(factory, first) == before
+            assert applied(state, ticket(2, topology=second.topology), batch(second, ("b", 2))) is Applied.APPLIED
+            assert len(list(state.items())) == 1
+    assert not refusal or (second.name in refusal and "another" in refusal)
+    assert _held(factory, first) == before
+    with factory.make_state(first) as state:
+        applied(state, ticket(1, attempt=1, fence=15, topology=first.topology), batch(first, ("c", 3)))
+        assert [(*key, *value) for key, value in state.items()] == [("c", 3)]
+
+
+def _refused(spec: StateSpec, cure: str = "Shorten the name") -> bool:
     """Does the store say when the DAG is built that it cannot have such a name?"""
     try:
         spec.factory.validate(spec)
@@ -83,5 +132,5 @@ def _refused(spec: StateSpec) -> bool:
         refusal = str(error)
     else:
         return False
-    assert "Shorten the name" in refusal
+    assert cure in refusal
     return True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import pickle
 import random
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +84,30 @@ def test_the_style_of_intervals_that_the_server_prefers_does_not_matter(
     where = replace(postgres.connection, extra={"options": "-c IntervalStyle=iso_8601"})
     factory = replace(postgres_state(tmp_path), conn_id="", connection=where)
     spec = combined(factory, f"took {INTERVAL}", f"longest {INTERVAL}", Max())
-    took = timedelta(days=400, microseconds=-1)
+    took = datetime.timedelta(days=400, microseconds=-1)
     with open_state(spec) as state:
         for txid in (1, 2):
             state.apply(ticket(txid), batch(spec, (took, took), (-took, None)))
         assert content(state) == {(took,): (took,), (-took,): (None,)}
         assert state.get_many([(took,)]) == [(took,)]
+
+
+def test_the_zone_and_the_style_of_dates_that_the_server_prefers_do_not_matter(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    where = replace(postgres.connection, extra={"options": "-c TimeZone=Europe/Berlin -c DateStyle=German"})
+    factory = replace(postgres_state(tmp_path), conn_id="", connection=where)
+    spec = combined(factory, "at timestamp, day date", "most timestamp, last date", Max(), Max())
+    days = [datetime.date.min, datetime.date(2024, 2, 29), datetime.date.max]
+    rows = [
+        (datetime.datetime.combine(day, datetime.time(hour, 59, 59), datetime.UTC), day)
+        for day, hour in zip(days, (0, 12, 23), strict=True)
+    ]
+    with open_state(spec) as state:
+        for txid in (1, 2):
+            state.apply(ticket(txid), batch(spec, *(row + row for row in rows)))
+        assert content(state) == {row: row for row in rows}
+        assert state.get_many(rows) == rows
 
 
 def put_all(state: Any, rows: Any) -> None:
@@ -204,6 +222,35 @@ def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(postgres: Po
     theirs = replace(factory, table="theirs")
     with pytest.raises(ConfigurationError, match="belongs to something else"):
         theirs.make_state(counts(theirs, name="third"))
+
+
+def test_a_table_of_a_person_is_not_taken_for_what_was_before(postgres: PostgresServer, tmp_path: Path) -> None:
+    factory = postgres_state(tmp_path, table="price")
+    spec = counts(factory)
+    with factory.make_state(spec) as state, postgres.connect() as connection:
+        state.apply(ticket(1), batch(spec, ("a", 1)))
+        connection.execute(f"CREATE TABLE {factory.schema}.price_before AS SELECT 1 AS mine".encode())
+        for same in (replace(spec, opaque=True), counts(replace(factory, table="price_before"), name="other")):
+            with pytest.raises(ConfigurationError, match=r'"price_before".*belongs to something else.*another table'):
+                same.factory.make_state(same)
+        assert connection.execute(f"SELECT mine FROM {factory.schema}.price_before".encode()).fetchall() == [(1,)]
+
+
+def test_a_copy_in_the_place_of_the_table_may_have_an_index_of_another_name(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    factory = postgres_state(tmp_path, table="price")
+    spec = counts(factory)
+    with factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, ("a", 1)))
+    with postgres.connect() as connection:
+        connection.execute(f"SET search_path = {factory.schema}".encode())
+        connection.execute("ALTER TABLE price RENAME TO old")
+        connection.execute("CREATE TABLE price (LIKE old INCLUDING ALL)")
+        connection.execute("INSERT INTO price SELECT * FROM old")
+    with factory.make_state(spec) as state:
+        state.apply(ticket(2), batch(spec, ("a", 1)))
+        assert content(state) == {("a",): (2,)}
 
 
 def test_a_user_who_may_not_create_tables_is_told_so(postgres: PostgresServer, tmp_path: Path) -> None:

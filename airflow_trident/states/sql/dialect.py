@@ -122,6 +122,12 @@ class Dialect(ABC):
     def make(self, table: str) -> None:
         """:param table: a missing one."""
 
+    def stranger(self) -> tuple[str, Sequence[str]] | None:
+        """What has the name of a table or index that the state keeps beside `data`, and is not its own: that name, for
+        people, and the tables whose states may have made it. `markers` is there. Also called outside of a
+        transaction."""
+        return None
+
     def enter(self) -> bool:
         """Insert the state's row into `markers`; False: another process was first."""
         row = self.row

@@ -17,8 +17,8 @@ from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key
 from airflow_trident.states.sql.dialect import Dialect, quote
 from airflow_trident.states.sql.postgres_connect import Limits, connect, is_lost, said, store_error
 from airflow_trident.states.sql.postgres_copy import copy_text, decoder, parameter
-from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout
-from airflow_trident.types import INTERVAL, Schema
+from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, index_of
+from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -32,12 +32,25 @@ _CREATE_MARKERS = (
     "definition text NOT NULL, incarnation text, high bigint, fence bigint, holes text, position text, "
     "attempt integer, PRIMARY KEY (topology, state))"
 )
+_COLUMNS = (
+    "SELECT array(SELECT CAST(attname AS text) FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 "
+    "AND NOT attisdropped) WHERE to_regclass(:name) IS NOT NULL"
+)
+# Somebody may have put a copy in the place of the table: then its unique index has another name.
+_IS_OF_OTHERS = (
+    "SELECT 1 WHERE to_regclass(:index) IS NOT NULL "
+    "AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass(:name) AND indisunique)"
+)
+# What the driver can read: with others it fails, or an instant is beyond the years that Python has.
+_STYLES = (
+    "set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), "
+    "set_config('IntervalStyle', 'postgres', true)"
+)
 # synchronous_commit is on: what the ledger calls committed must survive a crash of the server (P8).
 _SETTINGS = (
-    "SELECT set_config('jit', 'off', true), set_config('lock_timeout', %s, true), "
+    f"SELECT {_STYLES}, set_config('jit', 'off', true), set_config('lock_timeout', %s, true), "
     "set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true), "
-    "set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), "
-    "set_config('IntervalStyle', 'postgres', true), set_config('synchronous_commit', CASE "
+    "set_config('synchronous_commit', CASE "
     "WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' "
     "ELSE current_setting('synchronous_commit') END, true)"
 )
@@ -141,15 +154,10 @@ class PostgresDialect(Dialect):
         """All statements see the same committed transactions."""
         run(self.connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
-            self._prepare_reading(self.connection)
+            run(self.connection, f"SELECT {_STYLES}")
             yield
         finally:
             self._roll_back()
-
-    def _prepare_reading(self, connection: psycopg.Connection[Any]) -> None:
-        """In a transaction: make the server send intervals in the style that the driver reads."""
-        if any(one.type == INTERVAL for one in (*self.spec.keys, *self.spec.values)):
-            run(connection, "SELECT set_config('IntervalStyle', 'postgres', true)")
 
     def close(self) -> None:
         self.connection.close()
@@ -177,6 +185,23 @@ class PostgresDialect(Dialect):
     def make(self, table: str) -> None:
         for statement in {self.markers: [_CREATE_MARKERS.format(self.markers)], **self._tables()}[table]:
             run(self.connection, statement)
+
+    def stranger(self) -> tuple[str, Sequence[str]] | None:
+        layout = self._layout
+        if self.spec.opaque and self._is_of_others(layout.before):
+            return f"the table {layout.before}", [layout.before.table]
+        for place in (layout.place, layout.before)[: 1 + self.spec.opaque]:
+            index = index_of(place)
+            if self.execute(_IS_OF_OTHERS, {"index": str(index), "name": str(place)}):
+                return str(index), [index.table]
+        return None
+
+    def _is_of_others(self, before: Place) -> bool:
+        owned = f"SELECT 1 FROM {self.markers} WHERE table_name = :table_name"
+        if self.execute(owned, {"table_name": before.table}):
+            return True
+        found = self.execute(_COLUMNS, {"name": str(before)})
+        return any(not set(names_of(self._layout.batch_fields)) <= set(columns) for (columns,) in found)
 
     # ---- the state's table -------------------------------------------------------------------------------------
 
@@ -294,7 +319,7 @@ class PostgresDialect(Dialect):
             connection.transaction(),
             connection.cursor(name="trident_items") as rows,
         ):
-            self._prepare_reading(connection)
+            run(connection, f"SELECT {_STYLES}")
             rows.itersize = _KEYS_AT_ONCE
             for row in rows.execute(statement.encode()):
                 yield tuple(code(part) for code, part in zip(decoders, row, strict=True))

@@ -57,6 +57,11 @@ class Place:
         return Place(self.schema, table)
 
 
+def index_of(place: Place) -> Place:
+    """The unique index of a table."""
+    return place.beside(f"{place.table}_key")
+
+
 @dataclass(frozen=True)
 class PostgresLayout:
     """The table `place` of one state."""
@@ -98,10 +103,7 @@ class PostgresLayout:
         return [f"CREATE TABLE {self.place} ({self._columns(self.fields)})", self._index(self.place)]
 
     def create_before(self) -> list[str]:
-        return [
-            f"CREATE TABLE IF NOT EXISTS {self.before} ({self._columns(self.batch_fields)})",
-            self._index(self.before),
-        ]
+        return [f"CREATE TABLE {self.before} ({self._columns(self.batch_fields)})", self._index(self.before)]
 
     def create_batch(self, batch: str) -> str:
         """A table that only this transaction sees."""
@@ -114,7 +116,7 @@ class PostgresLayout:
 
     def _index(self, place: Place) -> str:
         nulls = " NULLS NOT DISTINCT" if self.spec.keys else ""
-        return f"CREATE UNIQUE INDEX IF NOT EXISTS {quote(f'{place.table}_key')} ON {place} ({self._key}){nulls}"
+        return f"CREATE UNIQUE INDEX {quote(index_of(place).table)} ON {place} ({self._key}){nulls}"
 
     @property
     def _key(self) -> str:

@@ -211,6 +211,17 @@ class SqlAlchemyDialect(Dialect):
         with self.engine.connect() as connection:
             return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
+    def stranger(self) -> tuple[str, Sequence[str]] | None:
+        import sqlalchemy as sa
+
+        before = self._tables.before
+        if not self.spec.opaque or not self._has(before):
+            return None
+        with self.engine.connect() as connection:
+            found = sa.inspect(connection).get_columns(before.name, schema=before.schema)
+        needed = {column.name.lower() for column in before.c}
+        return None if needed <= {one["name"].lower() for one in found} else (f"the table {before}", [before.name])
+
     def make(self, table: str) -> None:
         """Make the table, unless another process was first."""
         import sqlalchemy as sa

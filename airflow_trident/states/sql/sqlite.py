@@ -150,6 +150,22 @@ class SqliteDialect(Dialect):
         for statement in made[table]:
             self.execute(statement)
 
+    def stranger(self) -> tuple[str, Sequence[str]] | None:
+        """The keys of a state `n` would be in the table of what was before, for a state `n_keys`."""
+        if not self.spec.opaque:
+            return None
+        before, keys = self._column_names(self._before.table), self._column_names(self._before_keys)
+        if keys and keys != {KEY_COLUMN}:
+            return f"the table {self._before_keys!r}", [f"{self.table}_keys"]
+        if before and not {KEY_COLUMN, *map(str.lower, names_of(self._before.fields))} <= before:
+            whose = self.table[: -len("_keys")] if self.table.lower().endswith("_keys") else ""
+            return f"the table {self._before.table!r}", [whose]
+        return None
+
+    def _column_names(self, table: str) -> set[str]:
+        """In lower case; none if there is no such table."""
+        return {name.lower() for (name,) in self.execute("SELECT name FROM pragma_table_info(:name)", {"name": table})}
+
     # ---- the state's table -------------------------------------------------------------------------------------
 
     def merge_natively(self, batch: StagedBatch) -> bool:

@@ -51,12 +51,15 @@ class SqlStore(AdmittingState):
         """
         db = self.dialect
         if not db.lacking() and self._is_registered():
+            self._require_own()
             return
         with db.making():
             lacking = db.lacking()
             if db.markers in lacking:
                 db.make(db.markers)
-            if not self._is_registered():
+            is_registered = self._is_registered()
+            self._require_own()
+            if not is_registered:
                 self._enter(is_free=db.data in lacking)
             # Asked again: a batch that was applied meanwhile has made the table first.
             elif db.data in lacking and self._marker() is not None and db.data in db.lacking():
@@ -69,11 +72,25 @@ class SqlStore(AdmittingState):
         db = self.dialect
         owners = db.execute(f"SELECT topology, state FROM {db.markers} WHERE {db.of_table}", db.row)
         if not (is_free and not owners and db.enter()) and not self._is_registered():
-            whose = f"state {owners[0][1]!r} of topology {owners[0][0]!r}" if owners else "something else"
             raise ConfigurationError(
-                f"the table {db.shown} in {db.place} belongs to {whose}, not to {self._who}",
+                f"the table {db.shown} in {db.place} belongs to {_whose(owners)}, not to {self._who}",
                 f"Give the state another table, as in {db.factory}.",
             )
+
+    def _require_own(self) -> None:
+        """Names of tables are made from others by adding to them, and so may be those of another state."""
+        db = self.dialect
+        found = db.stranger()
+        if found is None:
+            return
+        name, tables = found
+        asked = f"SELECT topology, state FROM {db.markers} WHERE table_name = :table_name"
+        owners = [row for table in tables for row in db.execute(asked, {"table_name": table})]
+        raise ConfigurationError(
+            f"{name} in {db.place} belongs to {_whose(owners)}, and {self._who} needs that name for itself, beside its "
+            f"table {db.shown}",
+            f"Give the state another table, as in {db.factory}; if it has rows already, a new name.",
+        )
 
     def _is_registered(self) -> bool:
         db = self.dialect
@@ -213,6 +230,11 @@ class SqlStore(AdmittingState):
 
     def close(self) -> None:
         self.dialect.close()
+
+
+def _whose(owners: Sequence[Sequence[str]]) -> str:
+    """:param owners: (topology, state)."""
+    return f"state {owners[0][1]!r} of topology {owners[0][0]!r}" if owners else "something else"
 
 
 _GROUP = "group"

@@ -80,6 +80,9 @@ class SinkDialect(PostgresDialect):
         index = f"CREATE INDEX {quote(f'{self.table}_txid')} ON {self.data} ({quote(self.txid_column)})"
         return {self.data: [f"CREATE TABLE {self.data} ({columns})", index]}
 
+    def stranger(self) -> None:
+        """There is nothing beside the table."""
+
     def stage(self, batch: StagedBatch) -> None:
         """Does nothing: rows are copied directly into the table."""
 
