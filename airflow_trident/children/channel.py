@@ -58,6 +58,7 @@ class Channel(Closing):
         self._logged = 0
         self._queue = bytearray()
         self._writing = False
+        self._input_closed = False
         self._ended: str | None = None
         self._encode: Callable[[object], bytes]
         self._decoder: Decoder
@@ -85,9 +86,10 @@ class Channel(Closing):
         return len(self._queue)
 
     def send(self, message: object) -> int:
-        """Queue a message, which `pump` writes; returns its size in bytes."""
+        """Queue a message, which `pump` writes; returns its size in bytes. After `close_input` it is dropped."""
         data = self._encode(message)
-        self._queue += data
+        if not self._input_closed:
+            self._queue += data
         return len(data)
 
     def pump(self, wait_s: float = 0.0) -> list[Message]:
@@ -123,6 +125,8 @@ class Channel(Closing):
         self._writing = wanted
 
     def _flush(self) -> None:
+        if self._input_closed:  # another file of this process may have the number of the pipe now
+            return
         queue = self._queue
         try:
             while queue:
@@ -198,6 +202,7 @@ class Channel(Closing):
         """Close the child's input: it sees the end of file. Queued messages are lost."""
         self._queue.clear()
         self._watch_writing()
+        self._input_closed = True
         self._started.close_input()
 
     def ended(self, timeout_s: float, hear: Callable[[Message], None], look: Callable[[], None] | None = None) -> int:
@@ -259,6 +264,7 @@ class Channel(Closing):
     def close(self) -> None:
         """Kill the child and release its resources."""
         self.kill()
+        self._input_closed = True
         self._select.close()
         self._started.close()
 

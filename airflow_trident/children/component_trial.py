@@ -9,7 +9,7 @@ from typing import Any
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.children.channel import Channel
 from airflow_trident.children.polling import ChildSpout, running
-from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, BoltTalk
+from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, BoltTalk, ChildLimits
 from airflow_trident.errors import ChildError, ConfigurationError, UserCodeError
 from airflow_trident.types import Json
 
@@ -75,7 +75,7 @@ def try_bolt(bolt: ChildBolt, fields: tuple[str, ...], rows: Iterable[tuple[Any,
                 patience_s = limits.tuple_timeout_s or limits.silence_s
                 _until(channel, talk, lambda: heard.open is None, patience_s, "it acknowledged the row", still=True)
             talk.last_call()
-            _until(channel, talk, lambda: talk.called, limits.stop_timeout_s, "its last heartbeat")
+            _until_called(channel, talk, limits)
             talk.bye()
             if talk.closes_input:
                 _until(channel, talk, lambda: not channel.backlog_bytes, limits.stop_timeout_s, "it had read all")
@@ -87,6 +87,14 @@ def try_bolt(bolt: ChildBolt, fields: tuple[str, ...], rows: Iterable[tuple[Any,
         finally:
             talk.close()
         return heard.failures
+
+
+def _until_called(channel: Channel, talk: BoltTalk, limits: ChildLimits) -> None:
+    """Wait for the answer to the last heartbeat; no longer than silence_s for a bolt that never answered one."""
+    patience_s = limits.silence_s if talk.proves_life else limits.stop_timeout_s
+    end_s = time.monotonic() + patience_s
+    answered = lambda: talk.called or (talk.deaf and time.monotonic() >= end_s)  # noqa: E731
+    _until(channel, talk, answered, patience_s, "its last heartbeat")
 
 
 def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_s: float) -> None:

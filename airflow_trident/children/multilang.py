@@ -133,10 +133,22 @@ class MultilangTalk(MultilangWords, BoltTalk):
         self._probed = True
         self._system("__heartbeat", None, f"{_BEAT}{self._beats}", [])
 
+    def last_call(self) -> None:
+        """A heartbeat: a bolt that acknowledges before it emits answers it after its last emits."""
+        self.beat()
+
+    @property
+    def called(self) -> bool:
+        return self._syncs >= self._beats
+
+    @property
+    def deaf(self) -> bool:
+        return self._syncs == 0
+
     def still(self, *, last: bool) -> None:
         """After an answered heartbeat the bolt has read everything. It holds back rows that it has not acknowledged; a
         tick may release them."""
-        if self._syncs < self._beats:
+        if not self.called:
             return
         if self._probed and self._ticks_left:
             self._ticks_left -= 1
@@ -162,7 +174,7 @@ class MultilangTalk(MultilangWords, BoltTalk):
         elif command == "fail":
             self._end_of(message, failed=True)
         elif command == "sync":
-            self._syncs += 1
+            self._syncs = min(self._syncs + 1, self._beats)
         elif command is None and "pid" in message and not self._ready:
             self._ready = True
             self._listener.ready()

@@ -233,20 +233,8 @@ class _Run:
     def _end(self) -> None:
         """Heartbeat, shutdown, end of file, exit."""
         talk, channel = self._talk, self._channel
-        end_s = time.monotonic() + self._limits.stop_timeout_s
         talk.last_call()
-        while not talk.called or (talk.closes_input and channel.backlog_bytes):
-            if channel.eof and not talk.called:
-                raise channel.lost("at the last heartbeat")
-            if channel.eof:
-                break
-            if time.monotonic() > end_s:
-                channel.kill()
-                raise channel.error(
-                    f"did not answer the last heartbeat within {self._limits.stop_timeout_s:g} s",
-                    "Raise stop_timeout_s, or mend it.",
-                )
-            self._pump(_LOOK_S)
+        self._await_called()
         talk.bye()
         if talk.closes_input:
             channel.close_input()
@@ -255,6 +243,36 @@ class _Run:
             raise channel.error("ended badly after it had acknowledged all rows", "Mend its shutdown.")
         if channel.cut_off and not talk.acknowledges:
             raise channel.error("ended before it had taken all rows", "Let it end at shutdown only.")
+
+    def _await_called(self) -> None:
+        """Wait for the answer to the last heartbeat, and until what was sent is taken.
+
+        One that proves life may work on, within tuple_timeout_s, as long as it says something. One that never answered
+        a heartbeat is waited for as long; then its input ends, for it may not know heartbeats.
+        """
+        talk, channel, limits = self._talk, self._channel, self._limits
+        option = "silence_s" if talk.proves_life else "stop_timeout_s"
+        patience_s: float = getattr(limits, option)
+        began_s = heard_s = time.monotonic()
+        while not talk.called or (talk.closes_input and channel.backlog_bytes):
+            if channel.eof and not talk.called:
+                raise channel.lost("at the last heartbeat")
+            if channel.eof:
+                break
+            now_s = time.monotonic()
+            if talk.proves_life and limits.tuple_timeout_s is not None and now_s - began_s > limits.tuple_timeout_s:
+                option, patience_s, heard_s = "tuple_timeout_s", limits.tuple_timeout_s, began_s
+            if now_s - heard_s > patience_s:
+                if talk.deaf and not channel.backlog_bytes:
+                    _log.warning("%s: answered no heartbeat; its input is closed after %g s", channel.what, patience_s)
+                    return
+                channel.kill()
+                raise channel.error(
+                    f"did not answer the last heartbeat within {patience_s:g} s", f"Raise {option}, or mend it."
+                )
+            self._pump(_LOOK_S)
+            if self._heard and talk.proves_life:
+                heard_s = time.monotonic()
 
     def _measured(self) -> None:
         """Emit the figures of this partition as one tuple, if their stream is declared."""

@@ -22,7 +22,8 @@ class ChildLimits:
 
     :param max_pending: the most rows that the child has and whose outputs are incomplete (Storm:
         topology.shellbolt.max.pending).
-    :param silence_s: a multilang child that sends nothing for so long, while it is waited for, is killed.
+    :param silence_s: a multilang child that sends nothing for so long, while it is waited for, is killed. After its
+        last row a bolt that never answered a heartbeat is waited for so long, and then its input is closed.
     :param tuple_timeout_s: a child that acknowledges nothing for so long, while it is waited for, is killed. None: only
         the attempt's time-out ends it.
     :param strict: other text on a multilang child's stdout is an error.
@@ -169,6 +170,11 @@ class BoltTalk(Talk):
     def called(self) -> bool:
         """Has the bolt answered the last call?"""
         return True
+
+    @property
+    def deaf(self) -> bool:
+        """Has the bolt answered no heartbeat at all, as one that does not know them?"""
+        return False
 
 
 def _short(message: object) -> str:

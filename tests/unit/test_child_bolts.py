@@ -155,6 +155,25 @@ def test_any_exit_code_of_multilang_is_well_when_all_is_acknowledged(kind: str) 
     assert values(emits(shell(kind), lines(3))) == words(lines(3))
 
 
+@pytest.mark.parametrize("kind", ["AcksFirst", "AcksBatches"])
+def test_what_it_emits_after_its_last_acknowledgement_is_waited_for(kind: str) -> None:
+    rows = lines(3)
+    assert values(emits(shell(kind), rows, matched=False)) == words(rows)
+
+
+def test_one_that_ends_after_its_last_acknowledgement_by_itself_may_have_had_more_to_say() -> None:
+    with pytest.raises(ChildError, match="ended with code 3 at the last heartbeat"):
+        emits(shell("AcksFirst"), lines(3, now=2), matched=False)
+
+
+@pytest.mark.parametrize("limit", ["silence_s", "tuple_timeout_s"])
+def test_one_that_answers_no_heartbeats_sees_the_end_of_its_input_after_some_time(
+    limit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert values(emits(shell("Deaf", **{limit: 0.3}), lines(3), matched=False)) == ["3"]
+    assert "answered no heartbeat; its input is closed after 0.3 s" in caplog.text
+
+
 def test_a_component_knows_where_it_runs() -> None:
     assert values(emits(shell("Tells"), [("x",)])) == ["words,each-1,7,1,3"]
 

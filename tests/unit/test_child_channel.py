@@ -147,6 +147,29 @@ def test_what_it_says_after_its_input_ended_is_heard_before_its_end(carrier: Car
         assert [message["n"] for message in messages] == list(range(20_000))
 
 
+def test_an_answer_after_its_input_was_closed_goes_to_no_file_that_has_the_number_of_its_pipe(tmp_path: Path) -> None:
+    body = """
+        while hear() is not None: pass
+        for n in range(3): say({"n": n})
+    """
+    other = tmp_path / "other"
+    with child(Carrier.MULTILANG, body) as channel, other.open("wb") as file:
+
+        def answer(_: Message) -> None:
+            channel.send([1])
+
+        number = channel._out
+        channel.close_input()
+        os.dup2(file.fileno(), number)
+        try:
+            assert channel.ended(LIMIT_S, answer) == 0
+            channel.pump()
+        finally:
+            os.close(number)
+        assert channel.backlog_bytes == 0
+    assert other.read_bytes() == b""
+
+
 @CARRIERS
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_who_does_not_stop_is_killed(carrier: Carrier, stubborn: bool) -> None:

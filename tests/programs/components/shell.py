@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import time
 
 
 def send(message):
@@ -220,14 +221,14 @@ class Ids(Bolt):
     def line(self, name, line):
         for word in line.split():
             emit([word], name, need_task_ids=True)
-            waiting.append(None)
-            while waiting:
-                message = read()
-                if isinstance(message, list):
-                    waiting.pop()
-                else:
-                    later.append(message)
+            self.ids()
         ack(name)
+
+    def ids(self):
+        while not isinstance(message := read(), list):
+            if message is None:
+                sys.exit(0)
+            later.append(message)
 
 
 class Batches(Bolt):
@@ -310,6 +311,54 @@ class Pid(Bolt):
         ack(name)
 
 
+class AcksFirst(Ids):
+    """Acknowledges a line, works for some time, and then emits its words, of no row, waiting for task ids."""
+
+    def line(self, name, line):
+        ack(name)
+        time.sleep(0.1)
+        for word in line.split():
+            if word == "now":
+                os._exit(3)
+            emit([word], need_task_ids=True)
+            self.ids()
+
+
+class AcksBatches(Ids):
+    """At a tick it acknowledges its rows, and then emits their words, of no row, waiting for task ids."""
+
+    def __init__(self):
+        self.kept = []
+
+    def line(self, name, line):
+        self.kept.append((name, line))
+
+    def tick(self, message):
+        kept, self.kept = self.kept, []
+        for name, _ in kept:
+            ack(name)
+        ack(message["id"])
+        time.sleep(0.1)
+        for _, line in kept:
+            for word in line.split():
+                emit([word], need_task_ids=True)
+                self.ids()
+
+
+class Deaf(Bolt):
+    """Answers no heartbeat, and gives a total at the end."""
+
+    deaf = True
+    lines = 0
+
+    def line(self, name, line):
+        self.lines += 1
+        ack(name)
+
+    def end(self):
+        emit([str(self.lines)])
+
+
 class IdsAhead(Ids):
     """Keeps task ids that come before it asks, and reads nothing while it has some."""
 
@@ -322,7 +371,7 @@ class IdsAhead(Ids):
         ack(name)
 
 
-waiting, later, early = [], [], []
+later, early = [], []
 
 
 def main():
@@ -335,7 +384,8 @@ def main():
         if isinstance(message, list):
             early.append(message)
         elif message["stream"] == "__heartbeat":
-            send({"command": "sync"})
+            if not getattr(bolt, "deaf", False):
+                send({"command": "sync"})
         elif message["stream"] == "__tick":
             bolt.tick(message)
         else:
