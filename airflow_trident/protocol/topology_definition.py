@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.types import split_spec
 
 
 def _in_new_names(text: str) -> str:
@@ -31,7 +33,7 @@ class SpoutDefinition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
     """`text`: place, fields and merge; `notes`: what it does not promise, such as exactly once; `inputs`: the stream
-    fields that its functions read, None if not recorded; `transforms`: query texts and function versions that make its
+    fields that its functions read, None if not recorded, and of a window with their types; `transforms`: query texts and function versions that make its
     rows."""
 
     text: str
@@ -47,8 +49,23 @@ class StateDefinition:
         return "; ".join([f"{self.text}{of}", *self.transforms, *self.notes])
 
     def beside(self, other: StateDefinition | None) -> StateDefinition:
-        """The definition for comparing with `other`: a field that `other` did not record is no change."""
-        return replace(self, inputs=None) if other is not None and other.inputs is None else self
+        """The definition for comparing with `other`: what `other` did not record is no change: inputs, or the types of
+        a window's."""
+        if other is None or self.inputs is None:
+            return self
+        if other.inputs is None:
+            return replace(self, inputs=None)
+        recorded = zip_longest(self.inputs, other.inputs)
+        return replace(self, inputs=tuple(_recorded_as(mine, others) for mine, others in recorded if mine is not None))
+
+
+def _recorded_as(fields: str, others: str | None) -> str:
+    """Without types, if the others have none: earlier versions recorded the names of a window's fields only."""
+    return _names_in(fields) if others is not None and others == _names_in(others) else fields
+
+
+def _names_in(fields: str) -> str:
+    return ", ".join(part.partition(" ")[0] for part in split_spec(fields))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

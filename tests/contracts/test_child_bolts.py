@@ -123,6 +123,25 @@ def test_streams_may_have_fields_of_one_name_and_several_types(engine: Engine, j
     assert given == run(OracleEngine(), job_of(with_functions))
 
 
+def test_no_field_gets_the_values_of_another_whose_column_has_its_name(engine: Engine, job_of: JobOf) -> None:
+    """`a` of the second stream needs another column than `a` of the first: not the one that a declared `a_` has."""
+
+    def with_bolt(topology: Topology) -> None:
+        streams = {"default": "a string, a_ long", "long": "a_ string, a long"}
+        out = lines(topology, ROWS).bolt("line", shell("Streams"), streams)
+        keep(out["default"], "short")
+        keep(out["long"], "long")
+
+    def with_functions(topology: Topology) -> None:
+        stream = lines(topology, ROWS)
+        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_short(line)], "a string, a_ long"), "short")
+        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_long(line)], "a_ string, a long"), "long")
+
+    given = run(engine, job_of(with_bolt))
+    assert all(given.values())
+    assert given == run(OracleEngine(), job_of(with_functions))
+
+
 def test_one_stream_of_several_may_be_used_alone(engine: Engine, job_of: JobOf) -> None:
     def with_bolt(topology: Topology) -> None:
         streams = {"default": "word string, size long", "long": "word string, size long"}

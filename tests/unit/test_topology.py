@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.tree import col, explode, split
-from airflow_trident.protocol.topology_definition import StateDefinition
+from airflow_trident.protocol.topology_definition import Definition, StateDefinition
 from airflow_trident.topology.stream import Stream
 from airflow_trident.types import ddl
 from tests.fixtures.plan import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout
@@ -159,6 +160,10 @@ def test_the_definition_names_what_ledger_and_states_depend_on_and_no_function()
     }
 
 
+class Pairs(Joined):
+    output_types = "string"
+
+
 class Trail(StatefulFunction[str, int]):
     def init_state(self, state: Any) -> None: ...
 
@@ -185,7 +190,7 @@ STATES: dict[str, tuple[Callable[[Stream, str], Any], str]] = {
         lambda s, field: s.tumbling_window(2, PaperState(), field, Sum(), "n").partition_persist(
             PaperState(), "n", keys="", name="out"
         ),
-        "(price)",
+        "(price long)",
     ),
     "a stateful function": (
         lambda s, field: s.stateful(field, Trail(), provider=KeyValueStates("memory"), name="n"),
@@ -212,6 +217,42 @@ def test_a_state_that_is_fed_with_another_field_is_another_definition(kind: str)
     assert said in differences[0]
     assert said.replace("price", "tax") in differences[0]
     assert price.definition().differences(price.definition()) == []
+
+
+def windows_of(fields: str, reads: str) -> Topology:
+    topology = Topology("shop")
+    window = topology.new_stream("orders", PaperSpout(fields)).tumbling_window(2, PaperState(), reads, Pairs(), "n")
+    window.partition_persist(PaperState(), "n", keys="", name="out")
+    return topology
+
+
+def recorded(topology: Topology, inputs: tuple[str, ...] | None) -> Definition:
+    """The definition with these inputs of the window, as an earlier version recorded it."""
+    now = topology.definition()
+    return replace(now, states={**now.states, "n_window": replace(now.states["n_window"], inputs=inputs)})
+
+
+def test_a_window_whose_fields_get_another_type_is_another_definition() -> None:
+    """Its open windows hold tuples of the old type."""
+    old, new = windows_of("a string, b decimal(9,2)", "a, b"), windows_of("a string, b decimal(11,2)", "a, b")
+    (difference,) = old.definition().differences(new.definition())
+    assert "of (a string, b decimal(9,2)) -> " in difference
+    assert not old.definition().same_state(new.definition(), "n_window")
+
+
+@pytest.mark.parametrize("inputs", [("a, b",), None])
+def test_a_window_of_which_only_names_are_recorded_is_the_same_with_any_types(inputs: tuple[str, ...] | None) -> None:
+    now = windows_of("a string, b struct<x:long,y:int>", "a, b")
+    before = recorded(now, inputs)
+    assert before.differences(now.definition()) == now.definition().differences(before) == []
+    assert before.same_state(now.definition(), "n_window")
+
+
+def test_a_window_of_other_fields_is_another_definition_beside_names_only() -> None:
+    now = windows_of("a string, b long", "a, b")
+    for inputs in [("a, c",), ("b, a",), (), ("a, b", "c")]:
+        before = recorded(now, inputs)
+        assert len(before.differences(now.definition())) == len(now.definition().differences(before)) == 1, inputs
 
 
 def test_building_a_topology_imports_no_spark_no_zookeeper_client_no_arrow_and_no_airflow() -> None:

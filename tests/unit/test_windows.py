@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import gcd
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_trident import Count, FixedBatchSpout, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import FieldError, LateBatchError, PlanError, UserCodeError
+from airflow_trident.errors import DefinitionChangedError, FieldError, LateBatchError, PlanError, UserCodeError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.operations.windows import (
@@ -29,7 +30,7 @@ from airflow_trident.operations.windows import (
 )
 from airflow_trident.plan.commit.window_updater import COMMIT_TIME, WindowUpdater
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.types import names_of
+from airflow_trident.types import names_of, parse_declared
 from tests.fixtures.plan import PaperSpout, PaperState
 from tests.fixtures.state import ticket
 
@@ -259,6 +260,29 @@ def test_a_window_refuses_late_batches() -> None:
         state.apply(ticket(2), rows_to_table(spec.staged, [(1,)]))
         with pytest.raises(LateBatchError):
             state.apply(ticket(1, fence=30, late=True), rows_to_table(spec.staged, [(1,)]))
+
+
+def with_other_types(spec: StateSpec, fields: str) -> StateSpec:
+    """The window after the stream's fields got other types, and a person accepted that or the ledger has names only."""
+    kept = parse_declared(fields)
+    assert isinstance(spec.updater, WindowUpdater)
+    return replace(spec, staged=kept, updater=replace(spec.updater, kept=kept))
+
+
+def test_open_windows_are_not_read_as_another_type_than_they_were_kept_with() -> None:
+    old = spec_of(SlidingCountWindow(3, 1))
+    new = with_other_types(old, "n timestamp")
+    with old.factory.make_state(old) as state:
+        state.apply(ticket(1), rows_to_table(old.staged, [(1,), (2,)]))
+        assert isinstance(new.updater, WindowUpdater)
+        with pytest.raises(DefinitionChangedError, match=r"window_end int64, n int64\), and the topology's are"):
+            new.updater.emitted(state.get_many)
+    with new.factory.make_state(new) as state:
+        words = r"'total_window' hold tuples of \(n int64\), and the topology's are \(n timestamp.*old types"
+        with pytest.raises(DefinitionChangedError, match=words):
+            state.apply(ticket(2), rows_to_table(new.staged, [(EPOCH,)]))
+    with old.factory.make_state(old) as state:
+        assert state.apply(ticket(2, fence=30), rows_to_table(old.staged, [(3,)])) is Applied.APPLIED
 
 
 def test_a_tuple_without_time_is_an_error_that_says_so() -> None:

@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.errors import DefinitionChangedError
+from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.queries import Row
 from airflow_trident.operations.windows import WindowConfig
 from airflow_trident.types import Field, Schema, names_of, parse_declared
@@ -34,12 +35,14 @@ COMMIT_TIME = "~time"
 transaction if windows use that, otherwise when the transaction was begun. No user's field can have this name."""
 _BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
 _Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
+_Decode: TypeAlias = "Callable[[bytes, Schema], pa.Table]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowUpdater:
     """Keeps the windows of one stream.
 
+    :param state: the name of the windows' state, for errors.
     :param kept: the fields of the tuples in a window; the staged tuples have these and perhaps `time`.
     :param time: the field with the time of a tuple (timestamp, or long in ms), :data:`COMMIT_TIME` for the time of its
         transaction, empty for count windows.
@@ -50,6 +53,7 @@ class WindowUpdater:
         end later are open again. Not part of the definition, either.
     """
 
+    state: str
     config: WindowConfig
     kept: Schema
     staged: tuple[str, ...]
@@ -74,7 +78,7 @@ class WindowUpdater:
         before = book.last_end(self.config)
         coming = self._take(book, list(tuples))
         mark = book.mark
-        contents = _Contents(state, self.kept, book.panes, coming)
+        contents = _Contents(state, self._decoded, self.kept, book.panes, coming)
         fired: list[Row] = []
         if mark is not None:
             for end in self.config.ends(sorted({*book.panes, *coming}), before, mark):
@@ -136,7 +140,20 @@ class WindowUpdater:
     def emitted(self, lookup: _Lookup) -> pa.Table:
         """The tuples of the windows that the highest applied transaction completed."""
         (found,) = lookup([_FIRED])
-        return rows_to_table(self.fired, []) if found is None else _decode(found[0])
+        return rows_to_table(self.fired, []) if found is None else self._decoded(found[0], self.fired)
+
+    def _decoded(self, body: bytes, schema: Schema) -> pa.Table:
+        """:raises DefinitionChangedError: the tuples were kept with other fields or types: read as these, their values
+        would mean something else.
+        """
+        table, expected = _decode(body), arrow_schema(schema)
+        if not table.schema.equals(expected):
+            was, now = (", ".join(f"{one.name} {one.type}" for one in given) for given in (table.schema, expected))
+            raise DefinitionChangedError(
+                f"the windows of state {self.state!r} hold tuples of ({was}), and the topology's are ({now})",
+                "Give the fields their old types until these windows have fired, or give the windows another name=.",
+            )
+        return table
 
     def overlooked(self, lookup: _Lookup) -> Overlooked:
         """Which tuples of the highest applied transaction were not treated like the others."""
@@ -219,8 +236,11 @@ class _Book:
 class _Contents:
     """The tuples of panes: those in the store, read when first needed, followed by those that come now."""
 
-    def __init__(self, state: MapState, kept: Schema, stored: dict[int, int], coming: dict[int, list[Row]]) -> None:
+    def __init__(
+        self, state: MapState, decode: _Decode, kept: Schema, stored: dict[int, int], coming: dict[int, list[Row]]
+    ) -> None:
         self._state = state
+        self._decode = decode
         self._kept = kept
         self._stored = stored
         self._coming = coming
@@ -232,9 +252,8 @@ class _Contents:
         keys = [key for pane in unread for key in self._chunks(pane)]
         bodies = iter(self._state.multi_get(keys))
         for pane in unread:
-            self._read[pane] = [
-                row for _ in range(self._stored[pane]) for row in table_to_rows(_decode(_body(next(bodies))))
-            ]
+            tables = (self._decode(_body(next(bodies)), self._kept) for _ in range(self._stored[pane]))
+            self._read[pane] = [row for table in tables for row in table_to_rows(table)]
         return [row for pane in panes for row in (*self._read.get(pane, ()), *self._coming.get(pane, ()))]
 
     def keep(self, needed_from: int | None) -> None:

@@ -116,14 +116,15 @@ def _one(made: S, tag: str, stream_id: str, schema: Schema, columns: tuple[str, 
 
 def _columns(declared: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
     """Column names of each stream. Fields with the same name and type share a column; with another type they get a
-    column of another name."""
+    column of a name that no stream declares, so that no renaming of one field drops the column of another."""
+    fields = {field.name for schema in declared.values() for field in schema}
     types: dict[str, str] = {}
     columns = {}
     for stream_id, schema in declared.items():
         names = []
         for field in schema:
             name = field.name
-            while types.setdefault(name, field.type) != field.type or name in names:
+            while types.setdefault(name, field.type) != field.type or (name in fields and name != field.name):
                 name += "_"
             names.append(name)
         columns[stream_id] = tuple(names)

@@ -14,7 +14,7 @@ from airflow_trident.topology.stream_base import S, named
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
 from airflow_trident.topology.verbs.each import keeping, project
 from airflow_trident.topology.verbs.persist import new_values, persist
-from airflow_trident.types import Field, Schema, is_nested, names_of, require_distinct, select
+from airflow_trident.types import Field, Schema, ddl, is_nested, names_of, require_distinct, select
 
 _TICK = Field(COMMIT_TIME, "long")
 
@@ -52,7 +52,10 @@ def window(
     require_distinct((*names_of(ends), *names_of(kept)))
     tick = (_TICK,) if config.timed else ()
     staged = tuple(dict.fromkeys((*kept, *(() if field is None else (field,)), *tick)))
+    outputs = [output.name for one in several for output in one.output]
+    name = name or f"{outputs[0]}_window"
     updater = WindowUpdater(
+        state=name,
         config=config,
         kept=kept,
         staged=names_of(staged),
@@ -62,16 +65,15 @@ def window(
         max_ahead_ms=None if max_ahead is None else milliseconds(max_ahead),
         reopen_ms=_reopened(config, reopen),
     )
-    outputs = [output.name for one in several for output in one.output]
     spec = StateSpec(
         topology=stream.topology.name,
-        name=name or f"{outputs[0]}_window",
+        name=name,
         keys=KEYS,
         values=VALUES,
         staged=staged,
         factory=_require_atomic(state),
         updater=updater,
-        inputs=(", ".join(names_of(kept)),),
+        inputs=(ddl(kept),),  # with types: the tuples of open windows are kept with them
     )
     tuples = keeping(stream, tuple(one for one in names_of(staged) if one != COMMIT_TIME))
     fired = new_values(stream, persist(tuples, spec))
