@@ -8,7 +8,7 @@ import socket
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -204,7 +204,8 @@ def incarnation_of_run(task: Any, context: Context) -> str:
         return ""
     ti = context["ti"]
     found = None
-    for index in dict.fromkeys((-1, -1 if ti.map_index is None else ti.map_index)):
+    # A coordinator may be mapped, too; all instances of it in one run have the same incarnation.
+    for index in dict.fromkeys((-1, -1 if ti.map_index is None else ti.map_index, 0)):
         found = found or ti.xcom_pull(task_ids=coordinator, key=INCARNATION, map_indexes=index)
     return settings.parse_incarnation(found)
 
@@ -215,11 +216,33 @@ def coordinator_above(task: Any) -> str | None:
     level = list(task.upstream_list) if task.has_dag() else []
     while level:
         for one in sorted(level, key=lambda one: str(one.task_id)):
-            if isinstance(one, TridentOperator) and one.phase == COORDINATE and one.topology_name == task.topology_name:
-                return str(one.task_id)
+            part = part_of(one)
+            if part is not None and (part.phase, part.topology_name) == (COORDINATE, task.topology_name):
+                return part.task_id
         seen |= {one.task_id for one in level}
         level = [above for one in level for above in one.upstream_list if above.task_id not in seen]
     return None
+
+
+class Part(NamedTuple):
+    """What a task of a DAG does of a topology's transactions; the last three are those of :class:`TridentOperator`."""
+
+    task_id: str
+    phase: str
+    topology_name: str
+    takes_several: bool
+
+
+def part_of(task: Any) -> Part | None:
+    """The part of a task; None if it is none of ours. A mapped task is not made before it runs: until then Airflow has
+    its class and the arguments that all its instances get."""
+    if isinstance(task, TridentOperator):
+        return Part(str(task.task_id), task.phase, task.topology_name, task.takes_several)
+    made, given = getattr(task, "operator_class", None), getattr(task, "partial_kwargs", {})
+    topology = given.get("topology")
+    if not (isinstance(made, type) and issubclass(made, TridentOperator) and isinstance(topology, Topology)):
+        return None
+    return Part(str(task.task_id), made.phase, topology.name, made.takes_several or given.get("group") is not None)
 
 
 class TridentOperator(LedgerTask, BaseOperator):

@@ -15,11 +15,13 @@ from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,
+    Part,
     TridentOperator,
     airflow_outcome,
     backfill_run_refused,
     deferrable_default,
     is_backfill_run,
+    part_of,
 )
 from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
@@ -260,14 +262,13 @@ class TridentCoordinatorOperator(TridentOperator):
                 task_ids=task_ids,
             )
 
-    def _tasks_behind(self) -> list[TridentOperator]:
+    def _tasks_behind(self) -> list[Part]:
         """The downstream tasks that process and commit. Others that wait use them to find out who is at work."""
+        parts = (part_of(task) for task in self.get_flat_relatives(upstream=False))
         return [
-            task
-            for task in self.get_flat_relatives(upstream=False)
-            if isinstance(task, TridentOperator)
-            and task.phase in (EMIT, COMMIT)
-            and task.topology_name == self.topology_name
+            part
+            for part in parts
+            if part is not None and part.phase in (EMIT, COMMIT) and part.topology_name == self.topology_name
         ]
 
     def _log_begun(self, found: Sequence[Begun]) -> None:

@@ -19,11 +19,11 @@ from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plugin import failed_runs, mending_runs
 from airflow_trident.plugin.page_data import (
+    dags_of_backfill,
     dags_of_topology,
     latest_committed,
     open_ledgers,
     open_transactions,
-    red_runs,
 )
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
 from airflow_trident.protocol.seen_by_person import SeenTopology, SeenTransaction
@@ -73,6 +73,8 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
         ledger.listener = metrics.listen
         view = ledger.view(asked.txid or 0)
         owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
+        if asked.action is MendingAction.BACKFILL and asked.txid is None:
+            owning |= dags_of_backfill(ledger, view, asked.first, asked.last)
         if not may_edit(user, owning):
             raise HTTPException(403, f"You may not change topology {topology}: {_needed(owning)}.")
         dag_id = _dag_of(view, ledger, owning)
@@ -81,7 +83,7 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
         _audit(topology, asked, user, dag_id)
         if not asked.action.needs_code:
             if asked.action is MendingAction.CLEAR_RUNS:
-                return Done(_clear_runs(ledger, view))
+                return Done(_clear_runs(ledger, view, user))
             return Done(_at_once(ledger, asked, f"{reason} ({asked.action} by {user.get_name()} on the page)"))
     order = MendingOrder(
         action=asked.action,
@@ -175,16 +177,34 @@ def _at_once(ledger: Ledger, asked: Asked, signed: str) -> str:
     return f"transaction {asked.txid} is CLOSED: it will never be replayed"
 
 
-def _clear_runs(ledger: Ledger, view: LedgerView) -> str:
-    found = red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
+def _clear_runs(ledger: Ledger, view: LedgerView, user: Any) -> str:
+    """Clear the failed runs of the DAGs that the user may change: those of the transactions that are looked through
+    may be more than the topology's latest ones.
+
+    :raises HTTPException: the user may change none of them.
+    """
+    found = failed_runs.red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
     if not found:
         raise TransitionError(
             f"topology {ledger.topology_name} has no failed run whose transactions are all committed",
             "Nothing has to be done.",
         )
-    failed_runs.clear(found)
-    names = ", ".join(run_id for _, run_id in found)
-    return f"{len(found)} {'run is' if len(found) == 1 else 'runs are'} cleared: {names}"
+    dags = {dag_id for dag_id, _ in found}
+    editable = {dag_id for dag_id in dags if may_edit(user, {dag_id})}
+    mine = {run: tasks for run, tasks in found.items() if run[0] in editable}
+    if not mine:
+        raise HTTPException(
+            403, f"You may not clear the failed runs of topology {ledger.topology_name}: {_needed(dags)}."
+        )
+    failed_runs.clear(mine)
+    names = ", ".join(run_id for _, run_id in mine)
+    left = len(found) - len(mine)
+    others = (
+        f"; {left} of DAGs that you may not change {'stays as it is' if left == 1 else 'stay as they are'}"
+        if left
+        else ""
+    )
+    return f"{len(mine)} {'run is' if len(mine) == 1 else 'runs are'} cleared: {names}{others}"
 
 
 def _seen(asked: Asked) -> SeenTransaction:

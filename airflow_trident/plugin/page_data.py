@@ -95,7 +95,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         roster = ledgers.deployments().read([topology]).rosters.get(topology)
         eventless = without_event(ledger, view)
         picture = picture_in(ledger) if visible else None
-    red = red_runs([*history, *unfinished]) if visible else []
+    red = [run for run in failed_runs.red_runs([*history, *unfinished]) if run[0] in sight.dags] if visible else []
     gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
     def shown(record: TxRecord) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
         "actions": actions_of_topology(view, red=bool(red)),
         "plan": None if picture is None else asdict(picture),
-        "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red if dag_id in sight.dags],
+        "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red],
         "transactions": [shown(record) for record in page],
         "more": more,
         "found": found,
@@ -155,13 +155,18 @@ def dags_of_topology(ledger: Ledger, view: LedgerView) -> set[str]:
     return dags_of(_latest(ledger, view), ledger.coordinator())
 
 
+def dags_of_backfill(ledger: Ledger, view: LedgerView, first: int | None, last: int | None) -> set[str]:
+    """The DAGs of what a backfill of a range may replay and commit; of all that is not committed, without one. Those
+    that are COMMITTED stay as they are, and are not read: there may be very many."""
+    passed, exceptions = view.pointer.committed, view.exceptions
+    wanted = {*exceptions.unfinished, *range(passed + 1, view.next_txid)}
+    if first is not None and last is not None:
+        wanted = {txid for txid in (*wanted, *exceptions.skipped) if first <= txid <= last}
+    return dags_of(_records(ledger, sorted(wanted)), None) if wanted else set()
+
+
 def latest_committed(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
     return ledger.transactions(max(1, view.pointer.committed - HISTORY + 1), view.pointer.committed)
-
-
-def red_runs(records: Iterable[TxRecord]) -> list[failed_runs.RunOfDag]:
-    """Airflow's failed runs whose transactions, among these records, are all committed."""
-    return failed_runs.failed_among(failed_runs.committed_runs(records))
 
 
 def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:

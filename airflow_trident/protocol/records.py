@@ -165,6 +165,12 @@ def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int
     return f"{dag_id}:{task_id}:{map_index}:{index}:{run_id}"
 
 
+def coordinator_of(claim: Claim) -> str:
+    """The task id of the coordinator that made the claim; "" if the key is not one of :func:`claim_key`."""
+    parts = claim.key.split(":", 4)
+    return parts[1] if len(parts) == 5 and (parts[0], parts[4]) == (claim.dag_id, claim.run_id) else ""
+
+
 Content: TypeAlias = bytes
 
 

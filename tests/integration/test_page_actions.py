@@ -13,7 +13,7 @@ import pytest
 
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, TxRecord, claim_key
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures.ledger import commit
@@ -29,7 +29,7 @@ numbers = itertools.count(1)
 def page(
     zookeeper: EmbeddedZooKeeper, tmp_path_factory: pytest.TempPathFactory, airflow_database: Path
 ) -> Iterator[PageServer]:
-    dags = {name: empty_dag(name) for name in ("words", "others")} | {"mending": MENDING}
+    dags = {name: empty_dag(name) for name in ("words", "others")} | {"mending": MENDING, "two": TWO_TOPOLOGIES}
     folder = tmp_path_factory.mktemp("page")
     with page_server(folder, zookeeper.hosts, "/page-actions", dags, airflow_database) as server:
         yield server
@@ -142,16 +142,26 @@ def test_a_backfill_is_of_a_range_or_of_what_is_unfinished(page: PageServer, top
     assert "txid" not in conf
 
 
+def start_run(page: PageServer, run_id: str, dag_id: str = "words", failed: tuple[str, ...] = ()) -> None:
+    """A run of a DAG. With failed tasks it is a failed one."""
+    runs = f"/api/v2/dags/{dag_id}/dagRuns"
+    page.ask("ada", "POST", runs, {"dag_run_id": run_id, "logical_date": None}, below="").raise_for_status()
+    for task_id in failed:
+        task = f"{runs}/{run_id}/taskInstances/{task_id}"
+        page.ask("ada", "PATCH", task, {"new_state": "failed"}, below="").raise_for_status()
+    if failed:
+        page.ask("ada", "PATCH", f"{runs}/{run_id}", {"state": "failed"}, below="").raise_for_status()
+
+
+def state_of_run(page: PageServer, run_id: str, dag_id: str = "words") -> str:
+    run = page.ask("ada", "GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", below="")
+    return str(run.raise_for_status().json()["state"])
+
+
 def test_failed_runs_of_what_is_committed_are_cleared_and_no_others(page: PageServer, topology: str) -> None:
     runs = {f"{topology}-{name}": number for number, name in enumerate(("green", "red", "half", "waits"), 4)}
-    for run_id in runs:
-        body = {"dag_run_id": run_id, "logical_date": None}
-        page.ask("ada", "POST", "/api/v2/dags/words/dagRuns", body, below="").raise_for_status()
-    for run_id in list(runs)[1:]:
-        task = f"/api/v2/dags/words/dagRuns/{run_id}/taskInstances/commit"
-        page.ask("ada", "PATCH", task, {"new_state": "failed"}, below="").raise_for_status()
-        failed = {"state": "failed"}
-        page.ask("ada", "PATCH", f"/api/v2/dags/words/dagRuns/{run_id}", failed, below="").raise_for_status()
+    for number, run_id in enumerate(runs):
+        start_run(page, run_id, failed=("commit",) if number else ())
     with page.ledger(topology) as ledger:
         for run_id, number in runs.items():
             begin(ledger, number, run_id=run_id)
@@ -165,16 +175,76 @@ def test_failed_runs_of_what_is_committed_are_cleared_and_no_others(page: PageSe
         claim_again(ledger, f"{topology}-half")
     answer = page.act("uwe", topology, action="clear-runs", **seen(page, topology))
     assert answer.json()["text"] == f"1 run is cleared: {topology}-red"
-
-    def state(run_id: str) -> str:
-        run = page.ask("ada", "GET", f"/api/v2/dags/words/dagRuns/{run_id}", below="")
-        return str(run.raise_for_status().json()["state"])
-
-    assert [state(run_id) for run_id in runs] == ["queued", "queued", "failed", "failed"]
+    assert [state_of_run(page, run_id) for run_id in runs] == ["queued", "queued", "failed", "failed"]
     again = page.act("uwe", topology, action="clear-runs", **seen(page, topology))
     assert again.status_code == 409
     assert "no failed run" in again.json()["detail"]
     assert audit(page, topology)[0] == ("trident_clear_runs", "uwe", "words")
+
+
+TWO_TOPOLOGIES = """
+from airflow.sdk import DAG
+from airflow.providers.standard.operators.empty import EmptyOperator
+
+
+class TridentTurnSensor(EmptyOperator):
+    pass
+
+
+with DAG("two", schedule=None):
+    tasks = {name: EmptyOperator(task_id=name) for name in ("a_emit", "a_commit", "b_emit", "b_commit", "check")}
+    turns = {name: TridentTurnSensor(task_id=name) for name in ("a_turn", "b_turn")}
+    for name in ("a", "b"):
+        begin = EmptyOperator(task_id=f"{name}_begin")
+        begin >> tasks[f"{name}_emit"] >> turns[f"{name}_turn"] >> tasks[f"{name}_commit"]
+"""
+
+
+def committed_in_two(page: PageServer, name: str, part: str, run_id: str) -> None:
+    """Begin and commit the one transaction of a topology that is part `part` of DAG `two`."""
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        claim = Claim(
+            key=claim_key("two", f"{part}_begin", run_id, -1, 0),
+            dag_id="two",
+            run_id=run_id,
+            task_ids={"emit": f"{part}_emit", "commit": f"{part}_commit"},
+        )
+        ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=1_000_000)
+        commit(ledger, 1)
+
+
+@pytest.mark.parametrize("other", ["b_emit", "b_turn", "check"])
+def test_a_run_with_another_failed_task_than_the_topologys_is_not_cleared(page: PageServer, other: str) -> None:
+    """Another topology's transaction may be SKIPPED: to clear its emitter would process and commit it."""
+    name = f"topology-{next(numbers)}"
+    run_id = f"{name}-run"
+    start_run(page, run_id, "two", failed=("a_commit", other))
+    committed_in_two(page, name, "a", run_id)
+    with page.ledger(f"{name}-b") as ledger:
+        ledger.register(DEFINITION)
+        begin(ledger, 7, dag_id="two", run_id=run_id)
+        fail(ledger, 1)
+        ledger.skip(1, "nobody wants it")
+    shown = page.shown(name)
+    assert shown["red_runs"] == []
+    assert "clear-runs" not in shown["actions"]
+    answer = page.act("ada", name, action="clear-runs", **seen(page, name))
+    assert answer.status_code == 409
+    assert "no failed run" in answer.json()["detail"]
+    assert state_of_run(page, run_id, "two") == "failed"
+
+
+@pytest.mark.parametrize("failed", ["a_begin", "a_emit", "a_turn", "a_commit"])
+def test_a_run_with_any_failed_task_of_the_topology_is_cleared(page: PageServer, failed: str) -> None:
+    name = f"topology-{next(numbers)}"
+    run_id = f"{name}-run"
+    start_run(page, run_id, "two", failed=(failed,))
+    committed_in_two(page, name, "a", run_id)
+    assert page.shown(name)["red_runs"] == [{"dag_id": "two", "run_id": run_id}]
+    answer = page.act("ada", name, action="clear-runs", **seen(page, name))
+    assert answer.json()["text"] == f"1 run is cleared: {run_id}"
+    assert state_of_run(page, run_id, "two") == "queued"
 
 
 def claim_again(ledger: Ledger, run_id: str) -> None:
@@ -210,6 +280,52 @@ def test_a_topology_of_two_dags_is_for_those_who_may_edit_both(page: PageServer,
     assert answer.status_code == 403
     assert "all its DAGs" in answer.json()["detail"]
     assert page.act("uwe", topology, action="pause", **seen(page, topology)).status_code == 200
+
+
+def of_two_dags(page: PageServer, *, fails: bool) -> tuple[str, str]:
+    """A topology whose first transaction is of DAG `others`, with 25 of `words` behind it. Its name, and that run."""
+    name = f"topology-{next(numbers)}"
+    run_id = f"{name}-run"
+    start_run(page, run_id, "others", failed=("commit",))
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        begin(ledger, 1, dag_id="others", run_id=run_id)
+        for number in range(2, 27):
+            begin(ledger, number)
+        if fails:
+            fail(ledger, 1)
+        else:
+            commit(ledger, 1)
+    return name, run_id
+
+
+def test_runs_of_a_dag_that_the_user_may_not_change_are_not_cleared(page: PageServer) -> None:
+    name, run_id = of_two_dags(page, fails=False)
+    answer = page.act("paul_of_words", name, action="clear-runs", **seen(page, name))
+    assert answer.status_code == 403
+    assert "may not clear" in answer.json()["detail"]
+    assert state_of_run(page, run_id, "others") == "failed"
+    start_run(page, f"{name}-own", failed=("commit",))
+    with page.ledger(name) as ledger:
+        begin(ledger, 27, run_id=f"{name}-own")
+        for txid in range(2, 28):
+            commit(ledger, txid)
+    answer = page.act("paul_of_words", name, action="clear-runs", **seen(page, name))
+    assert answer.json()["text"] == (f"1 run is cleared: {name}-own; 1 of DAGs that you may not change stays as it is")
+    assert state_of_run(page, run_id, "others") == "failed"
+    assert page.act("uwe", name, action="clear-runs", **seen(page, name)).status_code == 200
+    assert state_of_run(page, run_id, "others") == "queued"
+
+
+@pytest.mark.parametrize("span", [{}, {"first": 1, "last": 3}])
+def test_a_backfill_is_for_those_who_may_change_the_dags_of_what_it_replays(page: PageServer, span: Any) -> None:
+    name, _ = of_two_dags(page, fails=True)
+    answer = page.act("paul_of_words", name, action="backfill", **seen(page, name), **span)
+    assert answer.status_code == 403
+    assert page.shown(name)["mending"] == []
+    own = page.act("paul_of_words", name, action="backfill", **seen(page, name), first=2, last=3)
+    assert own.status_code == 200, own.text
+    assert page.act("uwe", name, action="backfill", **seen(page, name), **span).status_code == 200
 
 
 def test_what_belongs_to_no_dag_is_for_those_who_may_edit_connections(page: PageServer) -> None:

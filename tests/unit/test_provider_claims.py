@@ -9,7 +9,15 @@ from airflow.sdk import DAG
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident import TridentCoordinatorOperator
+from airflow_trident import (
+    FileSink,
+    FixedBatchSpout,
+    Topology,
+    TridentCommitterOperator,
+    TridentCoordinatorOperator,
+    TridentEmitterOperator,
+)
+from airflow_trident.operators.base import incarnation_of_run
 from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.records import Claim, claim_key
 from airflow_trident.runtime.phases import coordinate
@@ -62,6 +70,56 @@ def test_a_run_that_claimed_under_version_1_keeps_its_transactions(
         coordinate(ledger, site.topology, Claim(key=key, dag_id="words", run_id="run"), max_pending=9)
     assert claimed(site, "run", most) == expected
     assert claimed(site, "run", most, cleared=1) == expected
+
+
+def of_run(map_index: int = -1) -> Any:
+    context = context_of("run")
+    context["ti"].map_index = map_index
+    return context
+
+
+def test_the_claims_name_the_tasks_that_are_mapped_over_the_txids_with_the_index_of_each(site: Site) -> None:
+    """Without them, those who wait take it that whatever the run starts may go on with the transaction."""
+    given: dict[str, Any] = {"topology": site.topology, "engine": "local"}
+    with DAG("words", schedule=None):
+        begin = TridentCoordinatorOperator(task_id="c", topology=site.topology, max_transactions=2, max_pending=9)
+        emit = TridentEmitterOperator.partial(task_id="e", **given).expand(txid=begin.output)
+        commit = TridentCommitterOperator.partial(task_id="k", **given).expand(txid=begin.output)
+        other = TridentEmitterOperator.partial(task_id="of_another", **given | {"topology": other_topology()})
+        emit >> commit >> other.expand(txid=begin.output)
+    claims = list(begin._claims(of_run()))
+    assert [(claim.task_ids, claim.map_index) for claim in claims] == [
+        ({"emit": "e", "commit": "k"}, 0),
+        ({"emit": "e", "commit": "k"}, 1),
+    ]
+
+
+def test_one_task_for_all_transactions_of_a_run_is_seen_behind_a_mapped_one(site: Site) -> None:
+    given: dict[str, Any] = {"topology": site.topology, "engine": "local"}
+    with DAG("words", schedule=None):
+        begin = TridentCoordinatorOperator(task_id="c", topology=site.topology, max_transactions=2, max_pending=9)
+        begin >> TridentEmitterOperator.partial(task_id="e", group="auto", **given).expand(txid=[[1, 2]])
+    assert [claim.map_index for claim in begin._claims(of_run())] == [-1, -1]
+
+
+@pytest.mark.parametrize("index", [-1, 1])
+def test_behind_a_mapped_coordinator_the_ledger_is_that_of_its_incarnation(site: Site, index: int) -> None:
+    with DAG("words", schedule=None):
+        begin = TridentCoordinatorOperator.partial(task_id="c", topology=site.topology).expand(max_pending=[1, 2])
+        emit = TridentEmitterOperator(task_id="e", topology=site.topology, engine="local", txid=1)
+        begin >> emit
+    context, life = of_run(index), "0123456789abcdef0123456789abcdef"
+    pushed = {("c", "incarnation", 0): life, ("c", "incarnation", 1): life}
+    context["ti"].xcom_pull = lambda task_ids, key, map_indexes: pushed.get((task_ids, key, map_indexes))
+    assert incarnation_of_run(emit, context) == life
+
+
+def other_topology() -> Topology:
+    topology = Topology("other")
+    topology.new_stream("lines", FixedBatchSpout("line string", [("a",)], 1)).partition_persist(
+        FileSink("/data/other"), "line"
+    )
+    return topology
 
 
 IDS = st.text(st.characters(categories=["L", "N"], include_characters="-._"), min_size=1, max_size=5)
