@@ -33,8 +33,8 @@ class SpoutDefinition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
     """`text`: place, fields and merge; `notes`: what it does not promise, such as exactly once; `inputs`: the stream
-    fields that its functions read, None if not recorded, and of a window with their types; `transforms`: query texts and function versions that make its
-    rows."""
+    fields that its functions read, None if not recorded, and of a window with their types; `transforms`: query texts
+    and function versions that make its rows."""
 
     text: str
     notes: tuple[str, ...] = ()
