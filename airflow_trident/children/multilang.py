@@ -74,8 +74,9 @@ class MultilangWords(Talk):
             raise self.unknown(message)
 
     def ended_well(self, code: int) -> bool:
-        """Every exit code is accepted: pystorm ends with 2 when its input ends."""
-        return True
+        """Every exit code is accepted: pystorm ends with 2 when its input ends. A signal (below 0) may have cut off its
+        last emits."""
+        return code >= 0
 
 
 class MultilangTalk(MultilangWords, BoltTalk):

@@ -224,7 +224,7 @@ def coordinator_above(task: Any) -> str | None:
     return None
 
 
-class Part(NamedTuple):
+class TaskPart(NamedTuple):
     """What a task of a DAG does of a topology's transactions; the last three are those of :class:`TridentOperator`."""
 
     task_id: str
@@ -233,16 +233,16 @@ class Part(NamedTuple):
     takes_several: bool
 
 
-def part_of(task: Any) -> Part | None:
+def part_of(task: Any) -> TaskPart | None:
     """The part of a task; None if it is none of ours. A mapped task is not made before it runs: until then Airflow has
     its class and the arguments that all its instances get."""
     if isinstance(task, TridentOperator):
-        return Part(str(task.task_id), task.phase, task.topology_name, task.takes_several)
+        return TaskPart(str(task.task_id), task.phase, task.topology_name, task.takes_several)
     made, given = getattr(task, "operator_class", None), getattr(task, "partial_kwargs", {})
     topology = given.get("topology")
     if not (isinstance(made, type) and issubclass(made, TridentOperator) and isinstance(topology, Topology)):
         return None
-    return Part(str(task.task_id), made.phase, topology.name, made.takes_several or given.get("group") is not None)
+    return TaskPart(str(task.task_id), made.phase, topology.name, made.takes_several or given.get("group") is not None)
 
 
 class TridentOperator(LedgerTask, BaseOperator):

@@ -15,7 +15,7 @@ from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     COORDINATE,
     INCARNATION,
-    Part,
+    TaskPart,
     TridentOperator,
     airflow_outcome,
     backfill_run_refused,
@@ -262,7 +262,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 task_ids=task_ids,
             )
 
-    def _tasks_behind(self) -> list[Part]:
+    def _tasks_behind(self) -> list[TaskPart]:
         """The downstream tasks that process and commit. Others that wait use them to find out who is at work."""
         parts = (part_of(task) for task in self.get_flat_relatives(upstream=False))
         return [

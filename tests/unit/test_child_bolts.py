@@ -155,6 +155,11 @@ def test_any_exit_code_of_multilang_is_well_when_all_is_acknowledged(kind: str) 
     assert values(emits(shell(kind), lines(3))) == words(lines(3))
 
 
+def test_one_that_is_killed_by_a_signal_in_its_last_emits_has_not_ended_well() -> None:
+    with pytest.raises(ChildError, match=r"ended badly .* \(it was ended by signal 9 \(SIGKILL\)\)"):
+        emits(shell("KilledAtEnd"), lines(3), matched=False)
+
+
 @pytest.mark.parametrize("kind", ["AcksFirst", "AcksBatches"])
 def test_what_it_emits_after_its_last_acknowledgement_is_waited_for(kind: str) -> None:
     rows = lines(3)

@@ -16,7 +16,7 @@ from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.files import consumed
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json
 from airflow_trident.spouts.files.listing import FoundFile
-from airflow_trident.spouts.files.old_files import MAX_SLICES
+from airflow_trident.spouts.files.old_files import MAX_STRETCHES
 from tests.unit.test_consumed import HOUR, LIMITS, SECOND, Folder, choose, file
 
 GONE_AND_BACK = "in '/in' that should have been read are not those that were: .* some that were read had gone away"
@@ -179,7 +179,7 @@ def test_a_late_upload_is_found_though_older_objects_expire() -> None:
 def test_what_is_kept_is_bounded_and_says_more_of_the_newest() -> None:
     before = day_by_day(100)
     assert before.old
-    assert len(before.old) == MAX_SLICES
+    assert len(before.old) == MAX_STRETCHES
     assert sum(one.there.files for one in before.old) == 99
     assert len(json.dumps(before.to_json()["old"])) < 1200
     assert choose([*days(100), file("late", 86_400 * 98.5)], before, now_s=LATER_S)[0] == ["late"]
@@ -206,7 +206,7 @@ def test_an_earlier_version_reads_and_writes_beside_this_one() -> None:
     old = written["old"]
     assert isinstance(old, dict)
     assert {name: old[name] for name in ("files", "total")} == {"files": 4, "total": old["total"]}
-    del old["slices"]
+    del old["stretches"]
     earlier = consumed_from_json(json.loads(json.dumps(written)))
     assert earlier.old
     assert len(earlier.old) == 1

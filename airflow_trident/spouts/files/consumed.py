@@ -43,11 +43,11 @@ from airflow_trident.spouts.files.marks import (
 )
 from airflow_trident.spouts.files.old_files import (
     Away,
-    Slices,
+    Stretches,
     judged,
-    next_slices,
-    slices_from_json,
-    slices_to_json,
+    next_stretches,
+    stretches_from_json,
+    stretches_to_json,
 )
 from airflow_trident.types import Json
 
@@ -75,7 +75,7 @@ class Consumed:
     folders: frozenset[str] = frozenset()
     seen: dict[str, str] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
-    old: Slices | None = None
+    old: Stretches | None = None
 
     def to_json(self) -> dict[str, Json]:
         names = list(self.seen)  # in their order, so that the next transaction has these first, and new ones after them
@@ -87,7 +87,7 @@ class Consumed:
             "contents": "".join(self.contents.get(name, _NO_CONTENT) for name in names),
         }
         if self.old is not None:
-            body["old"] = slices_to_json(self.old)
+            body["old"] = stretches_to_json(self.old)
         return body
 
     def knows(self, files: Iterable[RecordedFile]) -> Consumed:
@@ -128,7 +128,7 @@ def consumed_from_json(metadata: Any) -> Consumed:
             folders=frozenset(folders[at : at + FOLDER_LENGTH] for at in range(0, len(folders), FOLDER_LENGTH)),
             seen=entries,
             contents={name: stamp for name, stamp in zip(entries, stamps, strict=False) if stamp != _NO_CONTENT},
-            old=None if old is None else slices_from_json(old, int(metadata["window_ns"])),
+            old=None if old is None else stretches_from_json(old, int(metadata["window_ns"])),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_metadata_of("a FileSpout") from error
@@ -167,7 +167,7 @@ class ChosenFiles:
     left: Sequence[FoundFile]
     listing: Listing
     before: Consumed
-    slices: Slices
+    stretches: Stretches
     limits: BatchLimits
     now_ns: int
 
@@ -192,7 +192,7 @@ class ChosenFiles:
             and file.path not in left
         ]
         forgotten = [one for one in away if one.name not in after.seen]
-        return replace(after, old=next_slices(self.slices, old, window_ns, forgotten))
+        return replace(after, old=next_stretches(self.stretches, old, window_ns, forgotten))
 
     def _marked(self, digests: Mapping[str, str], away: Sequence[Away]) -> Consumed:
         before, found = self.before, self.listing.files
@@ -297,11 +297,11 @@ def next_batch(
     :raises ConfigurationError: a file came late, and `late_files` is "error".
     """
     seen, kinds = _sorted_out(listing, before, base, content_of)
-    late, slices, hidden = kinds[_Kind.LATE], before.old or (), set[str]()
+    late, stretches, hidden = kinds[_Kind.LATE], before.old or (), set[str]()
     if before.old is not None:
         behind_ns = before.settled_ns - now_ns - limits.late_window_ns - _CLOCKS_APART_NS
         look = judged(before.old, kinds[_Kind.OLD], late, behind_ns=behind_ns, settled_ns=before.settled_ns, base=base)
-        slices, hidden = look.slices, {file.path for file in look.came}
+        stretches, hidden = look.stretches, {file.path for file in look.came}
     if late and limits.late_files is LateFiles.ERROR:
         raise _late(late, base)
     taken_late = late if limits.late_files is LateFiles.TAKE else []
@@ -318,7 +318,7 @@ def next_batch(
         left=offered[sum(map(len, batches)) :],
         listing=listing,
         before=before,
-        slices=slices,
+        stretches=stretches,
         limits=limits,
         now_ns=now_ns,
     )

@@ -1,8 +1,8 @@
 """What is kept of the read files that are older than the window: no names, but numbers and sums of names. Pure.
 
-They are kept by stretches of time (:class:`Slice`), because files come and go at different ends: those that expire are
-the oldest, and those that come with a time from before (a clock went back, an upload took long) are the newest. Within
-a slice what went away is kept apart from what is there: it may come back.
+They are kept by stretches of time (:class:`Stretch`), because files come and go at different ends: those that expire
+are the oldest, and those that come with a time from before (a clock went back, an upload took long) are the newest.
+Within a stretch what went away is kept apart from what is there: it may come back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.marks import number_of, number_of_mark
 from airflow_trident.types import Json
 
-MAX_SLICES = 16
+MAX_STRETCHES = 16
 """Each takes some 60 bytes in the metadata of every transaction."""
 
 
@@ -41,10 +41,10 @@ NONE = Tally()
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """The old files with times below `upto_ns` and not below that of the slice before.
+class Stretch:
+    """The old files with times below `upto_ns` and not below that of the stretch before.
 
-    `gone`: of those that were read and are not there; more than they are, where nobody knows of which slice they were.
+    `gone`: of those that were read and are not there; more than they are, where nobody knows of which stretch they were.
     """
 
     upto_ns: int
@@ -52,31 +52,31 @@ class Slice:
     gone: Tally = NONE
 
 
-Slices = tuple[Slice, ...]
+Stretches = tuple[Stretch, ...]
 """In the order of their times."""
 
 
-def slices_to_json(slices: Slices) -> dict[str, Json]:
-    """`files` and `total` are for versions of the package that do not know slices."""
-    there = sum((one.there for one in slices), NONE)
+def stretches_to_json(stretches: Stretches) -> dict[str, Json]:
+    """`files` and `total` are for versions of the package that do not know stretches."""
+    there = sum((one.there for one in stretches), NONE)
     listed: list[Json] = []
-    for one in slices:
+    for one in stretches:
         gone: list[Json] = [one.gone.files, f"{one.gone.total:x}"] if one.gone != NONE else []
         listed.append([one.upto_ns, one.there.files, f"{one.there.total:x}", *gone])
-    return {"files": there.files, "total": f"{there.total:x}", "slices": listed}
+    return {"files": there.files, "total": f"{there.total:x}", "stretches": listed}
 
 
-def slices_from_json(old: Any, upto_ns: int) -> Slices:
+def stretches_from_json(old: Any, upto_ns: int) -> Stretches:
     """The inverse.
 
-    :param upto_ns: the window's begin, for what was written by a version that did not know slices.
+    :param upto_ns: the window's begin, for what was written by a version that did not know stretches.
     :raises AttributeError, KeyError, TypeError, ValueError: it is something else.
     """
-    if "slices" not in old:
-        return (Slice(upto_ns, Tally(int(old["files"]), int(old["total"], 16))),)
+    if "stretches" not in old:
+        return (Stretch(upto_ns, Tally(int(old["files"]), int(old["total"], 16))),)
     return tuple(
-        Slice(int(upto), Tally(int(files), int(total, 16)), Tally(int(gone[0]), int(gone[1], 16)) if gone else NONE)
-        for upto, files, total, *gone in old["slices"]
+        Stretch(int(upto), Tally(int(files), int(total, 16)), Tally(int(gone[0]), int(gone[1], 16)) if gone else NONE)
+        for upto, files, total, *gone in old["stretches"]
     )
 
 
@@ -90,14 +90,14 @@ def tally(files: Iterable[FoundFile]) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`came`: the files that look read and are new; `slices`: as before, with what went away or came back since."""
+    """`came`: the files that look read and are new; `stretches`: as before, with what went away or came back since."""
 
     came: Sequence[FoundFile]
-    slices: Slices
+    stretches: Stretches
 
 
 def judged(
-    slices: Slices,
+    stretches: Stretches,
     old: Sequence[FoundFile],
     late: Sequence[FoundFile],
     *,
@@ -113,9 +113,9 @@ def judged(
     :raises SourceChangedError: some are new, or may be, but nobody can tell which.
     """
     came: list[FoundFile] = []
-    now: list[Slice] = []
-    borders = [one.upto_ns for one in slices]
-    for one, files, touched in zip(slices, _by_slice(borders, old), _by_slice(borders, late), strict=True):
+    now: list[Stretch] = []
+    borders = [one.upto_ns for one in stretches]
+    for one, files, touched in zip(stretches, _by_stretch(borders, old), _by_stretch(borders, late), strict=True):
         added, gone = tally(files) - one.there, one.gone
         if added == gone:
             gone = NONE  # all that had gone away is back, or nothing had and nothing is new
@@ -131,8 +131,8 @@ def judged(
     return Judged(came, tuple(now))
 
 
-def _by_slice(borders: Sequence[int], files: Iterable[FoundFile]) -> list[list[FoundFile]]:
-    """The files of each slice, and in the last one those without."""
+def _by_stretch(borders: Sequence[int], files: Iterable[FoundFile]) -> list[list[FoundFile]]:
+    """The files of each stretch, and in the last one those without."""
     found: list[list[FoundFile]] = [[] for _ in borders]
     for file in files:
         found[_place(borders, file.mtime_ns)].append(file)
@@ -144,7 +144,7 @@ def _place(borders: Sequence[int], time_ns: int) -> int:
 
 
 def _neighbours(files: Iterable[FoundFile], added: Tally) -> Sequence[FoundFile]:
-    """The new files among those of a slice: they came one after the other, so they are neighbours in the order of their
+    """The new files among those of a stretch: they came one after the other, so they are neighbours in the order of their
     ctimes. Empty if there are none."""
     ordered = sorted(files, key=lambda file: (file.ctime_ns, file.path))
     sums = [0, *accumulate(number_of(file.path) for file in ordered)]
@@ -184,12 +184,12 @@ class Away:
     latest_ns: int
 
 
-def next_slices(before: Slices, old: Iterable[FoundFile], window_ns: int, forgotten: Sequence[Away]) -> Slices:
-    """The slices that are recorded with the next transaction.
+def next_stretches(before: Stretches, old: Iterable[FoundFile], window_ns: int, forgotten: Sequence[Away]) -> Stretches:
+    """The stretches that are recorded with the next transaction.
 
     :param before: as :func:`judged` gives them.
     :param old: the read files that are there and are older than the window, which begins at `window_ns`.
-    :param forgotten: those that were known by name until now. One that may be of several slices counts in each.
+    :param forgotten: those that were known by name until now. One that may be of several stretches counts in each.
     """
     borders = [one.upto_ns for one in before]
     if not borders or window_ns > borders[-1]:
@@ -199,19 +199,20 @@ def next_slices(before: Slices, old: Iterable[FoundFile], window_ns: int, forgot
         first, last = (_place(borders, time_ns) for time_ns in (away.earliest_ns, away.latest_ns))
         for at in range(first, last + 1):
             gone[at] += Tally(1, number_of_mark(away.name))
-    there = map(tally, _by_slice(borders, old))
-    found = [Slice(*parts) for parts in zip(borders, there, gone, strict=True)]
+    there = map(tally, _by_stretch(borders, old))
+    found = [Stretch(*parts) for parts in zip(borders, there, gone, strict=True)]
     # what is dropped becomes a part of the next one, so the last one stays
     return _merged([*(one for one in found[:-1] if one.there != NONE or one.gone != NONE), found[-1]])
 
 
-def _merged(slices: list[Slice]) -> Slices:
-    """At most `MAX_SLICES`: of neighbours, those with the fewest files become one, and those without any first."""
-    while len(slices) > MAX_SLICES:
+def _merged(stretches: list[Stretch]) -> Stretches:
+    """At most `MAX_STRETCHES`: of neighbours, those with the fewest files become one, and those without any first."""
+    while len(stretches) > MAX_STRETCHES:
         sizes = [
-            (one.there.files + other.there.files, one.gone.files + other.gone.files) for one, other in pairwise(slices)
+            (one.there.files + other.there.files, one.gone.files + other.gone.files)
+            for one, other in pairwise(stretches)
         ]
         at = min(range(len(sizes)), key=sizes.__getitem__)
-        one, other = slices[at : at + 2]
-        slices[at : at + 2] = [Slice(other.upto_ns, one.there + other.there, one.gone + other.gone)]
-    return tuple(slices)
+        one, other = stretches[at : at + 2]
+        stretches[at : at + 2] = [Stretch(other.upto_ns, one.there + other.there, one.gone + other.gone)]
+    return tuple(stretches)

@@ -29,7 +29,7 @@ MAX_AWAY = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class AwayObjects:
     """Read objects that were missed at the same time: name (as a hash) -> mark.
 
     `last`: the last name that had been read then, so theirs are not behind it. `newest_ns`: the time of the newest
@@ -49,7 +49,7 @@ class ReadInOrder:
     upto: str = ""
     seen: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
-    away: tuple[Away, ...] = ()
+    away: tuple[AwayObjects, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
         body: dict[str, Json] = {"upto": self.upto, "seen": _text_of(self.seen), "last": self.last}
@@ -84,7 +84,7 @@ def read_in_order_from_json(metadata: Any) -> ReadInOrder:
             upto=upto,
             seen=entries_of(str(known["seen"])),
             last=str(known.get("last", upto)),
-            away=tuple(Away(str(last), int(at), entries_of(names)) for last, at, names in known.get("away", ())),
+            away=tuple(AwayObjects(str(last), int(at), entries_of(names)) for last, at, names in known.get("away", ())),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_metadata_of("a FileSpout with ordered_names") from error
@@ -147,20 +147,20 @@ class ChosenInOrder:
     def _read_all_upto(self, name: str, unread: Set[str]) -> bool:
         return name < min(unread, default=name + "0") and (self.complete or name <= self.listed[-1].path)
 
-    def _away(self, last: str, newest_ns: int) -> tuple[Away, ...]:
+    def _away(self, last: str, newest_ns: int) -> tuple[AwayObjects, ...]:
         """The known names that are not listed. A listing that stopped early says nothing of those behind it."""
         there = {name_mark(file.path) for file in self.listed}
         away = [
-            Away(one.last, one.newest_ns, {name: mark for name, mark in one.names.items() if name not in there})
+            AwayObjects(one.last, one.newest_ns, {name: mark for name, mark in one.names.items() if name not in there})
             for one in self.before.away
         ]
         if self.complete:
             missed = {name: mark for name, mark in self.before.seen.items() if name not in there}
-            away.append(Away(last, newest_ns, missed))
+            away.append(AwayObjects(last, newest_ns, missed))
         away = [one for one in away if one.names]
         while len(away) > MAX_AWAY:
             one, other = away[:2]
-            away[:2] = [Away(max(one.last, other.last), other.newest_ns, {**one.names, **other.names})]
+            away[:2] = [AwayObjects(max(one.last, other.last), other.newest_ns, {**one.names, **other.names})]
         return tuple(away)
 
 

@@ -285,6 +285,15 @@ class Stays(Bolt):
             signal.pause()
 
 
+class KilledAtEnd(Bolt):
+    """Is killed between its last emits."""
+
+    def end(self):
+        emit(["1"])
+        os.kill(os.getpid(), signal.SIGKILL)
+        emit(["2"])
+
+
 class Code2(Bolt):
     def end(self):
         emit_error = {"command": "error", "msg": "Read EOF"}
