@@ -44,7 +44,7 @@ NONE = Tally()
 class Stretch:
     """The old files with times below `upto_ns` and not below that of the stretch before.
 
-    `gone`: of those that were read and are not there; more than they are, where nobody knows of which stretch they were.
+    `gone`: of those that were read and are not there; more of them, where nobody knows in which they were.
     """
 
     upto_ns: int
@@ -144,8 +144,8 @@ def _place(borders: Sequence[int], time_ns: int) -> int:
 
 
 def _neighbours(files: Iterable[FoundFile], added: Tally) -> Sequence[FoundFile]:
-    """The new files among those of a stretch: they came one after the other, so they are neighbours in the order of their
-    ctimes. Empty if there are none."""
+    """The new files among those of a stretch: they came one after the other, so they are neighbours in the order of
+    their ctimes. Empty if there are none."""
     ordered = sorted(files, key=lambda file: (file.ctime_ns, file.path))
     sums = [0, *accumulate(number_of(file.path) for file in ordered)]
     for begin in range(len(ordered) - added.files + 1):
