@@ -12,17 +12,11 @@ from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.sql import EXTRA, make_engine, said
+from airflow_trident.spouts.sql.writers import wait_for_writers
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
     import sqlalchemy
-
-_LOOK_AGAIN_S = 0.05
-# A transaction that inserts into a table holds this lock from before its key is drawn until the transaction ends.
-_WRITERS = (
-    "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted "
-    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND relation = to_regclass(:name)"
-)
 
 
 @dataclass(frozen=True)
@@ -150,21 +144,12 @@ class SqlSource:
 
         :returns: False: they have not ended within `settle_s`.
         """
-        import sqlalchemy as sa
-
         if connection.dialect.name == "sqlite" or settle_s == 0:
             return True  # SQLite has one writer at a time
-        if connection.dialect.name != "postgresql" or not self.table:
-            time.sleep(settle_s)
-            return True
-        deadline = time.monotonic() + settle_s
-        statement, name = sa.text(_WRITERS), {"name": self.table}
-        waited_for = set(connection.execute(statement, name).scalars())
-        while waited_for:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_AGAIN_S)
-            waited_for &= set(connection.execute(statement, name).scalars())
+        if connection.dialect.name == "postgresql" and self.table:
+            table, _ = self._source()
+            return wait_for_writers(connection, table, settle_s)
+        time.sleep(settle_s)
         return True
 
     def describe(self) -> str:
