@@ -24,7 +24,7 @@ from airflow_trident.operations.aggregators import Count, Max, Sum
 from airflow_trident.states.sql.postgres import PostgresState
 from airflow_trident.states.sql.postgres_dialect import PostgresDialect
 from airflow_trident.states.sql.store import SqlStore
-from airflow_trident.types import INTERVAL
+from airflow_trident.types import INTERVAL, Field
 from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state
 from tests.fixtures.state import batch, combined, content, counts, product, ticket
 
@@ -174,15 +174,31 @@ def test_a_key_that_no_index_can_hold_is_an_error_and_nothing_is_applied(tmp_pat
         assert state.marker() is None
 
 
-def test_the_name_of_a_schema_is_a_name_and_nothing_else(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("kind", [*SPECS, *OPAQUE])
+def test_the_names_of_a_schema_and_of_columns_are_names_and_nothing_else(postgres: PostgresServer, kind: str) -> None:
     name = 'of "us"; DROP TABLE x -- 50%s (:topology) :state'
-    spec = counts(PostgresState(connection=postgres.connection, schema=name, table="kept"))
-    for _ in range(2):
+    name = f"{name} {[*SPECS, *OPAQUE].index(kind)}"
+    factory = PostgresState(connection=postgres.connection, schema=name, table="kept 50%s off")
+    spec = replace(SPECS[OPAQUE.get(kind, kind)](factory), opaque=kind in OPAQUE)
+    fields = (Field("50%s word", "string"), Field("%(n)s", "long"))
+    spec = replace(spec, keys=fields[:1], values=fields[1:], staged=fields)
+    for attempt in range(2):
         with spec.factory.make_state(spec) as state:
             assert isinstance(state.dialect, PostgresDialect)
             assert state.dialect.schema == name
-            state.apply(ticket(1), batch(spec, ("a", 1)))
-            assert list(state.items()) == [(("a",), (1,))]
+            state.apply(ticket(1, attempt=attempt), batch(spec, ("a", 1), (None, 2)))
+            assert content(state) == {("a",): (1,), (None,): (2,)}
+            assert state.get_many([("a",), (None,), ("b",)]) == [(1,), (2,), None]
+
+
+def test_a_value_that_the_driver_cannot_read_is_not_a_lost_connection(postgres: PostgresServer, tmp_path: Path) -> None:
+    spec = combined(postgres_state(tmp_path), "word string", "at timestamp", Max())
+    with open_state(spec) as state, postgres.connect() as connection:
+        connection.execute(f"INSERT INTO {state.dialect.data} VALUES ('a', 'infinity')".encode())
+        with pytest.raises(ConfigurationError, match=r"driver cannot do it.*[Mm]end the value"):
+            list(state.items())
+        with pytest.raises(ConfigurationError, match="driver cannot do it"):
+            state.get_many([("a",)])
 
 
 @pytest.mark.parametrize(

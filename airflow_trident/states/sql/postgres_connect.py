@@ -91,8 +91,15 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def store_error(error: psycopg.Error, where: Connection) -> TridentError:
-    """One clear error for the server's error; nothing was applied."""
+    """One clear error for the server's error, or for the driver's own; nothing was applied."""
+    import psycopg
+
     code, words = error.sqlstate or "", said(error, where)
+    if not code and isinstance(error, psycopg.ProgrammingError | psycopg.DataError):
+        return ConfigurationError(
+            f"{where.describe()}: the driver cannot do it ({words})",
+            "Mend the value that it names, or keep the state in another table, or with other fields.",
+        )
     if code.startswith("XX"):
         return CorruptError(f"{where.describe()} is damaged ({words})", "Restore it from a backup.")
     if not is_lost(error) and code == "42501":

@@ -177,9 +177,11 @@ class PostgresLayout:
         keys = "".join(f"{quote(self.spec.keys[place].name)}, " for place in given) or "nothing, "
         removed = REMOVED if source == self.before else "false"
         values = ", ".join([f"{removed} AS removed", *map(_shown, self.spec.values)])
+        named = f"AS b({keys}trident_number) CROSS JOIN LATERAL ({self._stored(source, values, nulls)}) s"
+        # Names may have percent signs, which begin a parameter.
         return (
             f"SELECT b.trident_number, s.* FROM unnest({arrays or 'ARRAY[true]'}) WITH ORDINALITY "
-            f"AS b({keys}trident_number) CROSS JOIN LATERAL ({self._stored(source, values, nulls)}) s"
+            f"{named.replace('%', '%%')}"
         )
 
     def select_all(self) -> str:
