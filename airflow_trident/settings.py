@@ -94,8 +94,8 @@ ROWS_IN_ERRORS = Option(
     "rows_in_errors",
     "boolean",
     "True",
-    "Whether what the ledger keeps of errors, and so the page and the commands show, may quote rows. False: texts that "
-    "may do so are in the logs of tasks alone.",
+    "Whether what the ledger keeps of errors, and so the page and the commands show, and what a bisect on the page "
+    "returns, may quote rows. False: texts that may do so are in the logs of tasks alone.",
 )
 
 MAX_MERGE_ROWS = Option(

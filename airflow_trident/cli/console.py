@@ -95,12 +95,10 @@ def text_of(error: Exception) -> str:
     from airflow.providers.common.compat.sdk import AirflowNotFoundException
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
+    from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION
+
     if isinstance(error, AirflowNotFoundException):
-        return (
-            f"{str(error).rstrip('.')}. Add a connection of type zookeeper in the UI, or as "
-            'AIRFLOW_CONN_<ID>=\'{"conn_type": "zookeeper", "host": "zk1:2181"}\'; '
-            "`airflow trident zookeeper start --add-connection` runs a server on this machine and adds it."
-        )
+        return f"{str(error).rstrip('.')}. {ADD_A_CONNECTION}"
     if isinstance(error, OperationalError | ProgrammingError):
         return f"Airflow's metadata database cannot be used ({error.orig}). Create it with `airflow db migrate`."
     return str(error) or type(error).__name__

@@ -37,6 +37,12 @@ _EXTRAS = frozenset(
         "connect_deadline_s",
     }
 )
+ADD_A_CONNECTION = (
+    "Add a connection of type zookeeper in the UI, or as "
+    'AIRFLOW_CONN_<ID>=\'{"conn_type": "zookeeper", "host": "zk1:2181"}\'; '
+    "`airflow trident zookeeper start --add-connection` runs a server on this machine and adds it."
+)
+"""What to do if Airflow knows no connection of that name; Airflow's own error does not say it."""
 
 
 class ZooKeeperHook(BaseHook):

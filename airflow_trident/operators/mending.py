@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.backfill import TridentBackfillOperator
 from airflow_trident.operators.base import airflow_outcome, owner
@@ -80,7 +81,9 @@ class TridentMendingOperator(BaseOperator):
 
             with self._work.open_engine(context) as engine:
                 found = bisect(ledger, topology, order.txid, engine, lambda line: self.log.info("%s", line))
-            return self._said(poison_lines(order.txid, found))
+            self._said(poison_lines(order.txid, found))
+            # What is returned is an XCom, which more people see than this log.
+            return poison_lines(order.txid, found, rows=settings.flag(settings.ROWS_IN_ERRORS))
         raise ConfigurationError(f"{order.action} needs no run of a DAG", "Ask for it on the page.")
 
     def _said(self, lines: list[str]) -> list[str]:

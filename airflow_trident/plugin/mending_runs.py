@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.plugin.rows import Sight
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
 LATEST = 50
@@ -49,17 +50,19 @@ def start(order: MendingOrder) -> str:
     return run_id
 
 
-def latest(topology: str) -> list[dict[str, Any]]:
-    """The latest runs that mend a topology, newest first, with their state and the lines that they returned."""
+def latest(topology: str, sight: Sight) -> list[dict[str, Any]]:
+    """The latest runs that mend a topology, newest first, with their state. The lines that they returned, and the
+    reason that a person gave, may quote data: they are for those who may see the order's DAG."""
     found = [run for run in _runs("") if run["conf"].get("topology") == topology][:SHOWN]
-    said = _said([run["run_id"] for run in found])
+    visible = {run["run_id"] for run in found if sight.may_see([run["conf"].get("dag_id", "")])}
+    said = _said(sorted(visible))
     return [
         {
             "dag_id": MENDING_DAG,
             "run_id": run["run_id"],
             "state": run["state"],
             "by": run["conf"].get("by", ""),
-            "reason": run["conf"].get("reason", ""),
+            "reason": run["conf"].get("reason", "") if run["run_id"] in visible else "",
             "action": run["conf"].get("action", ""),
             "txid": run["conf"].get("txid"),
             "said": said.get(run["run_id"], []),

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from airflow_trident.errors import TridentError
-from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION, ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.overviews import Overview
@@ -142,7 +144,12 @@ def transaction(topology: str, txid: int, sight: Sight) -> dict[str, Any] | None
 
 @contextmanager
 def open_ledgers() -> Iterator[Ledgers]:
-    with ZooKeeperHook().get_ledgers(deadline_s=DEADLINE_S) as ledgers:
+    """:raises ConfigurationError: Airflow has no such connection."""
+    try:
+        found = ZooKeeperHook().get_ledgers(deadline_s=DEADLINE_S)
+    except AirflowNotFoundException as error:  # which says nothing of what to do
+        raise ConfigurationError(str(error), ADD_A_CONNECTION) from error
+    with found as ledgers:
         yield ledgers
 
 

@@ -107,9 +107,10 @@ def list_transactions(
         after=after,
         oldest_first=oldest_first,
     )
-    found = page_data.transactions(topology, _sight(user), txid if txid > 0 else None, choice)
+    sight = _sight(user)
+    found = page_data.transactions(topology, sight, txid if txid > 0 else None, choice)
     may_act = page_actions.may_edit(user, set(found["dags"])) and found["visible"]
-    return {**found, "may_act": may_act, "mending": mending_runs.latest(topology) if found["visible"] else []}
+    return {**found, "may_act": may_act, "mending": mending_runs.latest(topology, sight) if found["visible"] else []}
 
 
 @app.post("/api/topologies/{topology}/actions")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
 
 from airflow_trident.cli.commands.ledger import _list_topologies as list_topologies
 from airflow_trident.cli.doctor_checks import ledger_checks
@@ -19,7 +21,7 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers, open_ledger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.plugin import page_data, rows
+from airflow_trident.plugin import page_data, rows, web_app
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.deployment import Acknowledgement, Registration, WorkerStatus
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
@@ -244,6 +246,20 @@ def test_what_belongs_to_no_dag_is_for_those_who_may_see_connections(here: Embed
     assert Sight(frozenset(), unowned=True).may_see([""])
     assert not Sight(frozenset({"hidden"}), unowned=False).may_see([""])
     assert rows.summary(view, None, OF_ANOTHER, visible=True)["streams"] == {"lines": "FixedBatchSpout transactional"}
+
+
+@pytest.mark.parametrize("route", ["names", "topologies", "topologies/words", "topologies/words/transactions/1"])
+def test_without_the_connection_the_page_says_how_to_add_it(
+    here: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch, route: str
+) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT")
+    monkeypatch.setattr(web_app, "_sight", lambda _user: OF_HIDDEN)
+    monkeypatch.setitem(web_app.app.dependency_overrides, get_user, lambda: None)
+    answer = TestClient(web_app.app, raise_server_exceptions=False).get(f"/api/{route}")
+    assert answer.status_code == 422
+    said = answer.json()["detail"]
+    assert "`zookeeper_default`" in said
+    assert "`airflow trident zookeeper start --add-connection`" in said
 
 
 def test_numbers_that_browsers_round_are_shown_as_text(here: EmbeddedZooKeeper) -> None:

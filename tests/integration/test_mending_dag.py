@@ -76,6 +76,26 @@ tell({"found": found, "failed": failed, "moved": moved, "unmoved": unmoved, "not
     assert result["records"][0][0] == Status.COMMITTED
 
 
+def test_without_rows_in_errors_a_bisect_returns_the_place_alone_and_logs_the_rows(airflow_home: AirflowHome) -> None:
+    write_both(airflow_home)
+    result = airflow_home.python(
+        ORDERS
+        + """
+import os
+Path("fail-1").touch()
+play(dag)
+os.environ["AIRFLOW__TRIDENT__ROWS_IN_ERRORS"] = "False"
+tell({"found": order("bisect", txid=1, seen_status="FAILED", seen_attempt=records()[0][1])})
+"""
+    )
+    state, said = result["found"]
+    assert state == "success"
+    assert len(said) == 2, said
+    assert "from row" in said[0]
+    assert said[1] == "the rows and their error are in the task's log alone ([trident] rows_in_errors is False)"
+    assert "told to fail" in airflow_home.output
+
+
 def test_a_range_of_what_was_skipped_is_replayed_lowest_first_and_has_its_asset_events(
     airflow_home: AirflowHome,
 ) -> None:

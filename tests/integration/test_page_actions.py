@@ -348,6 +348,24 @@ def test_what_needs_code_and_is_of_no_dag_is_refused_with_the_command_that_does_
     assert f"airflow trident backfill {name}" in answer.json()["detail"]
 
 
+def test_what_a_mending_run_found_and_why_it_was_asked_for_is_for_those_who_may_see_its_dag(page: PageServer) -> None:
+    name, _ = of_two_dags(page, fails=True)
+    asked = {**seen(page, name), "txid": 1, "status": "FAILED", "attempt": 0, "reason": "the row of Ms Smith"}
+    run_id = page.act("ada", name, action="bisect", **asked).raise_for_status().json()["run_id"]
+    run = f"/api/v2/dags/{MENDING_DAG}/dagRuns/{run_id}/taskInstances"
+    (task,) = page.ask("ada", "GET", run, below="").raise_for_status().json()["task_instances"]
+    entry = {"key": "return_value", "value": ["1 row from row 7", "('Smith',)"]}
+    page.ask("ada", "POST", f"{run}/{task['task_id']}/xcomEntries", entry, below="").raise_for_status()
+    for user, dag_id, reason, said in (
+        ("paul_of_others", "others", "the row of Ms Smith", entry["value"]),
+        ("paul_of_words", "words", "", []),
+    ):
+        shown = page.shown(name, user)
+        assert (shown["visible"], dag_id in shown["dags"]) == (True, True)
+        (one,) = shown["mending"]
+        assert (one["run_id"], one["reason"], one["said"]) == (run_id, reason, said)
+
+
 # ---- bad input: one clear answer, nothing changed ------------------------------------------------------------------
 
 

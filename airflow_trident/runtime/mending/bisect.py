@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHOWN_ROWS = 5
+_ROWS_LEFT_OUT = "the rows and their error are in the task's log alone ([trident] rows_in_errors is False)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +47,18 @@ class Poison:
     runs: int
 
 
-def poison_lines(txid: int, found: Poison | None) -> list[str]:
-    """The result of :func:`bisect`, for people."""
+def poison_lines(txid: int, found: Poison | None, *, rows: bool = True) -> list[str]:
+    """The result of :func:`bisect`, for people.
+
+    :param rows: False leaves out every text that may quote rows: see :func:`airflow_trident.errors.recorded_text`.
+    """
     if found is None:
         return [f"transaction {txid} does not fail: nothing to find"]
     what = f"{found.rows} rows" if found.rows > 1 else "1 row"
     return [
         f"stream {found.stream}: {what} from row {found.first} of the batch, in {found.where!r} ({found.runs} runs)",
         *([] if found.alone else ["no half of them fails by itself: rows far from each other fail together"]),
-        *(f"  {row!r:.400}" for row in found.examples),
-        found.error,
+        *((*(f"  {row!r:.400}" for row in found.examples), found.error) if rows else (_ROWS_LEFT_OUT,)),
     ]
 
 
