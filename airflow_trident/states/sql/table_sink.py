@@ -46,6 +46,10 @@ class TableSink(PostgresState):
                     "Rename the field, or give another txid_column.",
                 )
 
+    def takes_pieces(self, spec: StateSpec) -> bool:
+        """Rows are copied as they come."""
+        return True
+
     def make_state(self, spec: StateSpec) -> OpenTableSink:
         """
         :raises DefinitionChangedError: the table was made with other fields.

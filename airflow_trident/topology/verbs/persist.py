@@ -372,6 +372,11 @@ def new_values(stream: S, sink: PersistNode) -> S:
             f"state {spec.name!r} belongs to a stateful function and gives no new values",
             'Name what it emits, as in stateful(..., outputs="word string, n long").',
         )
+    if spec.factory.capabilities.appends:
+        raise PlanError(
+            f"state {spec.name!r} is kept in {spec.factory.describe()}, which appends rows and gives no new values",
+            "Take the stream itself: what is appended is what comes.",
+        )
     fired = spec.updater.fired if isinstance(spec.updater, WindowUpdater) else None
     schema = spec.emits or (fired if fired is not None else (*spec.keys, *spec.values))
     require_distinct(field.name for field in schema)
