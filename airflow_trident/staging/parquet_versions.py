@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_trident.protocol.durable_format import Format
-from airflow_trident.staging.files import stays_inside
+from airflow_trident.staging.files import stays_inside, sync_folder
 from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import Schema, parse_declared
 
@@ -191,6 +191,8 @@ class ParquetVersions:
         path = f"{LISTS}/{uuid.uuid4().hex}.json"
         content = FORMAT.dump({"files": [asdict(one) for one in files]}, "a list of files")
         self.storage.put(path, lambda file: file.write(content))
+        if self.storage.is_local:
+            sync_folder(self.storage.at(LISTS))  # a version will name it
         return path
 
     def publish(self, version: ParquetVersion) -> list[int] | None:
