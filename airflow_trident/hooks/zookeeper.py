@@ -126,6 +126,17 @@ class ZooKeeperHook(BaseHook):
         return True, f"ZooKeeper at {where.hosts}{where.chroot} answers; {known} below {settings.text(settings.ROOT)}."
 
 
+def _with_port(host: str, port: int | None) -> str:
+    """The port behind each server that has none; a folder stays behind the last one."""
+    servers, slash, folder = host.partition("/")
+    if port:
+        has_one = (":" in server.rpartition("]")[2] for server in servers.split(","))
+        servers = ",".join(
+            server if known else f"{server}:{port}" for server, known in zip(servers.split(","), has_one, strict=True)
+        )
+    return servers + slash + folder
+
+
 def settings_of(connection: Connection) -> ZooKeeperSettings:
     """The settings in a connection of type ``zookeeper``.
 
@@ -145,9 +156,12 @@ def settings_of(connection: Connection) -> ZooKeeperSettings:
         )
     if not connection.host:
         raise ConfigurationError(f"{name} has no host", "Write it like zk1:2181,zk2:2181,zk3:2181.")
-    hosts = connection.host
-    if connection.port and ":" not in hosts:
-        hosts = f"{hosts}:{connection.port}"
+    if connection.schema:
+        raise ConfigurationError(
+            f"{name} has the schema {connection.schema!r}, which ZooKeeper does not know",
+            f'If the ledger is below /{connection.schema}, give the extra {{"chroot": "/{connection.schema}"}}.',
+        )
+    hosts = _with_port(connection.host, connection.port)
     if bool(connection.login) != bool(connection.password):
         raise ConfigurationError(f"{name} has only one of login and password", "Give both for digest, or none.")
     login_file = str(extra.get("login_file") or "")

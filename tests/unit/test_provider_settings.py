@@ -32,8 +32,26 @@ def test_hosts_login_and_extras_become_settings() -> None:
     assert "secret" not in repr(found)
 
 
-def test_a_port_of_its_own_belongs_to_a_single_host() -> None:
-    assert settings_of(connection(host="zk1", port=2182)).hosts == "zk1:2182"
+@pytest.mark.parametrize(
+    ("host", "hosts"),
+    [
+        ("zk1", "zk1:2182"),
+        ("zk1,zk2:2181,zk3", "zk1:2182,zk2:2181,zk3:2182"),
+        ("[::1],[::2]:2181", "[::1]:2182,[::2]:2181"),
+    ],
+)
+def test_a_port_of_its_own_belongs_to_each_host_without_one(host: str, hosts: str) -> None:
+    assert settings_of(connection(host=host, port=2182)).hosts == hosts
+
+
+def test_a_folder_behind_the_hosts_is_none_of_the_port() -> None:
+    found = settings_of(connection(host="zk1,zk2/air", port=2182))
+    assert (found.hosts, found.chroot) == ("zk1:2182,zk2:2182", "/air")
+
+
+def test_the_path_of_a_uri_which_airflow_calls_schema_is_not_passed_over() -> None:
+    with pytest.raises(ConfigurationError, match=r"has the schema 'airflow'.*\"chroot\": \"/airflow\""):
+        settings_of(connection(host="zk1", port=2181, schema="airflow"))
 
 
 def test_tls_checks_the_host_name_unless_told_otherwise(tmp_path: Path) -> None:
