@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Optional, TypeAlias, TypedDict
@@ -23,15 +22,22 @@ _TEXTS: dict[str, Any] = {
     "timestamp": datetime.datetime,
     INTERVAL: datetime.timedelta,
 }
-_NEEDS = re.compile(r"binary|date|time|interval|decimal|map<(?!string,)")
+
+
+def _needs(type_text: str) -> bool:
+    """Is a value, or a part of it, a text in JSON and something else here?"""
+    parts = members(type_text)
+    if type_text.startswith("map<") and parts[0].type != STRING:
+        return True
+    if parts:
+        return any(_needs(part.type) for part in parts)
+    return type_text in _TEXTS or type_text.startswith("decimal")
 
 
 def reader_of(schema: Schema) -> Reader:
     """A reader for these fields. Types are checked later, as for the outputs of a function."""
     names = tuple(field.name for field in schema)
-    texts = [
-        (place, field.type, _python(field.type)) for place, field in enumerate(schema) if _NEEDS.search(field.type)
-    ]
+    texts = [(place, field.type, _python(field.type)) for place, field in enumerate(schema) if _needs(field.type)]
 
     def read(given: Any) -> tuple[Any, ...]:
         if isinstance(given, dict):
@@ -61,13 +67,14 @@ def _python(type_text: str) -> Any:
         return Optional[_TEXTS[type_text]]  # noqa: UP045 - of a value
     if type_text.startswith("decimal"):
         return Decimal | None
-    if not _NEEDS.search(type_text):
-        return int if type_text in WHOLE_TYPES else Any
+    if not _needs(type_text):
+        return Optional[int] if type_text in WHOLE_TYPES else Any  # noqa: UP045 - of a value
     inner = [_python(member.type) for member in members(type_text)]
     if type_text.startswith("array<"):
         return Optional[list[inner[0]]]  # type: ignore[valid-type] # noqa: UP045
     if type_text.startswith("map<"):
-        key = str if members(type_text)[0].type == STRING else inner[0]
+        named_by = members(type_text)[0].type
+        key = str if named_by == STRING else int if named_by in WHOLE_TYPES else inner[0]
         return Optional[dict[key, inner[1]]]  # type: ignore[valid-type] # noqa: UP045
     named = {member.name: one for member, one in zip(members(type_text), inner, strict=True)}
     return Optional[TypedDict("Members", named, total=False)]  # type: ignore[operator] # noqa: UP045
