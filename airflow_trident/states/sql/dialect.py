@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,9 +92,9 @@ class Dialect(ABC):
         :raises OutcomeUnknownError: it is unknown whether it was committed.
         """
 
+    @abstractmethod
     def reading(self) -> AbstractContextManager[None]:
-        """A transaction without writes."""
-        return nullcontext()
+        """A transaction without writes. All its statements see the same committed transactions, if the database can."""
 
     def lock(self) -> None:
         """Block other committers of this state until the commit, if `for_update` is not enough (T7)."""

@@ -39,6 +39,8 @@ _WAIT_FOR_LOCKS = {
     "mssql": "SET LOCK_TIMEOUT {ms}",
     "sqlite": "PRAGMA busy_timeout = {ms}",
 }
+# Elsewhere a repeatable read locks what it has read: readers and committers would block each other.
+_HAVE_SNAPSHOTS = ("postgresql", "mysql", "mariadb")
 _REFUSED = ("authentication failed", "Access denied", "Login failed", "no such table", "unable to open", "readonly")
 _EMPTY_IS_NULL = "oracle"
 
@@ -182,6 +184,20 @@ class SqlAlchemyDialect(Dialect):
                 connection.commit()
             except sa.exc.DBAPIError as error:
                 raise self.outcome_unknown(said(error, self._where)) from None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self.engine.connect() as connection:
+            if self._kind in _HAVE_SNAPSHOTS:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            elif self._kind == "sqlite":
+                # Its driver begins no transaction before a SELECT.
+                connection.exec_driver_sql("BEGIN")
+            self._connection = connection
+            try:
+                yield
+            finally:
+                self._connection = None
 
     def lock(self) -> None:
         """An update: every database locks what it updates, and later reads see the newest values."""

@@ -124,6 +124,9 @@ class SqliteDialect(Dialect):
     def transaction(self) -> AbstractContextManager[None]:
         return self.file.transaction(self.outcome_unknown)
 
+    def reading(self) -> AbstractContextManager[None]:
+        return self.file.reading()
+
     def close(self) -> None:
         self.file.close()
 

@@ -72,6 +72,15 @@ class SqliteFile:
                 raise
             raise unknown(error) from error
 
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """All statements see the same committed transactions: in write-ahead mode those of the first one."""
+        self.connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._roll_back()
+
     def _roll_back(self) -> None:
         # Some errors have rolled back already.
         if self.connection.in_transaction:
