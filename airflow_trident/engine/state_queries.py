@@ -14,6 +14,7 @@ from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.queries import QueryFunction, Row
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.stages import Plan
+from airflow_trident.types import WHOLE_TYPES
 
 
 class Reading:
@@ -23,12 +24,25 @@ class Reading:
         self._state = state
         self.keys = spec.keys
         self.values = spec.values
+        self._limits = [
+            (place, WHOLE_TYPES[one.type]) for place, one in enumerate(spec.keys) if one.type in WHOLE_TYPES
+        ]
 
     def multi_get(self, keys: Sequence[Row]) -> list[Row | None]:
         for key in keys:
             if len(key) != len(self.keys):
                 raise ValueError(f"a key has {len(self.keys)} fields, and {key!r} was asked for")
-        return self._state.get_many(keys)
+        # A whole number beyond its field is in no key, and some stores cannot even be asked for it.
+        asked = [place for place, key in enumerate(keys) if self._may_be(key)]
+        found: list[Row | None] = [None] * len(keys)
+        if asked:
+            for place, value in zip(asked, self._state.get_many([keys[place] for place in asked]), strict=True):
+                found[place] = value
+        return found
+
+    def _may_be(self, key: Row) -> bool:
+        parts = ((key[place], limit) for place, limit in self._limits)
+        return all(not isinstance(part, int) or -limit <= part < limit for part, limit in parts)
 
     def get(self) -> Row | None:
         (found,) = self.multi_get([()])

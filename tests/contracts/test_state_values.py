@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.contracts.updater import MapState
+from airflow_trident.engine.state_queries import Reading
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
+from airflow_trident.operations.queries import MapGet
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.types import INTERVAL, has_times, names_of
 from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, keep_longest, ticket
@@ -61,6 +63,21 @@ def test_an_updater_sees_what_is_stored_and_what_it_has_put(factory: StateFactor
             state, ticket(2), batch(spec, ("a", "zzz"), ("b", "yy"), ("c", None), ("d", None), ("b", None), ("b", "n"))
         )
         assert content(state) == {("a",): ("xxxx",), ("b",): ("n",)}
+
+
+def test_a_query_finds_nothing_for_a_whole_number_beyond_the_field_of_the_key(factory: StateFactory) -> None:
+    spec = combined(factory, "i int, s short, b byte, l long", "n long", Count())
+    low, high = [(sign * 2**31, sign * 2**15, sign * 2**7, sign * 2**63) for sign in (-1, 1)]
+    last = tuple(part - 1 for part in high)
+    beyond = [(*last[:place], high[place], *last[place + 1 :]) for place in range(4)]
+    below = [(*low[:place], low[place] - 1, *low[place + 1 :]) for place in range(4)]
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, (*low, 1), (*last, 2), (None, None, None, None, 3)))
+        asked = [low, *beyond, last, *below, (None,) * 4]
+        reading = Reading(state, spec)
+        expected = [(1,), *[(None,)] * 4, (2,), *[(None,)] * 4, (3,)]
+        assert MapGet().batch_retrieve(reading, asked) == expected
+        assert reading.multi_get(beyond) == [None] * 4
 
 
 def upserts(factory: StateFactory, keys: str = "word string") -> StateSpec:

@@ -21,6 +21,7 @@ def query(args: Namespace) -> int | None:
 
 @trident_command
 def state_get(args: Namespace) -> int | None:
+    from airflow_trident.engine.state_queries import Reading
     from airflow_trident.runtime.query import json_value, parse_text
 
     spec = state_of(args)
@@ -28,7 +29,7 @@ def state_get(args: Namespace) -> int | None:
         raise UsageError(f"the key of state {args.state} is ({', '.join(map(str, spec.keys))})")
     key = tuple(parse_text(field, text) for field, text in zip(spec.keys, args.key, strict=True))
     with spec.factory.make_state(spec) as state:
-        (value,) = state.get_many([key])
+        (value,) = Reading(state, spec).multi_get([key])
     if value is None:
         print_rows([], args.output, empty="no such key")
         return PROBLEM
