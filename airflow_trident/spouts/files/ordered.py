@@ -52,7 +52,9 @@ class ReadInOrder:
     away: tuple[AwayObjects, ...] = ()
 
     def to_json(self) -> dict[str, Json]:
-        body: dict[str, Json] = {"upto": self.upto, "seen": _text_of(self.seen), "last": self.last}
+        body: dict[str, Json] = {"upto": self.upto, "seen": _text_of(self.seen)}
+        if self.last > self.upto:
+            body["last"] = self.last
         if self.away:
             body["away"] = [[one.last, one.newest_ns, _text_of(one.names)] for one in self.away]
         return {ORDERED: body}
