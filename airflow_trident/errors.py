@@ -66,6 +66,11 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+def logged_text(error: BaseException) -> str:
+    """The text for a log or a terminal: this package's errors speak for themselves, others by their class, too."""
+    return str(error) if isinstance(error, TridentError) else error_text(error)
+
+
 def recorded_text(error: BaseException, *, rows: bool) -> str:
     """The text of an error that the ledger keeps, and so the page and the commands show.
 

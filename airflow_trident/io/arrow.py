@@ -86,6 +86,7 @@ _MISREAD: dict[str, tuple[type, ...]] = {
 }
 """What Arrow takes for each of these types and changes: it cuts off fractions and the time of a day, and takes numbers
 for microseconds and days."""
+_ONLY = {"time": datetime.time, INTERVAL: datetime.timedelta}
 
 
 def _require_exact(values: Sequence[Any], type_text: str) -> None:
@@ -144,9 +145,6 @@ def _is_whole(value: Any) -> bool:
         return bool(value == int(value))
     except (ValueError, OverflowError):  # NaN, infinity
         return False
-
-
-_ONLY = {"time": datetime.time, INTERVAL: datetime.timedelta}
 
 
 def _require_times(values: Iterable[Any], type_text: str) -> None:

@@ -49,13 +49,13 @@ def red_runs(records: Iterable[TxRecord]) -> RedRuns:
     own. To clear them would do their work again, which nobody on this topology's page has decided.
     """
     runs = committed_runs(records)
-    bag: dict[str, Any] = {}
     red: dict[RunOfDag, frozenset[str]] = {}
+    latest = _LatestDags()
     for run, states in _bad_tasks(failed_among(runs)).items():
         failed = {task_id for task_id, state in states if state == "failed"}
         mine = runs[run].workers | runs[run].coordinators
         if not failed <= mine:
-            mine |= _turn_sensors(_dag(run[0], bag), runs[run])
+            mine |= _turn_sensors(latest[run[0]], runs[run])
         if failed and failed <= mine:
             red[run] = frozenset(task_id for task_id, _ in states)
     return dict(sorted(red.items()))
@@ -85,10 +85,10 @@ def clear(runs: RedRuns) -> None:
     committed. No other task is cleared, also if one has failed meanwhile."""
     from airflow.utils.session import create_session
 
-    bag: dict[str, Any] = {}
+    latest = _LatestDags()
     with create_session() as session:
         for (dag_id, run_id), task_ids in runs.items():
-            dag = _dag(dag_id, bag)
+            dag = latest[dag_id]
             if dag is not None:
                 dag.clear(task_ids=sorted(task_ids), run_id=run_id, only_failed=True, session=session)
 
@@ -115,15 +115,16 @@ def _bad_tasks(runs: Iterable[RunOfDag]) -> dict[RunOfDag, set[tuple[str, str]]]
     return found
 
 
-def _dag(dag_id: str, bag: dict[str, Any]) -> Any:
-    """The latest version of a DAG; None: it is gone. `bag` keeps it for the next question."""
-    from airflow.models.dagbag import DBDagBag
-    from airflow.utils.session import create_session
+class _LatestDags(dict[str, Any]):
+    """Id -> the latest version of the DAG, read when first asked for; None: it is gone."""
 
-    if dag_id not in bag:
+    def __missing__(self, dag_id: str) -> Any:
+        from airflow.models.dagbag import DBDagBag
+        from airflow.utils.session import create_session
+
         with create_session() as session:
-            bag[dag_id] = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
-    return bag[dag_id]
+            self[dag_id] = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
+        return self[dag_id]
 
 
 def _turn_sensors(dag: Any, tasks: RunTasks) -> set[str]:

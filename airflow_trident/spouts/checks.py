@@ -17,6 +17,17 @@ def require_at_least(least: int, what: str, **limits: float | None) -> None:
             raise ConfigurationError(f"{what} with {name}={limit}", f"It must be at least {least}.")
 
 
+def one_of(what: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """
+    :param what: the spout or source, for the error text.
+    :return: `value`.
+    :raises ConfigurationError: it is not allowed.
+    """
+    if value not in allowed:
+        raise ConfigurationError(f"{what} with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
+    return value
+
+
 def require_simple_types(what: str, schema: Schema) -> None:
     """
     :param what: a source that holds only texts, for the error text.

@@ -3,14 +3,11 @@ nothing, and a value that does not fit must be an error in every engine."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from airflow_trident.errors import FieldError
+from airflow_trident.operations.expr.dtypes import decimal_parts
 from airflow_trident.types import WHOLE_TYPES, Field, Schema, members
-
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
-_DIGITS = {"byte": 3, "short": 5, "int": 10, "long": 19}
 
 
 def require_lossless(fields: Schema, known: Sequence[str | None], what: str, cure: str) -> None:
@@ -28,17 +25,17 @@ def _keeps(given: str, wanted: str) -> bool:
     if given in (wanted, "void"):
         return True
     if given in WHOLE_TYPES:
-        return wanted in (*WHOLE_TYPES, "double") or _decimal_keeps((_DIGITS[given], 0), wanted)
+        return wanted in (*WHOLE_TYPES, "double") or _decimal_keeps(0, wanted)
     if given == "float":
         return wanted == "double"
-    if found := _DECIMAL.match(given):
-        return _decimal_keeps((int(found[1]), int(found[2])), wanted)
+    if parts := decimal_parts(given):
+        return _decimal_keeps(parts[1], wanted)
     return _same_parts(members(given), members(wanted))
 
 
-def _decimal_keeps(given: tuple[int, int], wanted: str) -> bool:
-    found = _DECIMAL.match(wanted)
-    return found is not None and int(found[2]) >= given[1]
+def _decimal_keeps(scale: int, wanted: str) -> bool:
+    parts = decimal_parts(wanted)
+    return parts is not None and parts[1] >= scale
 
 
 def _same_parts(given: Sequence[Field], wanted: Sequence[Field]) -> bool:

@@ -106,36 +106,26 @@ def test_each_stream_id_is_a_stream(engine: Engine, bolt: Made, job_of: JobOf) -
     assert given == run(OracleEngine(), job_of(with_functions))
 
 
-def test_streams_may_have_fields_of_one_name_and_several_types(engine: Engine, job_of: JobOf) -> None:
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("word string, x long", "x string, stream_id int"),
+        # `a` of the second needs another column than `a` of the first: not the one that a declared `a_` has
+        ("a string, a_ long", "a_ string, a long"),
+    ],
+)
+def test_streams_may_have_fields_of_one_name_and_several_types(
+    engine: Engine, job_of: JobOf, short: str, long: str
+) -> None:
     def with_bolt(topology: Topology) -> None:
-        streams = {"default": "word string, x long", "long": "x string, stream_id int"}
-        out = lines(topology, ROWS).bolt("line", shell("Streams"), streams)
+        out = lines(topology, ROWS).bolt("line", shell("Streams"), {"default": short, "long": long})
         keep(out["default"], "short")
         keep(out["long"], "long")
 
     def with_functions(topology: Topology) -> None:
         stream = lines(topology, ROWS)
-        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_short(line)], "word string, x long"), "short")
-        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_long(line)], "x string, stream_id int"), "long")
-
-    given = run(engine, job_of(with_bolt))
-    assert all(given.values())
-    assert given == run(OracleEngine(), job_of(with_functions))
-
-
-def test_no_field_gets_the_values_of_another_whose_column_has_its_name(engine: Engine, job_of: JobOf) -> None:
-    """`a` of the second stream needs another column than `a` of the first: not the one that a declared `a_` has."""
-
-    def with_bolt(topology: Topology) -> None:
-        streams = {"default": "a string, a_ long", "long": "a_ string, a long"}
-        out = lines(topology, ROWS).bolt("line", shell("Streams"), streams)
-        keep(out["default"], "short")
-        keep(out["long"], "long")
-
-    def with_functions(topology: Topology) -> None:
-        stream = lines(topology, ROWS)
-        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_short(line)], "a string, a_ long"), "short")
-        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_long(line)], "a_ string, a long"), "long")
+        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_short(line)], short), "short")
+        keep(stream.flat_map(lambda line: [(w, len(w)) for w in split_long(line)], long), "long")
 
     given = run(engine, job_of(with_bolt))
     assert all(given.values())

@@ -81,12 +81,18 @@ WAYS = {
 """What is made, which table is written, and which is read."""
 
 
+def made(postgres: PostgresServer, place: str, way: str) -> tuple[str, str]:
+    """The table that is written, and the one that is read."""
+    statements, written, read = WAYS[way]
+    run(postgres, *(statement.format(s=place) for statement in statements))
+    return written, read
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_while_a_writer_is_open_there_is_nothing_new_and_then_all_rows_come_once(
     postgres: PostgresServer, place: str, way: str
 ) -> None:
-    made, written, read = WAYS[way]
-    run(postgres, *(statement.format(s=place) for statement in made))
+    written, read = made(postgres, place, way)
     write = f"INSERT INTO {place}.{written} (n) VALUES "
     with postgres.connect() as slow, postgres.connect() as quick:
         run(slow, "BEGIN", f"{write} ('slow')")
@@ -127,8 +133,7 @@ def inserting(postgres: PostgresServer, place: str, table: str) -> Iterator[None
 def test_a_writer_who_has_drawn_its_key_and_written_nothing_yet_is_waited_for(
     postgres: PostgresServer, place: str, way: str
 ) -> None:
-    made, written, read = WAYS[way]
-    run(postgres, *(statement.format(s=place) for statement in made))
+    written, read = made(postgres, place, way)
     # The first row of a sequence gives its writer a transaction id, the next ones do not.
     run(postgres, f"INSERT INTO {place}.{written} (n) VALUES ('first')")
     with inserting(postgres, place, written):
@@ -142,8 +147,7 @@ def test_a_writer_who_has_drawn_its_key_and_written_nothing_yet_is_waited_for(
 def test_a_writer_that_is_prepared_while_it_is_waited_for_is_waited_for(
     postgres: PostgresServer, place: str, way: str
 ) -> None:
-    made, written, read = WAYS[way]
-    run(postgres, *(statement.format(s=place) for statement in made))
+    written, read = made(postgres, place, way)
     write = f"INSERT INTO {place}.{written} (n) VALUES "
     one = spout(postgres, place, read)
     with postgres.connect() as slow:

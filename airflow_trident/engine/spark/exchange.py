@@ -55,17 +55,12 @@ class Exchanges:
         """The number of a row's partition, as TARGET."""
         return self._f.spark_partition_id().alias(TARGET)
 
-    def moved(
-        self, data: DataFrame, how: PartitionNode, count: int, *, exact: bool = False, marked: bool = False
-    ) -> DataFrame:
+    def moved(self, data: DataFrame, how: PartitionNode, count: int, *, exact: bool = False) -> DataFrame:
         """By shuffle, fields, global or broadcast; rows with TARGET go there.
 
         :param exact: must rows with equal keys come to the same partition as those of other frames? Spark leaves out a
             repartition by keys of rows that an aggregation has moved by them, and may unite the partitions of that one.
-        :param marked: see :meth:`marked`.
         """
-        if marked:
-            return self.marked(data, how, count)
         match how.grouping:
             case Grouping.FIELDS if exact:
                 return self._sent(data.select("*", self._target(how, count)), how.schema, count)

@@ -287,7 +287,10 @@ class PlanRun:
         wanted = 1 if how.grouping.gathers else wanted
         data = self._frame(self._choosing(flow, how, wanted))
         marked = any(node.runs_without_tuples for node in nodes)
-        data = self._exchanges.moved(data, how, wanted, exact=exact, marked=marked)
+        if marked:
+            data = self._exchanges.marked(data, how, wanted)
+        else:
+            data = self._exchanges.moved(data, how, wanted, exact=exact)
         return Flow(data, how.schema, wanted, marked=marked, sized=flow.sized), nodes
 
     def _choosing(self, flow: Flow, how: PartitionNode, count: int) -> Flow:

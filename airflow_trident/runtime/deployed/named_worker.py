@@ -21,7 +21,7 @@ from airflow_trident.errors import (
     Outcome,
     RetryableError,
     TridentError,
-    error_text,
+    logged_text,
     recorded_text,
 )
 from airflow_trident.ledger.deployments import Deployed, Deployments
@@ -251,8 +251,7 @@ class NamedWorker:
             served.error = recorded_text(error, rows=self.means.attempts.rows_in_errors)
             served.retry_at = time.monotonic() + self.patience.poll_s if again else None
             if served.failed != deployment.epoch:
-                said = str(error) if isinstance(error, TridentError) else error_text(error)
-                self.progress(f"topology {deployment.topology}: {said}")
+                self.progress(f"topology {deployment.topology}: {logged_text(error)}")
             served.failed = deployment.epoch
             return self._answer(roster, WorkerStatus.INIT_FAILED, served.error)
         served.topology, served.initialised, served.failed = topology, True, 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from airflow_trident.engine.base import Engine
-from airflow_trident.errors import TridentError, error_text, recorded_text
+from airflow_trident.errors import logged_text, recorded_text
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.protocol.records import Claim
@@ -93,7 +93,7 @@ class RunningTopology:
                             self._finishing.wait(self._poll_s)
             except Exception as error:  # noqa: BLE001 - a source, a store or a user's code: the others must go on
                 recorded = recorded_text(error, rows=self._means.attempts.rows_in_errors)
-                self._say(str(error) if isinstance(error, TridentError) else error_text(error), recorded)
+                self._say(logged_text(error), recorded)
             self._finishing.wait(self._poll_s)
 
     def _say(self, error: str, recorded: str = "") -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from airflow_trident.spouts.files.spark_names import is_hidden
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -20,8 +22,7 @@ MAX_LINE_BYTES = 1 << 30
 """Longer lines may not fit Arrow's 32-bit offsets."""
 
 
-_PLAIN_PATH = re.compile(r"/(?:[A-Za-z0-9_./+@,-]*/)?(?![_.])[A-Za-z0-9_.+@,-]+(?<!\._COPYING_)")
-"""Spark passes over files with names that begin with ``_`` or a dot, also where it is told of them."""
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,-]*")
 _PLAIN_ENDINGS = frozenset({"", ".txt", ".text", ".log"})
 
 
@@ -65,7 +66,7 @@ def plain_text(path: str) -> PlainText | None:
     not UTF-8. This function reads the whole file, one or two seconds for a gigabyte. In the JVM that took a tenth of a
     word count.
     """
-    if not _PLAIN_PATH.fullmatch(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
+    if not _PLAIN_PATH.fullmatch(path) or is_hidden(path) or os.path.splitext(path)[1] not in _PLAIN_ENDINGS:
         return None
     lines, returns, last = 0, False, b""
     try:

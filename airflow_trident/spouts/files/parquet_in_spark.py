@@ -17,14 +17,14 @@ from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.io.parquet import WRITTEN_BY_SPARK
 from airflow_trident.spouts.files.formats import ReadOptions, opened_parquet
+from airflow_trident.spouts.files.spark_names import is_hidden
 from airflow_trident.types import REAL_TYPES, Schema, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLAIN_PATH = re.compile(r"/(?:[A-Za-z0-9_./+@,=% -]*/)?(?![_.])[A-Za-z0-9_.+@,=% -]+(?<!\._COPYING_)")
-"""With other characters Spark takes a path for a pattern or a URI, and it passes over files with names that begin with
-``_`` or a dot, also where it is told of them."""
+_PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=% -]*")
+"""With other characters Spark takes a path for a pattern or a URI."""
 _OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 _SAME_CALENDAR_SINCE = 3
 _OPTIONS = {
@@ -58,8 +58,8 @@ def read_in_spark(session: Any, reading: ReadOptions, paths: Sequence[str]) -> A
 
 
 def is_plain_path(path: str) -> bool:
-    """Does Spark take the path as it is?"""
-    return _PLAIN_PATH.fullmatch(path) is not None
+    """Does Spark take the path as it is, and read it?"""
+    return _PLAIN_PATH.fullmatch(path) is not None and not is_hidden(path)
 
 
 def spark_reads(session: Any, schema: Schema, urls: Sequence[str], options: Mapping[str, str] | None = None) -> Any:

@@ -20,7 +20,7 @@ from airflow_trident.io.hdfs import is_hdfs_uri
 from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.spouts.checks import require_simple_types
+from airflow_trident.spouts.checks import one_of, require_simple_types
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.consumed import (
     ORDERED,
@@ -106,7 +106,7 @@ class FileSpout(Spout):
         digest_bytes: int = DIGEST_BYTES,
         ordered_names: bool = False,
     ) -> None:
-        kind = FileFormat(_one_of("format", format, tuple(FileFormat)))
+        kind = FileFormat(one_of("FileSpout", "format", format, tuple(FileFormat)))
         for name, number, least in (
             ("max_files", max_files, 1),
             ("max_bytes", max_bytes, 1),
@@ -124,14 +124,14 @@ class FileSpout(Spout):
             max_bytes=max_bytes,
             min_age_ns=int(min_age_s * 1e9),
             late_window_ns=int(late_window_s * 1e9) if self._source.dates_moves else sys.maxsize,
-            late_files=LateFiles(_one_of("late_files", late_files, tuple(LateFiles))),
+            late_files=LateFiles(one_of("FileSpout", "late_files", late_files, tuple(LateFiles))),
         )
         self._reading = ReadOptions(
             format=kind,
             schema=_declared(kind, fields),
             header=header,
-            ignore_extra=_one_of("extra_columns", extra_columns, ("error", "ignore")) == "ignore",
-            replace_broken=_one_of("encoding_errors", encoding_errors, ("error", "replace")) == "replace",
+            ignore_extra=one_of("FileSpout", "extra_columns", extra_columns, ("error", "ignore")) == "ignore",
+            replace_broken=one_of("FileSpout", "encoding_errors", encoding_errors, ("error", "replace")) == "replace",
         )
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._listings = _Listings(self._source)
@@ -346,9 +346,3 @@ def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:
     if kind is FileFormat.CSV:
         require_simple_types("csv files", schema)
     return schema
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigurationError(f"FileSpout with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
-    return value

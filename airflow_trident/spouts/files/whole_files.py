@@ -14,11 +14,10 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import create_private
 from airflow_trident.spouts.files.contents import RecordedFile, require_same
 from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
+from airflow_trident.spouts.files.spark_names import is_hidden
 from airflow_trident.types import names_of
 
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
-_HIDDEN = re.compile(r"(?:[_.].*|.*\._COPYING_)", re.DOTALL)
-"""Names of files that Spark's readers pass over, without an error, also where they are told of them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBa
                 f"the file {path!r} has {found[0]!r} in its name, which Spark takes for a pattern",
                 "Let the files for a script have plain names.",
             )
-        if _HIDDEN.fullmatch(os.path.basename(path)):
+        if is_hidden(path):
             raise ConfigurationError(
                 f"the file {path!r} has a name that Spark's readers pass over",
                 "Let the names of files for a script begin with neither '_' nor '.', and not end in '._COPYING_'.",

@@ -20,7 +20,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.datasets import Dataset, topic_dataset
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import require_at_least
+from airflow_trident.spouts.checks import one_of, require_at_least
 from airflow_trident.spouts.kafka.client import KafkaCluster, TopicGoneError
 from airflow_trident.spouts.kafka.ranges import (
     FirstPoll,
@@ -115,7 +115,7 @@ class KafkaSpout(Spout):
         )
         self._reach.require_complete()
         require_at_least(1, who, max_rows=max_rows, split_rows=split_rows, max_bytes=max_bytes)
-        first = FirstPoll(_one_of(who, "first_poll", str(first_poll).lower(), tuple(FirstPoll)))
+        first = FirstPoll(one_of(who, "first_poll", str(first_poll).lower(), tuple(FirstPoll)))
         if (first.otherwise is FirstPoll.TIMESTAMP) != (start_time is not None):
             raise ConfigurationError(
                 f"{who} with first_poll={first.value!r} and start_time={start_time}", "They belong together."
@@ -127,9 +127,9 @@ class KafkaSpout(Spout):
             start_ms=int(start_time.timestamp() * 1000) if start_time else None,
             max_rows=max_rows,
             max_bytes=max_bytes,
-            committed=_one_of(who, "isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed",
+            committed=one_of(who, "isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed",
             on_data_loss=OnDataLoss(
-                _one_of(who, "on_data_loss", on_data_loss or self.default_on_data_loss, tuple(OnDataLoss))
+                one_of(who, "on_data_loss", on_data_loss or self.default_on_data_loss, tuple(OnDataLoss))
             ),
             timeout_s=timeout_s,
         )
@@ -367,9 +367,3 @@ def _declared(who: str, fields: FieldSpec) -> Schema:
             known = ", ".join(str(Field(name, kind)) for name, kinds in _TYPES.items() for kind in kinds)
             raise ConfigurationError(f"{who} has no field {str(each)!r}", f"Use some of {known}.")
     return schema
-
-
-def _one_of(who: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigurationError(f"{who} with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
-    return value

@@ -23,6 +23,7 @@ from typing import Any
 
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceUnavailableError, TridentError
+from airflow_trident.spouts.checks import one_of
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 _END_S = 5.0
@@ -164,12 +165,9 @@ class CommandSource(SpoolSource):
             )
         if timeout_s <= 0:
             raise ConfigurationError(f"CommandSource with timeout_s={timeout_s}", "It must be above 0.")
-        if encoding_errors not in ("error", "replace"):
-            raise ConfigurationError(
-                f"CommandSource with encoding_errors={encoding_errors!r}", "Use one of error, replace."
-            )
         self._env, self._timeout_s, self._id_of = dict(env or {}), timeout_s, id_of
-        self._replace_broken = encoding_errors == "replace"
+        allowed = ("error", "replace")
+        self._replace_broken = one_of("CommandSource", "encoding_errors", encoding_errors, allowed) == "replace"
 
     def poll(self, max_rows: int) -> Polled | None:
         token = uuid.uuid4().hex

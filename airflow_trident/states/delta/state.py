@@ -16,10 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
 from airflow_trident.contracts.upkeep import Upkeep
-from airflow_trident.errors import (
-    ConfigurationError,
-    CorruptRecordError,
-)
+from airflow_trident.errors import ConfigurationError, CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
