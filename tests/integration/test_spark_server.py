@@ -8,12 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.engine.spark import python_daemon
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.archive import FOLDER_VARIABLE, archive_options, archive_path, make_archive
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
@@ -75,9 +78,40 @@ def test_the_command_starts_one_and_says_how_to_use_it(tmp_path: Path) -> None:
         code, said = trident("status")
         assert code == 0
         assert f"answers at sc://127.0.0.1:{connection['port']} " in said
+        assert_sessions_go_on_without_their_daemons(f"sc://127.0.0.1:{connection['port']}", tmp_path)
     finally:
         assert trident("stop") == (0, "Spark Connect server stopped\n")
     assert "nothing to stop" in trident("stop")[1]
+
+
+def assert_sessions_go_on_without_their_daemons(url: str, folder: Path) -> None:
+    """The daemons that this server forks its Python workers from end themselves when they have had none for a while."""
+    from pyspark.sql.connect.session import SparkSession
+
+    def daemons() -> list[psutil.Process]:
+        ours = [one for one in psutil.process_iter() if python_daemon.__name__ in words(one)]
+        return [one for one in ours if str(folder) in " ".join(words(one.parent()))]
+
+    def words(process: psutil.Process | None) -> list[str]:
+        with suppress(psutil.Error):
+            return process.cmdline() if process else []
+        return []
+
+    def twice() -> list[int]:
+        doubled = session.range(3).mapInPandas(lambda frames: (2 * frame for frame in frames), "id long")
+        return sorted(row.id for row in doubled.collect())
+
+    session = SparkSession.builder.remote(url).create()
+    try:
+        assert twice() == [0, 2, 4]
+        running = daemons()
+        assert running
+        for one in running:
+            one.kill()
+        psutil.wait_procs(running)
+        assert twice() == [0, 2, 4]
+    finally:
+        session.stop()
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from airflow_trident.engine.spark import python_daemon
 from airflow_trident.engine.spark.sessions.connect import require_server
 from airflow_trident.engine.spark.sessions.java import require_java, spark_home, submit_command, submit_environment
 from airflow_trident.engine.spark.sessions.local import local_conf
@@ -90,6 +91,7 @@ class EmbeddedConnectServer(BackgroundServer):
             "spark.connect.grpc.binding.port": str(port),
             "spark.driver.memory": f"{self._heap_mb}m",
             "spark.local.dir": str(self.data_dir / "tmp"),
+            "spark.python.daemon.module": python_daemon.__name__,
         }
         conf |= self._conf
         return [*submit_command(self._master, conf), "--class", _CLASS, "spark-internal"]
