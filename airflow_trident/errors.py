@@ -275,6 +275,10 @@ class DefinitionChangedError(ConfigurationError, may_quote_rows=False):
     """The name belongs to a topology with another definition."""
 
 
+class OtherPlanError(ConfigurationError, may_quote_rows=False):
+    """Another DAG file staged a batch whose commit has begun: as it is, it would be taken for what it is not."""
+
+
 class UnseenFilesError(ConfigurationError):
     """The driver does not see the executors' staged files in the staging folder: they write to another one."""
 

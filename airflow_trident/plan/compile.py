@@ -10,6 +10,7 @@ from airflow_trident.plan.coalescing import coalesces
 from airflow_trident.plan.commit.levels import split_phases
 from airflow_trident.plan.commit.nodes import CarriedNode
 from airflow_trident.plan.graph import Node, Sinks, ordered
+from airflow_trident.plan.made_by import made_by
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.rewrites.fixed_point import rewrite
@@ -55,7 +56,7 @@ def compile_plan(
         commit=tuple(commit),
         digest=_digest(topology, sources, sinks),
     )
-    return replace(plan, coalesces=coalesces(plan))
+    return replace(plan, coalesces=coalesces(plan), made_by=made_by(plan))
 
 
 def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:

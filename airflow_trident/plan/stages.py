@@ -9,7 +9,7 @@ into one bolt).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -151,6 +151,8 @@ class Plan:
     commit: tuple[CommitLevel, ...] = ()
     coalesces: Coalesces = Coalesces()
     """What may be done with several of its transactions together."""
+    made_by: dict[str, str] = field(default_factory=dict)
+    """The name of each of `staged` -> what makes it, see :mod:`airflow_trident.plan.made_by`."""
     answers: tuple[SinkNode, ...] = ()
     """For a query: its answer, as the user wrote it. Then `sinks` has no state."""
 

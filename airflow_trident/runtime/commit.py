@@ -7,7 +7,6 @@ for a task that has ended.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,12 +18,12 @@ from airflow_trident.errors import USER_ERRORS, FencedError, LateBatchError, Sta
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
     Blocked,
     Closed,
     Commit,
+    CommitDecision,
     EmitAgain,
     Unknown,
     Wait,
@@ -58,17 +57,17 @@ from airflow_trident.runtime.staged_batches import (
     manifest_of,
     reason_to_emit,
     remove_old,
+    require_same_plan,
     rows_of,
     staged_batches,
+    staged_by_other_plan,
     tell_other_code,
 )
 from airflow_trident.runtime.state_agreement import may_commit
+from airflow_trident.runtime.taking_over import is_left_to_its_committer
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
-
-TAKEOVER_S = 60.0
-"""A commit whose owner is not known to be alive is taken over this long after its gate was opened."""
 
 EMIT_TRIES = 3
 """A committer emits another's transaction again at most this often; then it is FAILED, and nobody waits for it. It
@@ -247,17 +246,26 @@ class Committer:
         return end
 
     def _with_batch(self, view: LedgerView, txid: int, *, mine: bool) -> LedgerView | None:
-        """The transaction's turn has come: emits it again if it lost its batch or the caller left it unfinished; None
-        if that fails. A transaction that others work on stays as it is."""
-        decision, tx = decide_commit(view, txid), view.tx
-        unfinished = isinstance(decision, Wait) and decision.on == txid and tx is not None and self.takes_up(tx)
-        if isinstance(decision, EmitAgain):
-            self.progress(f"transaction {txid} lost its batch when a lower one was attempted again; emitting it again")
-        elif unfinished and self._emitted[txid] < EMIT_TRIES:
-            self.progress(f"transaction {txid}: nobody else goes on with its last attempt now; emitting it again")
-        else:
+        """The transaction's turn has come: emits it again if it lost its batch, another plan staged it, or the caller
+        left it unfinished; None if that fails. A transaction that others work on stays as it is."""
+        why = self._why_emit(decide_commit(view, txid), view.tx)
+        if not why:
             return view
+        self.progress(f"transaction {txid}: {why}; emitting it again")
         return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
+
+    def _why_emit(self, decision: CommitDecision, tx: TxRecord | None) -> str:
+        if isinstance(decision, EmitAgain):
+            return "it lost its batch when a lower one was attempted again"
+        if tx is None:
+            return ""
+        if isinstance(decision, Wait) and decision.on == tx.txid and self.takes_up(tx):
+            return "nobody else goes on with its last attempt now" if self._emitted[tx.txid] < EMIT_TRIES else ""
+        if not isinstance(decision, Commit):
+            return ""
+        area = StagingArea(self.staging_root)
+        others = staged_by_other_plan(area, self.ledger, tx, self.topology.compile())
+        return f"another DAG file staged it, where {', '.join(others)} was something else" if others else ""
 
     def _try(self, view: LedgerView, txid: int, states: OpenStates, held: Sequence[CommitTicket] = ()) -> bool:
         """Commits one transaction if its turn has come; False if it has not, or a newer committer took it."""
@@ -304,9 +312,10 @@ class Committer:
             note_error(self.ledger, ticket.txid, error, rows=self.attempts.rows_in_errors)
 
     def _staged(self, ticket: CommitTicket) -> dict[str, Batch]:
-        """:raises StagingError: the staged batch cannot be read."""
+        """:raises StagingError: the staged batch cannot be read. :raises OtherPlanError: another plan staged it."""
         area = StagingArea(self.staging_root)
         manifest, plan = manifest_of(area, self.ledger, ticket.staged), self.topology.compile()
+        require_same_plan(manifest, plan)
         tell_other_code(manifest, plan, self.progress)
         return staged_batches(area, manifest, ticket, plan)
 
@@ -381,15 +390,3 @@ class Committer:
         with self.engine() as engine:
             run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
         return self.ledger.gate(ticket.txid, owner=self.attempts.owner)
-
-
-def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
-    """The one rule for a commit that somebody else began: leave it to its owner while that is a live worker of the
-    topology, and for :data:`TAKEOVER_S` in any case. Clocks that differ change that time; a take-over too early only
-    costs work, because the fence decides."""
-    if tx.status is not Status.COMMITTING:
-        return False
-    began_ms = tx.times_ms.get(Status.COMMITTING.value, 0)
-    if time.time() * 1000 - began_ms < TAKEOVER_S * 1000:
-        return True
-    return is_alive(ledger.workers(), tx.owner)

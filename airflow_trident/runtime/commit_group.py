@@ -19,6 +19,7 @@ from airflow_trident.errors import (
     FencedError,
     InseparableError,
     NewerRecordError,
+    OtherPlanError,
     Outcome,
     StagingError,
     TransitionError,
@@ -34,7 +35,12 @@ from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, Progress
-from airflow_trident.runtime.staged_batches import manifest_of, remove_old, tell_other_code
+from airflow_trident.runtime.staged_batches import (
+    manifest_of,
+    remove_old,
+    require_same_plan,
+    tell_other_code,
+)
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
@@ -145,9 +151,11 @@ class GroupCommitter:
                 break
             if record.staged.manifest not in found:
                 try:
-                    found[record.staged.manifest] = manifest_of(area, self.ledger, record.staged)
-                except (StagingError, NewerRecordError):
+                    manifest = manifest_of(area, self.ledger, record.staged)
+                    require_same_plan(manifest, self.topology.compile())
+                except (StagingError, NewerRecordError, OtherPlanError):
                     break  # the committer that commits it alone emits it again, or says what is wrong
+                found[record.staged.manifest] = manifest
         return first_group(waiting, found), found
 
     def _once(
@@ -203,6 +211,7 @@ class GroupCommitter:
         checked, at little cost, that all of them are there.
 
         :raises StagingError: they cannot be read, or cannot be separated.
+        :raises OtherPlanError: another plan staged one of them.
         """
         plan = self.topology.compile()
         schemas = {sink.name: sink.schema for sink in plan.staged}
@@ -212,6 +221,7 @@ class GroupCommitter:
         staged = {one.staged.manifest: one.staged for one in tickets}
         known = {path: manifests.get(path) or manifest_of(area, self.ledger, staged[path]) for path in parts}
         for manifest in known.values():
+            require_same_plan(manifest, plan)
             tell_other_code(manifest, plan, self.progress)
         for path, attempts in parts.items():
             area.require_members(known[path], attempts)

@@ -4,11 +4,13 @@ starts their attempts, one records them. Each step does to each transaction what
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.runtime.coordinators import OpenCoordinators
@@ -134,13 +136,14 @@ def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], attempts: 
     return records
 
 
-def publish_group(manifest: Manifest, staging_root: str, chunk_bytes: int) -> dict[int, StagedRef]:
-    """Makes the result of a pass visible. Returns what each of its transactions has staged.
+def publish_group(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> dict[int, StagedRef]:
+    """Makes the result of a pass visible, with the plan that made it. Returns what each of its transactions has staged.
 
     :param chunk_bytes: see :meth:`StagingArea.publish`.
     """
     for one in manifest.members:
         reached(Milestone.STAGED, one.txid)
+    manifest = replace(manifest, made_by=plan.made_by)
     staged = StagingArea(staging_root).publish_group(manifest, chunk_bytes=chunk_bytes)
     for txid in staged:
         reached(Milestone.PUBLISHED, txid)

@@ -309,12 +309,13 @@ def job_of(
 
 
 def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> StagedRef:
-    """Makes an attempt's result visible, and adds the digest of the code that made it, as this process knows the code.
+    """Makes an attempt's result visible, and adds what made it: the plan, and the code as this process knows it.
 
     :param chunk_bytes: see :meth:`StagingArea.publish`.
     """
     reached(Milestone.STAGED, manifest.slot.txid)
-    staged = StagingArea(staging_root).publish(replace(manifest, code=code_of(plan.sinks)), chunk_bytes=chunk_bytes)
+    manifest = replace(manifest, made_by=plan.made_by, code=code_of(plan.sinks))
+    staged = StagingArea(staging_root).publish(manifest, chunk_bytes=chunk_bytes)
     reached(Milestone.PUBLISHED, manifest.slot.txid)
     return staged
 

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
 from airflow_trident.contracts.state import Applied, State
-from airflow_trident.errors import ConfigurationError, StagingError, TableChangedError, TridentError
+from airflow_trident.errors import (
+    ConfigurationError,
+    NewerRecordError,
+    OtherPlanError,
+    StagingError,
+    TableChangedError,
+    TridentError,
+)
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.graph import SinkNode
+from airflow_trident.plan.made_by import made_otherwise
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import changed_code, code_of
-from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 
@@ -74,6 +83,33 @@ def rows_of(batch: Batch) -> pa.Table:
     """
     assert not isinstance(batch, StagedFiles), "files go to tables only, which nobody reads from"
     return batch.table() if isinstance(batch, StagedBatch) else batch
+
+
+def staged_by_other_plan(area: StagingArea, ledger: Ledger, tx: TxRecord, plan: Plan) -> list[str]:
+    """What another plan staged for a transaction of which no state can have anything yet. It is emitted again before
+    the gate opens. The manifest is read only if the attempt ran another plan; if it cannot be read, whoever commits
+    finds that.
+    """
+    untouched = tx.status is Status.PROCESSED and not tx.touched
+    if not untouched or tx.staged is None or tx.plan == plan.digest:
+        return []
+    try:
+        return made_otherwise(manifest_of(area, ledger, tx.staged).made_by, plan.made_by)
+    except (StagingError, NewerRecordError):
+        return []
+
+
+def require_same_plan(manifest: Manifest, plan: Plan) -> None:
+    """:raises OtherPlanError: another plan staged it. Emitting it again would change the batch: some states may have
+    it, and others would get another one."""
+    others, slot = made_otherwise(manifest.made_by, plan.made_by), manifest.slot
+    if others:
+        raise OtherPlanError(
+            f"attempt {slot.attempt} of transaction {slot.txid} of topology {slot.topology!r} was staged by another "
+            f"DAG file, where {', '.join(others)} was something else, and its commit has begun",
+            "Put the DAG file back as it was until the transaction is COMMITTED. Or, if no state has it, take the "
+            f"commit back with `airflow trident take-back {slot.topology} {slot.txid}`: then it is processed again.",
+        )
 
 
 def tell_other_code(manifest: Manifest, plan: Plan, progress: Callable[[str], None]) -> None:

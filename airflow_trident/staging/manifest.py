@@ -102,6 +102,8 @@ class Manifest:
     `group`: the transactions of a group, lowest first; the last one has the slot. `inseparable`: their rows were merged
     by key, so they count for all of them together, under exactly these attempts, or not at all.
 
+    `made_by`: sink -> what makes it (:mod:`airflow_trident.plan.made_by`); earlier versions did not say.
+
     `code`: transform -> a digest of the code that made it, for people.
 
     Footers of its files are in it, so that a commit by reference opens none of them. Versions of the package before do
@@ -117,6 +119,7 @@ class Manifest:
     sinks: dict[str, str] | None = None
     group: tuple[StagedMember, ...] = ()
     inseparable: bool = False
+    made_by: dict[str, str] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
     rewrites: tuple[TableRewrite, ...] = ()
 
@@ -180,6 +183,8 @@ def encode(manifest: Manifest) -> bytes:
     }
     if manifest.sinks is not None:
         record["sinks"] = dict(sorted(manifest.sinks.items()))
+    if manifest.made_by:
+        record["made_by"] = dict(sorted(manifest.made_by.items()))
     if manifest.code:
         record["code"] = dict(sorted(manifest.code.items()))
     if footers := pack_footers([file.footer for file in _in_order(manifest)]):

@@ -260,7 +260,7 @@ def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
 
 def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
     """A begun commit that the next sweep takes over, no matter what Airflow says about its task."""
-    from airflow_trident.runtime.commit import is_left_to_its_committer
+    from airflow_trident.runtime.taking_over import is_left_to_its_committer
 
     if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
         return None

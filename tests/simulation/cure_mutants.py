@@ -14,7 +14,7 @@ from airflow_trident.operators import coordinator
 from airflow_trident.protocol import codec, state_gaps
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.runtime import commit, state_agreement
+from airflow_trident.runtime import state_agreement, taking_over
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.shell_mutants import MUTANTS
@@ -104,12 +104,12 @@ def _() -> Sequence[Patch]:
 
 @mutant("a sweep takes over at once what another committer has begun")
 def _() -> Sequence[Patch]:
-    return [(commit, "TAKEOVER_S", 0.0)]
+    return [(taking_over, "TAKEOVER_S", 0.0)]
 
 
 @mutant("a sweep takes over what a slow committer has begun", "tasks")
 def _() -> Sequence[Patch]:
-    return [(commit, "is_alive", lambda workers, owner: False)]
+    return [(taking_over, "is_alive", lambda workers, owner: False)]
 
 
 @mutant("the claims of all tasks of a run are one", "tasks")

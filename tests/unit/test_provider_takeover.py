@@ -17,10 +17,10 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit import TAKEOVER_S
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.runtime.taking_over import TAKEOVER_S
 from airflow_trident.tasks import liveness
 from airflow_trident.tasks.liveness import Asker, TaskOfRun, ask_airflow, left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker

@@ -333,8 +333,9 @@ class Passes:
     def _record_group(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
         """Transactions that others have taken meanwhile are left to them. Then a batch merged by key counts for
         nobody."""
-        require_mergeable(manifest, self.topology.compile(), self.attempts.max_merge_rows)
-        staged = publish_group(manifest, self.staging_root, self.ledger.chunk_bytes)
+        plan = self.topology.compile()
+        require_mergeable(manifest, plan, self.attempts.max_merge_rows)
+        staged = publish_group(manifest, self.staging_root, plan, self.ledger.chunk_bytes)
         try:
             if not self._gated(records, manifest, staged):
                 record_processed_many(self.ledger, records, staged)

@@ -18,6 +18,7 @@ from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
     LostTransactionsError,
+    OtherPlanError,
     SourceChangedError,
     StagingError,
 )
@@ -35,7 +36,7 @@ from airflow_trident.runtime.downstream import apply_downstream, with_commit_tim
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress
-from airflow_trident.runtime.staged_batches import manifest_of
+from airflow_trident.runtime.staged_batches import manifest_of, require_same_plan
 from airflow_trident.runtime.state_agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -180,10 +181,15 @@ class Rebuild:
 
     def _is_staged(self, record: TxRecord) -> bool:
         try:
-            manifest_of(StagingArea(self.staging_root), self.ledger, _staged(record))
-        except StagingError:
+            self._manifest(record)
+        except (StagingError, OtherPlanError):
             return False
         return True
+
+    def _manifest(self, record: TxRecord) -> Manifest:
+        manifest = manifest_of(StagingArea(self.staging_root), self.ledger, _staged(record))
+        require_same_plan(manifest, self.topology.compile())
+        return manifest
 
     def _accept(self, lost: LostReasons, reason: str) -> None:
         found = {name: txids for name, txids in _txids(lost).items() if txids}
@@ -256,15 +262,17 @@ class Rebuild:
         )
 
     def _batches(self, record: TxRecord, into: Collection[str], engine: Engine) -> dict[str, pa.Table]:
-        """The staged batch, if it still exists; otherwise that of a replay."""
+        """The staged batch, if it still exists and today's plan would stage it; otherwise that of a replay."""
         plan, area = self.topology.compile(), StagingArea(self.staging_root)
         downstream = bool(set(into) - {sink.name for sink in plan.staged})
         wanted = [sink for sink in plan.staged if downstream or sink.name in into]
         try:
-            manifest = manifest_of(area, self.ledger, _staged(record))
+            manifest = self._manifest(record)
             return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in wanted}
         except StagingError:
             self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")
+        except OtherPlanError:
+            self.progress(f"transaction {record.txid}: another DAG file staged its batch; replaying it")
         with temporary_root(self.staging_root, "rebuild-") as folder:
             manifest = self._run(record, engine, folder)
             again = StagingArea(folder)

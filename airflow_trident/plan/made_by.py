@@ -1,0 +1,68 @@
+"""What makes each staged batch, as a digest that is kept beside it.
+
+A staged batch is found by its name. But the names of streams that are handed on are numbers of verbs (`~each-2`), and
+the name of a state stays when its definition is changed: after a change of the DAG file, a batch that was staged before
+may have the name of another one. Then it must not be taken for that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from airflow_trident.plan.commit.nodes import CarriedNode
+from airflow_trident.plan.graph import Node, ordered
+from airflow_trident.plan.nodes import FilterNode, PeekNode, SourceNode, UnionNode
+from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.transform_node import TransformNode, recorded_transforms
+from airflow_trident.types import names_of
+from airflow_trident.version import VERSION
+
+_DIGITS = 16
+
+
+def made_by(plan: Plan) -> dict[str, str]:
+    """Name of each staged batch -> package version and digest.
+
+    Rows of a state mean what the state's definition says, so the digest is that of the definition: what leads to the
+    state may change, and the batch stays what it was. Tuples that are handed on mean what the stream does that they are
+    of. As everywhere in a plan, a function is known by its name.
+    """
+    handed_on = [sink for sink in plan.staged if isinstance(sink, CarriedNode)]
+    trees: dict[int, str] = {}
+    for node in ordered(handed_on):
+        trees[id(node)] = _digest(_text(node), *(trees[id(one)] for one in node.inputs))
+    found = {sink.name: trees[id(sink)] for sink in handed_on}
+    staged = {sink.name for sink in plan.staged}
+    for sink in plan.sinks:
+        if sink.name in staged:
+            found[sink.name] = _digest(sink.state.describe(), *sink.state.inputs, *recorded_transforms(sink))
+    return {name: f"{VERSION} {digest}" for name, digest in found.items()}
+
+
+def made_otherwise(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The batches that something else makes now. Other versions of the package may say the same thing in other words:
+    between them nothing is known, and nothing is said."""
+    return sorted(name for name in before.keys() & now.keys() if _differ(before[name], now[name]))
+
+
+def _differ(one: str, other: str) -> bool:
+    return one != other and one.partition(" ")[0] == other.partition(" ")[0]
+
+
+def _text(node: Node) -> str:
+    """What it does, without the names of nodes: these have numbers, which move when a verb is added before."""
+    if isinstance(node, CarriedNode):
+        return ""
+    if isinstance(node, SourceNode):
+        return f"{node.name} {node.what}"
+    if isinstance(node, UnionNode):
+        return f"{node.takes} {node.tag}"
+    what = f"{node.said} {node.names}" if isinstance(node, TransformNode) else node.what
+    passes = node.narrows or isinstance(node, FilterNode | PeekNode)  # which fields pass depends on other streams, too
+    fields = () if passes else names_of(getattr(node, "outputs", node.schema))
+    return f"{type(node).__name__} {what} {fields}"
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:_DIGITS]
