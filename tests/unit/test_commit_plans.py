@@ -6,6 +6,7 @@ import pytest
 
 from airflow_trident import Count, MapGet, Sum, Topology
 from airflow_trident.errors import PlanError
+from airflow_trident.plan.commit.nodes import StateQueryNode
 from tests.fixtures.commit_plan import words
 from tests.fixtures.plan import PaperState
 
@@ -28,3 +29,33 @@ def test_a_query_between_a_repartition_and_what_works_on_whole_partitions_is_ref
     with pytest.raises(PlanError, match=r"state_query\S* stands between it and the repartition partition_by"):
         partition_wise(repartitioned_behind_the_query=False).compile()
     assert partition_wise(repartitioned_behind_the_query=True).compile().commit
+
+
+def test_a_query_on_a_branch_without_a_repartition_is_not_asked_again() -> None:
+    topology = Topology("shop")
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+    asked = stream.state_query(counts, "word", MapGet(), "n")
+    apart = stream.partition_by("word").each("word", len, "n long")
+    both = topology.merge([counts.new_values_stream().partition_by("word"), topology.merge([asked, apart])])
+    sums = both.group_by("word").partition_aggregate("n", Sum(), "sum")
+    sums.partition_persist(PaperState(), "word, sum", keys="word", name="sums")
+    plan = topology.compile()
+    assert any(isinstance(node, StateQueryNode) for stage in plan.stages for node in stage.nodes)
+    (level,) = plan.commit
+    assert not any(isinstance(node, StateQueryNode) for stage in level.stages for node in stage.nodes)
+    assert asked.node.name in {name.removeprefix("~") for name in level.carried}
+
+
+def test_new_values_take_nothing_along_from_before_their_state() -> None:
+    """Neither a stream that nobody reads there, nor a refusal of a query that nobody asks again."""
+    topology = Topology("shop")
+    stream = words(topology)
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+    asked = stream.partition_by("word").state_query(counts, "word", MapGet(), "n")
+    seen = asked.partition_persist(PaperState(), "word, n", keys="word", name="seen")
+    sums = seen.new_values_stream().group_by("word").partition_aggregate("n", Sum(), "sum")
+    sums.partition_persist(PaperState(), "word, sum", keys="word", name="sums")
+    plan = topology.compile()
+    assert [level.carried for level in plan.commit] == [()]
+    assert {sink.name for sink in plan.staged} == {"n", "seen"}

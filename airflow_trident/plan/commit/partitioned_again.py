@@ -2,7 +2,8 @@
 
 A stream is handed on as a whole, without its partitions. If a node works on whole partitions and combines such a stream
 with others, the last repartition of the stream and everything after it run again on the handed-on tuples. Then
-partition i is the same for all streams.
+partition i is the same for all streams. A branch without a repartition has no partitions that mean anything: it is handed
+on as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from airflow_trident.errors import PlanError
 from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
 from airflow_trident.plan.graph import Node, Sinks, ordered
 from airflow_trident.plan.groupings import Grouping
-from airflow_trident.plan.nodes import PartitionNode, SourceNode
+from airflow_trident.plan.nodes import PartitionNode
 
 Again: TypeAlias = defaultdict[int, set[int]]
 """Level -> ids of nodes of lower levels that run again in it."""
@@ -25,7 +26,7 @@ def partitioned_again(sinks: Sinks, levels: dict[int, int]) -> Again:
     by_partition = _by_partition(sinks)
     again: Again = defaultdict(set)
     for node in ordered(sinks):
-        for one in node.inputs:
+        for one in _tuples_of(node):
             if levels[id(one)] < levels[id(node)] and id(node) in by_partition:
                 again[levels[id(node)]] |= _since_repartition(one, node)
     return again
@@ -40,32 +41,46 @@ def _by_partition(sinks: Sinks) -> set[int]:
         if stays or node.whole_partitions:
             found.add(id(node))
         if id(node) in found:
-            found.update(id(one) for one in node.inputs if stays or not one.moves)
+            found.update(id(one) for one in _tuples_of(node) if stays or not one.moves)
     return found
 
 
+def _tuples_of(node: Node) -> tuple[Node, ...]:
+    """The inputs whose tuples it goes on with: new values are read from the state, whatever led to that."""
+    return () if isinstance(node, NewValuesNode) else node.inputs
+
+
 def _since_repartition(node: Node, reader: Node) -> set[int]:
-    """The node and everything above it up to and including the repartitions, by `id`; empty if there is no repartition.
+    """The node and what is above it, up to and including the repartitions, by `id`; empty if there is no repartition.
 
     :raises PlanError: a state query is in between: asked again, later, it would find something else.
     """
+    above = _repartitions(node)
     found: set[int] = set()
-    waiting: list[tuple[Node, StateQueryNode | None]] = [(node, None)]
-    moved = False
+    waiting = [node]
     while waiting:
-        one, query = waiting.pop()
-        query = one if isinstance(one, StateQueryNode) else query
-        if isinstance(one, SourceNode | NewValuesNode):
+        one = waiting.pop()
+        repartition = above.get(id(one))
+        if repartition is None or id(one) in found:
             continue
+        if isinstance(one, StateQueryNode):
+            raise PlanError(
+                f"{reader.name} works on whole partitions in the commit phase, and {one.name} stands between it and "
+                f"the repartition {repartition.name}: the tuples of the processing phase would not come to their "
+                "partitions",
+                f"Repartition behind {one.name}, or ask it in the commit phase: after_commit=True.",
+            )
         found.add(id(one))
         if not one.moves:
-            waiting += [(above, query) for above in one.inputs]
-        elif query is None:
-            moved = True
-        else:
-            raise PlanError(
-                f"{reader.name} works on whole partitions in the commit phase, and {query.name} stands between it and "
-                f"the repartition {one.name}: the tuples of the processing phase would not come to their partitions",
-                f"Repartition behind {query.name}, or ask it in the commit phase: after_commit=True.",
-            )
-    return found if moved else set()
+            waiting += one.inputs
+    return found
+
+
+def _repartitions(node: Node) -> dict[int, Node]:
+    """The nodes whose partitions come from a repartition, by `id`, with one that they come from."""
+    found: dict[int, Node] = {}
+    for one in ordered([node]):
+        above = one if one.moves else next((found[id(up)] for up in _tuples_of(one) if id(up) in found), None)
+        if above is not None:
+            found[id(one)] = above
+    return found
