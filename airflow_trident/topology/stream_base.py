@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from airflow_trident.errors import PlanError
+from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.plan.graph import Node
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_names, require_distinct, select
@@ -73,6 +73,21 @@ def some(stream: StreamBase, verb: str, names: FieldSpec, instead: str) -> tuple
     if not wanted:
         raise PlanError(f"{verb} in topology {stream.topology.name!r} got no fields", instead)
     return wanted
+
+
+def staged_fields(stream: StreamBase, verb: str, names: FieldSpec) -> Schema:
+    """As `named`, for what is staged under the names of its fields.
+
+    :raises FieldError: a field is named twice.
+    """
+    wanted = named(stream, verb, names)
+    for name in wanted:
+        if wanted.count(name) > 1:
+            raise FieldError(
+                f"{verb} in topology {stream.topology.name!r} got the field {name!r} twice",
+                'Name it once, or copy it before, as in each(col("n"), "copy").',
+            )
+    return select(stream.schema, wanted, verb)
 
 
 def then(

@@ -17,6 +17,7 @@ from airflow_trident import (
     FixedBatchSpout,
     JoinOutFieldsMode,
     JoinType,
+    KeyValueStates,
     Max,
     MinWithComparator,
     Negate,
@@ -31,6 +32,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.tree import col
 from airflow_trident.types import ddl
+from tests.fixtures.commit_plan import Seen
 from tests.fixtures.engine import JobOf, keep, run, sales
 from tests.fixtures.plan import Joined, PaperSpout, PaperState
 from tests.fixtures.verb import Both, ByTwo, Latest, Tally
@@ -182,6 +184,16 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[PlanError], str]] = {
         "state_query of state 'orders' comes after 'broadcast-",
     ),
     "a field twice in a projection": (lambda: ORDERS.project("n, n"), FieldError, "duplicate field 'n'"),
+    "a field twice in what is persisted": (
+        lambda: ORDERS.partition_persist(PaperState(), "user, n, n", keys="user"),
+        FieldError,
+        "partition_persist in topology 'shop' got the field 'n' twice. Name it once",
+    ),
+    "a field twice in what a stateful function gets": (
+        lambda: ORDERS.stateful("n, n", Seen(), provider=KeyValueStates("memory")),
+        FieldError,
+        "stateful in topology 'shop' got the field 'n' twice",
+    ),
     "outputs of a chain twice": (
         lambda: ORDERS.chained_agg().aggregate(Count(), "c").aggregate(Count(), "c"),
         FieldError,

@@ -2,8 +2,8 @@
 
 A stream is handed on as a whole, without its partitions. If a node works on whole partitions and combines such a stream
 with others, the last repartition of the stream and everything after it run again on the handed-on tuples. Then
-partition i is the same for all streams. A branch without a repartition has no partitions that mean anything: it is handed
-on as it is.
+partition i is the same for all streams. A branch without a repartition has no partitions that mean anything: it is
+handed on as it is.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from airflow_trident.topology.signatures import (
     require_factory,
     require_stateful,
 )
-from airflow_trident.topology.stream_base import S, append, named, some, then
+from airflow_trident.topology.stream_base import S, append, some, staged_fields, then
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
 from airflow_trident.topology.verbs.each import keeping
@@ -52,7 +52,7 @@ def partition_persist(
     order_by: FieldSpec | None,
     name: str | None,
 ) -> PersistNode:
-    staged = select(stream.schema, named(stream, "partition_persist", inputs), "partition_persist")
+    staged = staged_fields(stream, "partition_persist", inputs)
     if require_factory(state).capabilities.appends:
         if any(one is not None for one in (keys, values, updater, order_by)):
             raise PlanError(
@@ -286,7 +286,7 @@ def stateful(
     partitions: int,
     name: str | None,
 ) -> PersistNode:
-    staged = select(stream.schema, named(stream, "stateful", inputs), "stateful")
+    staged = staged_fields(stream, "stateful", inputs)
     name = name or type(function).__name__
     emits = parse_declared(outputs)
     if isinstance(function, BaseStatefulBolt):
