@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NAME = re.compile(r"[^/\\\0]+\Z")
+_UNFIT = re.compile(r"[^A-Za-z0-9_.~-]")
+_LONGEST = 200
 _PACKS_AT_MOST = 8
 """Tables of more than this many times `kept_bytes` are not packed to see whether they fit."""
 
@@ -69,9 +71,13 @@ def write_pieces(
 
 
 def part_name(slot: Slot, state: str) -> str:
-    """A name that nobody else uses."""
-    require_names(slot.topology, slot.incarnation, state)
-    return f"{slot.path}/{state}-{uuid.uuid4().hex}.parquet"
+    """A name that nobody else uses. What it begins with is for people; the manifest says whose file it is. So a stream
+    that is handed on may have any label, also one that no store takes in a file name.
+
+    :raises ConfigurationError: topology or incarnation cannot be part of a path.
+    """
+    require_names(slot.topology, slot.incarnation)
+    return f"{slot.path}/{_UNFIT.sub('_', state)[:_LONGEST]}-{uuid.uuid4().hex}.parquet"
 
 
 def require_names(*names: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -154,7 +155,18 @@ def test_a_root_may_be_relative_or_begin_with_a_tilde(tmp_path: Path, monkeypatc
 def test_a_name_that_leaves_the_staging_folder_is_refused(area: StagingArea) -> None:
     for bad in ("../x", "..", "", "a/b", "a\0b"):
         with pytest.raises(ConfigurationError, match="staging path"):
-            area.write(SLOT, bad, words())
+            area.write(replace(SLOT, topology=bad), "counts", words())
+
+
+@pytest.mark.parametrize("label", ["../up", "per day: a b\n", "ä" * 300, "a%2Fb?c#d"])
+def test_a_stream_that_is_handed_on_may_have_any_label(area: StagingArea, label: str) -> None:
+    file = area.write(SLOT, f"~{label}.each-2", words(("a", 1)))
+    folder, _, name = file.path.rpartition("/")
+    assert folder == SLOT.path
+    assert re.fullmatch(r"~[\w.~-]{,199}-[0-9a-f]{32}\.parquet", name, re.ASCII)
+    manifest = Manifest(slot=SLOT, files=(file,), rows_read=1)
+    area.publish(manifest)
+    assert area.read(area.load(SLOT), file.state, WORDS).num_rows == 1
 
 
 # ---- one owner -------------------------------------------------------------------------------------------------
