@@ -275,6 +275,11 @@ class Spout(ABC):
         """
         return ()
 
+    @property
+    def adapts(self) -> str:
+        """The class of a user's object that this spout only adapts, part of the topology's definition; "": none."""
+        return ""
+
     @abstractmethod
     def describe(self) -> str:
         """One line for plans and error texts: class and source, without secrets."""

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.committed_table import CommittedTable
 from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
-from airflow_trident.contracts.updater import Updater
+from airflow_trident.contracts.updater import DescribedUpdater, Updater
 from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.datasets import Dataset
@@ -226,9 +226,8 @@ class StateSpec:
         how = "+".join(type(part).__name__ for part in self.combiners)
         if self.reducer is not None:
             how = type(self.reducer).__name__
-        described = getattr(self.updater, "describe", None)
-        if callable(described):
-            how = described()
+        if isinstance(self.updater, DescribedUpdater):
+            how = self.updater.describe()
         if self.factory.capabilities.appends:
             how = "upserting" if self.upserts else "rewriting" if self.rewrites else "appending"
             how = "overwriting partitions" if self.overwrites else how

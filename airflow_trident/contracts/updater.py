@@ -35,5 +35,18 @@ class StateUpdater(Operation, ABC):
         """Takes all tuples of a batch; all puts take effect with the transaction, or none."""
 
 
+class DescribedUpdater(ABC):
+    """An updater of this package whose doings are part of the topology's definition. A user's updater is not: what it
+    calls `describe` may be anything."""
+
+    @abstractmethod
+    def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]], /) -> None:
+        """As :meth:`StateUpdater.update_state`."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The same text as long as stored values may be updated so."""
+
+
 Updater: TypeAlias = "StateUpdater | Callable[[MapState, Iterable[tuple[Any, ...]]], None]"
 """What `partition_persist` takes."""

@@ -54,6 +54,9 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
     """The record's fields as JSON, with those of a newer version."""
     body = plain_fields(replace(record, extra={}))
     del body["extra"]
+    for spout in body["definition"]["spouts"].values():
+        if not spout["adapts"]:
+            del spout["adapts"]
     for state in body["definition"]["states"].values():
         if state["inputs"] is None:
             del state["inputs"]

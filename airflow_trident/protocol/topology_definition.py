@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import TypeVar
 
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.types import split_spec
@@ -18,16 +19,22 @@ def _in_new_names(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoutDefinition:
-    """`text`: what the spout is, for people; `kind`: what a replay of it gives."""
+    """`text`: what the spout is, for people; `kind`: what a replay of it gives; `adapts`: the class of a user's object
+    that it only adapts, "" if there is none or it was not recorded."""
 
     text: str
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
+    adapts: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", _in_new_names(self.text))
 
     def __str__(self) -> str:
-        return f"{self.text} {self.kind}"
+        return f"{self.text}{f' of {self.adapts}' if self.adapts else ''} {self.kind}"
+
+    def beside(self, other: SpoutDefinition | None) -> SpoutDefinition:
+        """The definition for comparing with `other`: what `other` did not record is no change."""
+        return self if other is None or other.adapts else replace(self, adapts="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +57,23 @@ class StateDefinition:
 
     def beside(self, other: StateDefinition | None) -> StateDefinition:
         """The definition for comparing with `other`: what `other` did not record is no change: inputs, or the types of
-        a window's."""
-        if other is None or self.inputs is None:
+        a window's. Nor is which stream a note names, the first that falls short: what changed is said of that stream.
+        """
+        if other is None:
             return self
+        same_notes = {_kind_in(note) for note in self.notes} == {_kind_in(note) for note in other.notes}
+        found = replace(self, notes=()) if same_notes else self
+        if self.inputs is None:
+            return found
         if other.inputs is None:
-            return replace(self, inputs=None)
+            return replace(found, inputs=None)
         recorded = zip_longest(self.inputs, other.inputs)
-        return replace(self, inputs=tuple(_recorded_as(mine, others) for mine, others in recorded if mine is not None))
+        return replace(found, inputs=tuple(_recorded_as(mine, others) for mine, others in recorded if mine is not None))
+
+
+def _kind_in(note: str) -> str:
+    """The kind of the state, of a note of :class:`~airflow_trident.plan.guarantees.Shortfall`."""
+    return note.rpartition(", the state ")[2]
 
 
 def _recorded_as(fields: str, others: str | None) -> str:
@@ -87,7 +104,7 @@ class Definition:
     def differences(self, other: Definition) -> list[str]:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
         return [
-            *_changed("stream", self.spouts, other.spouts),
+            *_changed("stream", _beside(self.spouts, other.spouts), _beside(other.spouts, self.spouts)),
             *_changed("state", _beside(self.states, other.states), _beside(other.states, self.states)),
         ]
 
@@ -97,8 +114,11 @@ class Definition:
         return old is not None and new is not None and old.beside(new) == new.beside(old)
 
 
-def _beside(states: Mapping[str, StateDefinition], others: Mapping[str, StateDefinition]) -> dict[str, StateDefinition]:
-    return {name: state.beside(others.get(name)) for name, state in states.items()}
+D = TypeVar("D", SpoutDefinition, StateDefinition)
+
+
+def _beside(some: Mapping[str, D], others: Mapping[str, D]) -> dict[str, D]:
+    return {name: one.beside(others.get(name)) for name, one in some.items()}
 
 
 def _changed(what: str, old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:

@@ -172,7 +172,8 @@ class NodeGraph:
         fall_short = {one.state: (one.note,) for one in reversed(self.shortfalls)}
         self._definition = Definition(
             spouts={
-                name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind) for name, spout in self.spouts.items()
+                name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind, adapts=spout.adapts)
+                for name, spout in self.spouts.items()
             },
             states={
                 name: StateDefinition(

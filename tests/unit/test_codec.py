@@ -159,7 +159,7 @@ def test_any_topology_comes_back_as_it_was(
         name=name.replace("/", "_"),
         incarnation=incarnation or "x",
         definition=Definition(
-            spouts={name: SpoutDefinition(text=text) for name, text in parts.items()},
+            spouts={name: SpoutDefinition(text=text, adapts=name) for name, text in parts.items()},
             states={
                 name: StateDefinition(text=text, notes=(name,), transforms=(text,)) for name, text in parts.items()
             },

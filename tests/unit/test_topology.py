@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, Sum, Topology
+from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, StateUpdater, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.tree import col, explode, split
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.topology_definition import Definition, StateDefinition
 from airflow_trident.topology.stream import Stream
 from airflow_trident.types import ddl
@@ -217,6 +218,39 @@ def test_a_state_that_is_fed_with_another_field_is_another_definition(kind: str)
     assert said in differences[0]
     assert said.replace("price", "tax") in differences[0]
     assert price.definition().differences(price.definition()) == []
+
+
+class Updating(StateUpdater):
+    """What it describes is not for the definition."""
+
+    def describe(self, tuples: Any) -> float:
+        raise AssertionError("it is called")
+
+    def update_state(self, state: Any, tuples: Any) -> None: ...
+
+
+def test_what_a_users_updater_calls_describe_is_not_called() -> None:
+    topology = Topology("shop")
+    orders = topology.new_stream("orders", PaperSpout("user string, price long"))
+    orders.partition_persist(PaperState(), "user, price", Updating(), keys="user", name="kept")
+    assert topology.definition().states["kept"].text == "PaperState (user string) -> (price long) by updater"
+
+
+def unsafe(**kinds: SpoutKind) -> Definition:
+    topology = Topology("shop", exactly_once=False)
+    for name, kind in kinds.items():
+        spout = PaperSpout("user string")
+        object.__setattr__(spout, "kind", kind)
+        topology.new_stream(name, spout).group_by("user").persistent_aggregate(PaperState(), Count(), name)
+    return topology.definition()
+
+
+def test_a_stream_that_became_exactly_once_is_named_and_no_other() -> None:
+    lossy, exact = SpoutKind.NON_TRANSACTIONAL, SpoutKind.TRANSACTIONAL
+    before, after = unsafe(one=lossy, two=lossy), unsafe(one=exact, two=lossy)
+    assert before.differences(after) == ["stream one: PaperSpout non-transactional -> PaperSpout transactional"]
+    assert before.differences(unsafe(two=lossy, one=lossy)) == []
+    assert len(before.differences(unsafe(one=exact, two=exact))) == 4
 
 
 def windows_of(fields: str, reads: str) -> Topology:

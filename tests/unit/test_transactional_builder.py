@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,10 +23,12 @@ from airflow_trident import (
     OutputFieldsDeclarer,
     ShellBolt,
     TopologyContext,
+    TransactionalSpout,
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
+from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.topology.transactional.storm_config import read_config
 
 SPOUT = MemoryTransactionalSpout({0: [("a",), ("b",)]}, "word string", 1)
@@ -228,6 +231,35 @@ def test_a_stream_may_end_in_a_state_of_this_package() -> None:
     builder.set_bolt("pass", Pass()).shuffle_grouping("spout")
     builder.end_stream("pass", lambda words: words.group_by("word").persistent_aggregate(MemoryState(), Count(), "n"))
     assert list(builder.build().states) == ["n"]
+
+
+class Paper(TransactionalSpout[Any]):
+    """Cannot be read."""
+
+    def get_coordinator(self, conf: Mapping[str, Any], context: TopologyContext) -> Any: ...
+
+    def get_emitter(self, conf: Mapping[str, Any], context: TopologyContext) -> Any: ...
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        declarer.declare("id, word string")
+
+
+class OtherPaper(Paper):
+    """Another source."""
+
+
+def test_another_class_of_spout_is_another_definition_where_its_class_was_recorded() -> None:
+    def definition(spout: Paper) -> Definition:
+        builder = TransactionalTopologyBuilder("t", "spout", spout)
+        builder.set_committer_bolt("sum", Commit()).global_grouping("spout")
+        return builder.build().definition()
+
+    before, now = definition(Paper()), definition(OtherPaper())
+    assert before.differences(now) == [
+        "stream spout: TransactionalSource of Paper transactional -> TransactionalSource of OtherPaper transactional"
+    ]
+    not_recorded = replace(before, spouts={"spout": replace(before.spouts["spout"], adapts="")})
+    assert not_recorded.differences(now) == now.differences(not_recorded) == []
 
 
 def test_two_builds_give_plans_of_one_digest() -> None:

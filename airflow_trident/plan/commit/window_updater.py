@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_trident.contracts.updater import DescribedUpdater
 from airflow_trident.errors import DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.queries import Row
@@ -39,7 +40,7 @@ _Decode: TypeAlias = "Callable[[bytes, Schema], pa.Table]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowUpdater:
+class WindowUpdater(DescribedUpdater):
     """Keeps the windows of one stream.
 
     :param state: the name of the windows' state, for errors.

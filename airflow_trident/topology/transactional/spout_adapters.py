@@ -90,6 +90,10 @@ class _OfStorm(Spout):
     def schema(self) -> Schema:
         return self.where.schema
 
+    @property
+    def adapts(self) -> str:
+        return self.describe()
+
     def describe(self) -> str:
         return type(self.spout).__qualname__.rpartition("<locals>.")[2]
 
