@@ -143,6 +143,13 @@ class Coordinator(Closing):
         is done. (Storm calls BatchCoordinator.success before the commit is durable.)
         """
 
+    def cleanup_before(self, txid: int) -> None:
+        """No batch of a transaction below `txid` is ever read again: each is COMMITTED or CLOSED. A SKIPPED one can
+        still be backfilled, so `txid` never passes it. (Storm: ITransactionalSpout.Emitter.cleanupBefore.)
+
+        Called once by the coordinator of any later claim, after :meth:`success`, and as that again and again.
+        """
+
     def accept_source(self, metadata: Json) -> Json:
         """The metadata of exactly the parts of the source that `metadata` names, as they are now, after a person mended
         the source; for a transaction that is not committed anywhere. A source whose metadata does not say what the

@@ -45,7 +45,8 @@ class SpoutEmitter(Closing, Generic[X]):
         """Emits this task's part of the batch: the same tuples for the same txid and metadata."""
 
     def cleanup_before(self, txid: int) -> None:
-        """Called when all transactions below `txid` are committed."""
+        """No batch of a transaction below `txid` is emitted any more: all of them are committed, or closed for good. A
+        SKIPPED one can still be backfilled, and holds this back."""
 
 
 class PartitionCoordinator(_AnyCoordinator):

@@ -124,15 +124,22 @@ def _begin(
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
-    """Tells coordinators that implement `success` which transactions are committed. The ledger says so, so it is never
-    too early; and they are told again each time, so a kill loses nothing."""
+    """Tells coordinators that implement `success` which transactions are committed, and those that implement
+    `cleanup_before` which are over. The ledger says so, so it is never too early; and they are told again each time, so
+    a kill loses nothing."""
     told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
-    if not told:
+    cleaning = [one for one in coordinators.values() if type(one).cleanup_before is not Coordinator.cleanup_before]
+    if not told and not cleaning:
         return
-    for record in ledger.transactions():
-        if record.status is Status.COMMITTED:
-            for name in told.keys() & record.metadata.keys():
-                told[name].success(record.txid, record.metadata[name])
+    records = ledger.transactions()
+    committed = [record for record in records if record.status is Status.COMMITTED]
+    for record in committed:
+        for name in told.keys() & record.metadata.keys():
+            told[name].success(record.txid, record.metadata[name])
+    if committed:
+        needed = [record.txid for record in records if not record.status.is_final]
+        for one in cleaning:
+            one.cleanup_before(min([committed[-1].txid, *needed]))
 
 
 # ---- process ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, SqliteState, Topology
+from airflow_trident import (
+    BatchOutputCollector,
+    Count,
+    OutputFieldsDeclarer,
+    SqliteState,
+    Topology,
+    TopologyContext,
+    TransactionalSpout,
+    TransactionAttempt,
+)
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
@@ -23,6 +32,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.topology.transactional.spout_adapters import adapted
 from airflow_trident.types import Json
 from tests.fixtures.spout import FolderSpout, append
 from tests.unit.test_partitioned import Counters
@@ -96,6 +106,68 @@ def test_a_source_that_does_not_take_the_word_of_success_fails_the_coordinator_a
         assert ledger.view(0).pointer.committed == 1
         assert ledger.view(0).next_txid == 2
     assert counted(topology) == 3
+
+
+class FilesOfTransactions(TransactionalSpout[Json]):
+    """Each transaction has a file with its one row, which is removed when the spout may forget it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    class Coordinator(TransactionalSpout.Coordinator[Json]):
+        def initialize_transaction(self, txid: int, prev_metadata: Json) -> Json:
+            return {}
+
+    class Emitter(TransactionalSpout.Emitter[Json]):
+        def __init__(self, folder: Path) -> None:
+            self.folder = folder
+
+        def emit_batch(self, tx: TransactionAttempt, coordinator_meta: Json, collector: BatchOutputCollector) -> None:
+            if (self.folder / str(tx.txid)).exists():
+                collector.emit([tx, "row"])
+
+        def cleanup_before(self, txid: int) -> None:
+            for file in self.folder.iterdir():
+                if int(file.name) < txid:
+                    file.unlink()
+
+    def get_coordinator(self, conf: Any, context: TopologyContext) -> Coordinator:
+        return self.Coordinator()
+
+    def get_emitter(self, conf: Any, context: TopologyContext) -> Emitter:
+        return self.Emitter(self.folder)
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        declarer.declare("txid, name string")
+
+
+def test_a_source_cleans_up_before_what_can_still_be_backfilled(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for txid in range(1, 8):
+        (tmp_path / "in" / str(txid)).touch()
+    topology = counting(adapted("spout", FilesOfTransactions(tmp_path / "in"), {}, tasks=1), tmp_path)
+
+    def kept_when_another_begins(ledger: Ledger) -> list[int]:
+        begin(ledger, topology, str(ledger.view(0).next_txid))
+        return sorted(int(file.name) for file in (tmp_path / "in").iterdir())
+
+    with MemoryLedger("kinds") as ledger:
+        for txid in (1, 2, 3):
+            begin(ledger, topology, str(txid))
+            if txid == 2:
+                ledger.skip(2, "test")
+            else:
+                commit(ledger, topology, txid, tmp_path / "staging")
+        assert kept_when_another_begins(ledger) == [2, 3, 4, 5, 6, 7], "2 is SKIPPED"
+        commit(ledger, topology, 2, tmp_path / "staging")
+        assert counted(topology) == 3
+        commit(ledger, topology, 4, tmp_path / "staging")
+        assert kept_when_another_begins(ledger) == [4, 5, 6, 7]
+        ledger.skip(5, "test")
+        begin(ledger, topology, "6")
+        commit(ledger, topology, 6, tmp_path / "staging")
+        ledger.close_transaction(5, "test")
+        assert kept_when_another_begins(ledger) == [6, 7], "5 is closed for good"
 
 
 def test_the_partitions_of_a_transactional_txid_stay_what_they_were_when_it_began(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class _Coordinator(Coordinator):
             made = coordinator.initialize_transaction(txid, before) if coordinator.is_ready() else None
         return None if made is None else {"txid": txid, "meta": source.spout.to_json(made)}
 
-    def success(self, txid: int, metadata: Json) -> None:
+    def cleanup_before(self, txid: int) -> None:
         source = self.source
         with closing(source.spout.get_emitter(source.where.conf, source.where.context())) as emitter:
             emitter.cleanup_before(txid)
