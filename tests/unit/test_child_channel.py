@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import psutil
@@ -53,17 +55,12 @@ def child(carrier: Carrier, body: str, **options: object) -> Channel:
     )  # type: ignore[arg-type]
 
 
-def until(channel: Channel, wanted: Callable[[], bool]) -> list[Message]:
-    """Pump until it is so, or the child has ended."""
+def heard(channel: Channel, count: float = math.inf) -> list[Message]:
+    """So many messages, or all until the child ends."""
     messages: list[Message] = []
-    while not wanted() and not channel.eof:
-        messages += channel.pump(LIMIT_S)
-    return messages
-
-
-def heard(channel: Channel, count: int) -> list[Message]:
-    messages: list[Message] = []
+    end_s = time.monotonic() + LIMIT_S
     while len(messages) < count and not channel.eof:
+        assert time.monotonic() < end_s, f"after {LIMIT_S} s it has said only {messages!s:.200}"
         messages += channel.pump(LIMIT_S)
     return messages
 
@@ -127,7 +124,7 @@ def test_what_a_node_program_prints_on_stdout_is_no_message() -> None:
 def test_how_it_ended_is_told(carrier: Carrier, end: str, said: str) -> None:
     with child(carrier, f"hear()\n{end}") as channel:
         channel.send({"go": True})
-        until(channel, lambda: False)
+        heard(channel)
         error = channel.lost("before it acknowledged 3 rows")
         with pytest.raises(ChildError, match=rf"(?s)the tested child {said}"):
             raise error
@@ -160,12 +157,14 @@ def test_an_answer_after_its_input_was_closed_goes_to_no_file_that_has_the_numbe
 
         number = channel._out
         channel.close_input()
-        os.dup2(file.fileno(), number)
+        # not dup2, which would take it from whatever another thread has opened in between
+        got = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, number)
         try:
+            assert got == number
             assert channel.ended(LIMIT_S, answer) == 0
             channel.pump()
         finally:
-            os.close(number)
+            os.close(got)
         assert channel.backlog_bytes == 0
     assert other.read_bytes() == b""
 

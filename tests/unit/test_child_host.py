@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from airflow_trident.children.channel import Channel
 from airflow_trident.children.framing import Message
@@ -22,7 +23,9 @@ def said_to(kind: str, cmd: str, *messages: Message, last: str) -> list[Message]
     with Channel(Program(argv=argv, carrier=Carrier.NODE), "the host") as channel:
         for message in messages:
             channel.send(message)
+        end_s = time.monotonic() + LIMIT_S
         while last not in json.dumps(heard) and not channel.eof:
+            assert time.monotonic() < end_s, f"after {LIMIT_S} s it has said only {heard}"
             heard += channel.pump(LIMIT_S)
         channel.send({"cmd": "shutdown"})
         assert channel.ended(LIMIT_S, heard.append) == 0

@@ -65,18 +65,22 @@ class Folder:
 
     def transact(self, limits: BatchLimits, listing: Listing | None = None) -> bool:
         """One transaction, with a person who answers questions about late files; False: nothing new."""
+        asked = list[str]()
         while True:
+            assert len(asked) == len(set(asked)), f"its answer does not settle the question: {asked[-1]}"
             seen = listing or self.listing()
             before = consumed_from_json(self.state)
             try:
                 most = 1 + self.made % 3  # batches at a time
                 chosen = next_batch(seen, before, limits, base="/in", now_ns=self.now, most=most)
             except ConfigurationError as error:
-                self.answer(str(error))
+                asked.append(str(error))
+                self.answer(asked[-1])
                 listing = None
                 continue
             except SourceChangedError as error:
-                self.touch_what_was_in_no_batch(str(error))
+                asked.append(str(error))
+                self.touch_what_was_in_no_batch(asked[-1])
                 listing = None
                 continue
             if chosen is None:
@@ -90,6 +94,14 @@ class Folder:
             self.state = json.loads(json.dumps(after.to_json()))
             assert consumed_from_json(self.state) == after
             return True
+
+    def read_all(self) -> None:
+        """Transactions until nothing is new: each of them reads a file at least."""
+        for _ in range(self.made + 1):
+            if not self.transact(LIMITS):
+                return
+            self.now += SECOND
+        raise AssertionError(f"{self.made} files were made, and they are read again and again: {self.read}")
 
     def touch_what_was_in_no_batch(self, question: str) -> None:
         """A person follows the cure, once the clock is where it was."""
@@ -200,11 +212,7 @@ def live(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
                 late = tuple(file for path, (_, file) in folder.files.items() if path not in known)
                 folder.transact(LIMITS, Listing(seen + late, took_ns=one))
             folder.now += 1
-        rounds = 0
-        while folder.transact(LIMITS):
-            folder.now += SECOND
-            rounds += 1
-            assert rounds < 1000
+        folder.read_all()
     assert all(times == 1 for times in folder.read.values()), "no file is read twice"
     assert all(folder.read[number] == 1 for number, _ in folder.files.values()), "no file is lost"
 
@@ -225,18 +233,24 @@ def choose(
     return ([found.path for found in chosen.files], chosen.after()) if chosen else ([], before or Consumed())
 
 
+def all_batches(files: list[FoundFile], before: Consumed | None = None, **limits: Any) -> list[list[str]]:
+    """Batches until nothing is new: each has a file at least."""
+    read: list[list[str]] = []
+    for _ in range(len(files) + 1):
+        names, before = choose(files, before, **limits)
+        if not names:
+            return read
+        read.append(names)
+    raise AssertionError(f"files are read again and again: {read}")
+
+
 def test_oldest_files_come_first_and_equal_times_by_path() -> None:
     assert choose([file("b", 5), file("c", 4), file("a", 5)])[0] == ["c", "a", "b"]
 
 
 def test_a_batch_ends_before_it_is_too_large_but_has_a_file() -> None:
     files = [file("a", 1, size=60), file("b", 2, size=40), file("c", 3, size=1), file("d", 4, size=500)]
-    read: list[list[str]] = []
-    before = Consumed()
-    while (chosen := choose(files, before, max_bytes=100, max_files=9))[0]:
-        read.append(chosen[0])
-        before = chosen[1]
-    assert read == [["a", "b"], ["c"], ["d"]]
+    assert all_batches(files, max_bytes=100, max_files=9) == [["a", "b"], ["c"], ["d"]]
 
 
 def test_young_files_wait_and_are_not_lost_behind_older_ones() -> None:
@@ -306,11 +320,8 @@ def test_late_files_can_be_taken_once_or_ignored_for_ever() -> None:
 def test_late_files_that_do_not_fit_the_batch_are_not_lost() -> None:
     files = [file("a", 10_000), *(file(f"late {number}", 100 + number, 10_001) for number in range(5))]
     _, before = choose(files[:1])
-    read: list[str] = []
-    while (chosen := choose(files, before, late_files=LateFiles.TAKE, max_files=2))[0]:
-        read += chosen[0]
-        before = chosen[1]
-    assert read == [f"late {number}" for number in range(5)]
+    read = all_batches(files, before, late_files=LateFiles.TAKE, max_files=2)
+    assert read == [["late 0", "late 1"], ["late 2", "late 3"], ["late 4"]]
 
 
 def test_a_read_file_that_changed_is_an_error_within_the_window() -> None:

@@ -82,7 +82,7 @@ def test_of_a_driver_and_one_who_takes_the_order_back_only_one_gets_it_each_of_3
     rounds = [DrainFiles(order=str(tmp_path / f"{n}.order"), result=str(tmp_path / f"{n}.result")) for n in range(300)]
     for one in rounds:
         Path(one.order).touch()
-    both, driver = Barrier(2), Taker.this_process("driver-1")
+    both, driver = Barrier(2, timeout=60), Taker.this_process("driver-1")
 
     def at_once(act: Callable[[DrainFiles], Taker | None]) -> list[Taker | None]:
         found = []

@@ -46,6 +46,17 @@ def batch(
     return [one.path for one in chosen.files], after
 
 
+def all_read(files: list[FoundFile], before: ReadInOrder, given_limits: BatchLimits) -> list[str]:
+    """Names of all batches until nothing is new: each has a file at least."""
+    read: list[str] = []
+    for _ in range(len(files) + 1):
+        names, before = batch(files, before, given_limits)
+        if not names:
+            return read
+        read += names
+    raise AssertionError(f"files are read again and again: {read}")
+
+
 @given(
     jitters=st.lists(st.integers(0, 10), min_size=1, max_size=40),
     max_files=st.integers(1, 4),
@@ -66,9 +77,7 @@ def test_what_keeps_the_rule_is_read_once_however_names_and_looks_fall(
             read += names
             if removes:
                 there = [one for one in there if one.path not in names]
-    while (found := batch(there, before, limits(max_files)))[0]:
-        read += found[0]
-        before = found[1]
+    read += all_read(there, before, limits(max_files))
     assert sorted(read) == sorted(f"{at + jitter:05}-{at}" for at, jitter in enumerate(jitters))
 
 
@@ -97,9 +106,7 @@ def test_objects_that_go_away_and_come_back_are_read_once(
             for _ in range(looks[at % 40]):
                 names, before = batch(there, before, limits(max_files))
                 read += names
-        while (found := batch(there, before, limits(max_files)))[0]:
-            read += found[0]
-            before = found[1]
+        read += all_read(there, before, limits(max_files))
     assert sorted(set(read)) == sorted(read)
     assert {one.path for one in there} <= set(read)
 
@@ -151,11 +158,7 @@ def test_names_that_were_not_reached_are_still_known() -> None:
     files = [file("z", 5)]
     _, after = batch(files, ReadInOrder(), limits(2))
     files += [file(name, 6) for name in "abcdef"]
-    read: list[str] = []
-    while (found := batch(files, after, limits(2)))[0]:
-        read += found[0]
-        after = found[1]
-    assert read == list("abcdef")
+    assert all_read(files, after, limits(2)) == list("abcdef")
 
 
 def test_a_young_object_holds_back_those_behind_it() -> None:

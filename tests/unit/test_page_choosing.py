@@ -97,6 +97,7 @@ def test_pages_one_behind_the_other_are_the_whole_list_without_gap_or_repetition
         after = None
         while page := wanted(statuses=statuses, oldest_first=oldest_first, after=after)[: drawn.randint(1, 9)]:
             pages += page
+            assert len(pages) <= len(whole)
             after = page[-1]
         assert pages == whole
 
