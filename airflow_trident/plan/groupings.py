@@ -22,7 +22,7 @@ class Grouping(StrEnum):
     IDENTITY = "identity"
     """From partition i to partition i; here tuples stay where they are. No engine sees it."""
     COLOCATED = "colocated"
-    """Partition i of every input of a union into partition i; only a rewrite makes it."""
+    """Partition i of every input of a union into partition i; no verb of a user says it."""
     CUSTOM = "custom"
 
     @property

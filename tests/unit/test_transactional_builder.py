@@ -28,6 +28,7 @@ from airflow_trident import (
     TransactionAttempt,
 )
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
+from airflow_trident.plan.groupings import Grouping
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.topology.transactional.storm_config import read_config
 
@@ -184,6 +185,33 @@ def test_a_bolt_in_another_program_must_say_what_it_emits_and_cannot_commit() ->
     builder.set_committer_bolt("commit", Commit()).shuffle_grouping("split")
     with pytest.raises(PlanError, match=r"'counts' of component 'batch' has \(id, word, n\)\. Let a BasicBolt bring"):
         builder.build()
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "exchange"),
+    [
+        (("fields", "word"), ("fields", "word"), (Grouping.FIELDS, ("word",))),
+        (("fields", "word"), ("fields", "other"), (Grouping.COLOCATED, ())),
+        (("fields", "word"), ("global",), (Grouping.COLOCATED, ())),
+        (("shuffle",), ("all",), (Grouping.COLOCATED, ())),
+        (("fields", "word"), ("shuffle",), None),
+    ],
+)
+def test_what_all_inputs_of_a_bolt_in_another_program_send_to_a_task_comes_to_one_process(
+    one: tuple[str, ...], two: tuple[str, ...], exchange: tuple[Grouping, tuple[str, ...]] | None
+) -> None:
+    class Split(Shell):
+        def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+            declarer.declare("id, word string, other string")
+
+    builder = made()
+    declarer = builder.set_bolt("count", Shell("count"))
+    for name, (kind, *fields) in {"one": one, "two": two}.items():
+        builder.set_bolt(name, Split("split")).shuffle_grouping("spout")
+        getattr(declarer, f"{kind}_grouping")(name, *fields)
+    builder.set_committer_bolt("commit", Commit()).shuffle_grouping("count")
+    (stage,) = (one for one in builder.build().compile().stages if one.union is not None)
+    assert (None if stage.exchange is None else (stage.exchange.grouping, stage.exchange.keys)) == exchange
 
 
 def test_a_field_that_a_stream_does_not_have_names_bolt_stream_and_fields() -> None:

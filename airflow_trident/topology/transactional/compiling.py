@@ -53,6 +53,7 @@ _GROUPINGS = {
     GroupingKind.CUSTOM: Grouping.CUSTOM,
 }
 
+_TO_ANY_TASK = (GroupingKind.SHUFFLE, GroupingKind.LOCAL_OR_SHUFFLE)
 
 Made: TypeAlias = Mapping[str, Node]
 """A component in the plan: stream -> the node that gives its tuples."""
@@ -140,6 +141,9 @@ class Compiling:
             )
         if len(inputs) > 1:
             first = MergeNode(name=f"{bolt.id}.inputs", schema=first.schema, inputs=tuple(inputs))
+            chosen = [kind for kind, _ in map(self._kind, bolt.inputs) if kind not in _TO_ANY_TASK]
+            if len(chosen) > 1 or GroupingKind.ALL in chosen:
+                first = _task_by_task(first)
         declared = {name: ddl(output.schema) for name, output in self._declared[bolt.id].items()}
         streams = child_bolt(Stream(self._topology, first).name(bolt.id), first.fields, child, declared)
         return {name: stream.node for name, stream in streams.items()}
@@ -237,3 +241,10 @@ class Compiling:
             replace(one, name=own.name) for one, own in zip(narrow.schema, outputs.streams[stream].schema, strict=True)
         )
         return MergeNode(name=name, schema=declared, inputs=(narrow,))
+
+
+def _task_by_task(merged: MergeNode) -> Node:
+    """What each input sends to task i comes to one process (Storm: a task has all its inputs)."""
+    return PartitionNode(
+        name=f"{merged.name}.partition", schema=merged.schema, inputs=(merged,), grouping=Grouping.COLOCATED
+    )
