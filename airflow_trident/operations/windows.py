@@ -57,6 +57,10 @@ class WindowConfig:
         """The end of the last window that is complete when all tuples below `mark` have come."""
         return mark // self.slide * self.slide
 
+    def spans(self, place: int) -> tuple[int, int]:
+        """The beginning of the first window that holds the place, and the end of the last one."""
+        return self.last_end(place) + self.slide - self.length, self.last_end(place + self.length)
+
     def panes_of(self, end: int) -> range:
         """The panes of the window that ends at `end`."""
         return range((end - self.length) // self.pane, end // self.pane)

@@ -222,10 +222,10 @@ class TxRecord:
     begun at least once, so a state may hold the batch. `invalidated`: a lower transaction was attempted again, so the
     opaque streams have no batch until the next attempt (`protocol.opaque`). `times_ms`: status -> when it was last
     entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if none was attempted since version 2.
-    `late_rows`: state -> tuples that came too late for all their windows, if any. `error`: of the last attempt that
-    failed, or why it was skipped; `first_error`: of the first failure since the last success, if that differs.
-    `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended source,
-    and why (`protocol.accepted_source`). `extra`: fields of a newer version, kept unchanged.
+    `late_rows`: state -> tuples that came too late for all their windows, or without a time, if any. `error`: of the
+    last attempt that failed, or why it was skipped; `first_error`: of the first failure since the last success, if that
+    differs. `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended
+    source, and why (`protocol.accepted_source`). `extra`: fields of a newer version, kept unchanged.
     """
 
     txid: int

@@ -113,7 +113,7 @@ def with_commit_time(spec: StateSpec, ticket: CommitTicket, batch: pa.Table) -> 
 def note_overlooked(spec: StateSpec, state: State, txid: int, progress: Progress) -> int:
     """Reports tuples of the highest transaction that a window did not treat like the others.
 
-    :return: how many came too late for all their windows, and are in none; 0 for any other state.
+    :return: how many are in no window (:attr:`TxRecord.late_rows`); 0 for any other state.
     """
     if not isinstance(spec.updater, WindowUpdater):
         return 0
@@ -130,7 +130,13 @@ def note_overlooked(spec: StateSpec, state: State, txid: int, progress: Progress
             f"{(spec.updater.max_ahead_ms or 0) / 1000:g} s after the transaction began; they are kept, and fire no "
             "window"
         )
-    return found.late
+    if found.untimed:
+        progress(
+            f"transaction {txid}: {found.untimed} tuples of state {spec.name} have no time in {spec.updater.time!r}, "
+            "or one whose windows would begin before year 1 or end after year 9999; they are in no window and left "
+            "out. Drop or mend such tuples before the window (a long is milliseconds since 1970)"
+        )
+    return found.late + found.untimed
 
 
 def _spec(plan: Plan, name: str) -> StateSpec:

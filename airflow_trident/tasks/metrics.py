@@ -6,7 +6,7 @@ gets them, tagged with the topology. The process whose write changed the ledger 
 | ``trident.begun``, ``.committed``, ``.failed``, ``.skipped`` | counters | a transaction becomes that |
 | ``trident.attempts`` | counter | an attempt begins |
 | ``trident.rows``, ``.bytes`` | counters | a batch is staged: rows read from the sources, bytes staged |
-| ``trident.late_rows`` | counter | a commit: tuples too late for all their windows |
+| ``trident.late_rows`` | counter | a commit: tuples too late for all their windows, or without a time |
 | ``trident.fenced`` | counter | an attempt or a commit was refused, because a newer one has taken over |
 | ``trident.processing``, ``.commit`` | timings, ms | an attempt's processing; a commit |
 | ``trident.lag`` | timing, ms | from begun to committed |

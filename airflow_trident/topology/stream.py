@@ -221,8 +221,8 @@ class Stream(TupleStream):
         :param what: as for :meth:`aggregate`.
         :param time: for durations, the field with the time of a tuple: a timestamp, or a long in milliseconds. A window
             fires when a tuple arrives that is later than the window's end by `lag`. A tuple that is too late for all
-            its windows is dropped, and counted in the log and in the ledger. Without `time`, the transaction's time
-            counts: when its run was due, or when it began.
+            its windows, or has no time, is dropped, and counted in the log and in the ledger. Without `time`, the
+            transaction's time counts: when its run was due, or when it began.
         :param lag: default: zero.
         :param max_ahead: with `time`: a tuple whose time is later than the beginning of its transaction by more than
             this (default: 5 minutes) fires no window, since its clock may be wrong. It is still kept in the window of

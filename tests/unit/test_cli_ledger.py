@@ -28,7 +28,7 @@ def test_the_transactions_with_which_the_plan_changed_are_named() -> None:
 
 def test_tuples_that_no_window_took_are_named_by_transaction_and_state() -> None:
     assert list(late_rows([record(1, ""), record(2, "", n_window=3)])) == [
-        "transaction 2: 3 tuples came too late for all their windows of state n_window"
+        "transaction 2: 3 tuples came too late for all their windows of state n_window, or without a time"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from airflow_trident import Count, FixedBatchSpout, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import DefinitionChangedError, FieldError, LateBatchError, PlanError, UserCodeError
+from airflow_trident.errors import DefinitionChangedError, FieldError, LateBatchError, PlanError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.operations.windows import (
@@ -217,7 +218,7 @@ def test_windows_that_a_wrong_clock_has_closed_are_opened_again_once(tmp_path: P
 
 
 def test_what_a_committed_window_left_out_is_said(tmp_path: Path) -> None:
-    rows = [("a", 1_000), ("a", 61_000), ("a", 500), ("b", YEAR_2099), ("b", 62_000), ("b", 121_000)]
+    rows = [("a", 1_000), ("a", 61_000), ("a", 500), ("b", YEAR_2099), ("b", 62_000), ("b", 121_000), ("c", None)]
     topology = Topology("said")
     events = topology.new_stream("events", FixedBatchSpout("name string, at long", rows, 2))
     store = SqliteState(str(tmp_path / "w.db"))
@@ -227,16 +228,32 @@ def test_what_a_committed_window_left_out_is_said(tmp_path: Path) -> None:
     with MemoryLedger("said") as ledger, LocalEngine() as engine:
         staging = str(tmp_path / "staging")
         LocalRunner(ledger=ledger, topology=topology, engine=engine, staging_root=staging, progress=lines.append).run()
-    assert [line for line in lines if "too late" in line or "after the transaction began" in line] == [
+    assert [line for line in lines if re.search("too late|after the transaction began|have no time", line)] == [
         "transaction 2: 1 tuples came too late for all their windows of state n_window and are left out (1 so far); a "
         "longer lag takes later ones, and reopen= opens windows that a wrong clock has closed",
         "transaction 2: 1 tuples of state n_window are of a time more than 300 s after the transaction began; they are "
         "kept, and fire no window",
+        "transaction 4: 1 tuples of state n_window have no time in 'at', or one whose windows would begin before year "
+        "1 or end after year 9999; they are in no window and left out. Drop or mend such tuples before the window (a "
+        "long is milliseconds since 1970)",
     ]
     with store.make_state(topology.states["minutes"]) as state:
         assert sorted(value for _, (value,) in state.items()) == [1, 2]
     records = {record.txid: record for record in ledger.transactions()}
-    assert [records[txid].late_rows for txid in (1, 2, 3)] == [{}, {"n_window": 1}, {}]
+    assert [records[txid].late_rows for txid in (1, 2, 3, 4)] == [{}, {"n_window": 1}, {}, {"n_window": 1}]
+
+
+@pytest.mark.parametrize("at", [None, -62_135_596_800_000, 253_402_300_799_500, YEAR_2099 * 1_000, -(2**63), 2**63 - 1])
+def test_a_time_whose_windows_have_no_bounds_stops_nothing(at: int | None) -> None:
+    """Null, the first and the last second, microseconds, and the ends of a long."""
+    config = SlidingDurationWindow(timedelta(seconds=2), timedelta(seconds=1))
+    spec = spec_of(config, time=True, max_ahead=None)
+    assert isinstance(spec.updater, WindowUpdater)
+    with spec.factory.make_state(spec) as state:
+        assert fired_by(state, spec, 1, [(1, 1_000), (2, at)]) == []
+        assert spec.updater.overlooked(state.get_many).untimed == 1
+        assert [row[2] for row in fired_by(state, spec, 2, [(3, 5_000)])] == [1, 1]
+        assert spec.updater.overlooked(state.get_many).untimed == 0
 
 
 def test_a_gap_of_a_thousand_years_fires_no_empty_window() -> None:
@@ -283,12 +300,6 @@ def test_open_windows_are_not_read_as_another_type_than_they_were_kept_with() ->
             state.apply(ticket(2), rows_to_table(new.staged, [(EPOCH,)]))
     with old.factory.make_state(old) as state:
         assert state.apply(ticket(2, fence=30), rows_to_table(old.staged, [(3,)])) is Applied.APPLIED
-
-
-def test_a_tuple_without_time_is_an_error_that_says_so() -> None:
-    spec = spec_of(TumblingDurationWindow(timedelta(seconds=1)), time=True)
-    with spec.factory.make_state(spec) as state, pytest.raises(UserCodeError, match="drop such tuples"):
-        state.apply(ticket(1), batch_of(spec, [(1, None)]))
 
 
 def test_windows_that_cannot_be_are_refused_on_the_users_line() -> None:

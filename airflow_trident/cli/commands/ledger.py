@@ -80,10 +80,13 @@ def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
 
 
 def late_rows(records: Iterable[TxRecord]) -> Iterator[str]:
-    """A line for each transaction with tuples that were too late for all their windows."""
+    """A line for each transaction with tuples that are in no window."""
     for record in records:
         for state, rows in record.late_rows.items():
-            yield f"transaction {record.txid}: {rows} tuples came too late for all their windows of state {state}"
+            yield (
+                f"transaction {record.txid}: {rows} tuples came too late for all their windows of state {state}, or "
+                "without a time"
+            )
 
 
 def _plan(record: TxRecord) -> str:

@@ -34,6 +34,12 @@ VALUES = parse_declared("body binary")
 COMMIT_TIME = "~time"
 """A staged field of every time window. The committer appends one tuple with only this field set: the time of the
 transaction if windows use that, otherwise when the transaction was begun. No user's field can have this name."""
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
+_FIRST_MS, _LAST_MS = (
+    (one.replace(tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(milliseconds=1)
+    for one in (datetime.datetime.min, datetime.datetime.max)
+)
+"""The times that the bounds of a window can have."""
 _BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
 _Lookup: TypeAlias = Callable[[Sequence[tuple[Any, ...]]], "list[tuple[Any, ...] | None]"]
 _Decode: TypeAlias = "Callable[[bytes, Schema], pa.Table]"
@@ -75,7 +81,7 @@ class WindowUpdater(DescribedUpdater):
         return (*self.bounds, *self.kept)
 
     def __call__(self, state: MapState, tuples: Iterable[Row]) -> None:
-        book = replace(_Book.load(state.multi_get).opened_from(self.reopen_ms), late_now=0, ahead_now=0)
+        book = replace(_Book.load(state.multi_get).opened_from(self.reopen_ms), late_now=0, ahead_now=0, untimed_now=0)
         before = book.last_end(self.config)
         coming = self._take(book, list(tuples))
         mark = book.mark
@@ -119,12 +125,20 @@ class WindowUpdater(DescribedUpdater):
         if self.time == COMMIT_TIME:
             now = told if book.mark is None else max(told, book.mark)
             return [(now, row) for row in rows], now
-        places = [(_milliseconds(row[index]), row) for row in rows]
+        times = [(_milliseconds(row[index]), row) for row in rows]
+        places = [(place, row) for place, row in times if place is not None and self._has_windows(place)]
+        book.untimed_now = len(times) - len(places)
         # One wrong clock must not end every window too early: such a tuple waits for its time.
         last = None if self.max_ahead_ms is None or not told else told + self.max_ahead_ms
         known = [place for place, _ in places if last is None or place <= last]
         book.ahead_now = len(places) - len(known)
         return places, max(known) - self.lag_ms if known else None
+
+    def _has_windows(self, place: int) -> bool:
+        """Can the bounds of all windows with this time be written? One row (year 1, microseconds for milliseconds) must
+        not stop the stream, as one that is late does not."""
+        begin, end = self.config.spans(place)
+        return begin >= _FIRST_MS and end <= _LAST_MS
 
     def _needed(self, book: _Book) -> int | None:
         """The first pane that a future window may hold."""
@@ -133,7 +147,7 @@ class WindowUpdater(DescribedUpdater):
 
     def _bound(self, place: int) -> Any:
         if self.config.timed:
-            return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=place)
+            return _EPOCH + datetime.timedelta(milliseconds=place)
         return max(place, 0)
 
     # ---- reading -----------------------------------------------------------------------------------------------
@@ -159,17 +173,18 @@ class WindowUpdater(DescribedUpdater):
     def overlooked(self, lookup: _Lookup) -> Overlooked:
         """Which tuples of the highest applied transaction were not treated like the others."""
         book = _Book.load(lookup)
-        return Overlooked(late=book.late_now, ahead=book.ahead_now, late_in_all=book.late)
+        return Overlooked(late=book.late_now, ahead=book.ahead_now, untimed=book.untimed_now, late_in_all=book.late)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlooked:
     """Numbers of tuples of one transaction. `late`: came after all their windows had fired, and are in none; `ahead`:
-    so far in the future that they do not count for how far the stream is; `late_in_all`: late ones of all
-    transactions."""
+    so far in the future that they do not count for how far the stream is; `untimed`: have no time, or one whose windows
+    would begin before year 1 or end after 9999, and are in none; `late_in_all`: late ones of all transactions."""
 
     late: int
     ahead: int
+    untimed: int
     late_in_all: int
 
 
@@ -182,8 +197,9 @@ def bounds_of(config: WindowConfig) -> Schema:
 @dataclass
 class _Book:
     """How far the stream is. `mark`: everything before it has come, None at first; `panes`: live pane -> number of its
-    chunks; `late`: tuples too late for all their windows; `windows`: how many fired. `late_now`, `ahead_now`: of the
-    highest transaction. `reopened`: the last time from which windows were opened again."""
+    chunks; `late`: tuples too late for all their windows; `windows`: how many fired. `late_now`, `ahead_now`,
+    `untimed_now`: of the highest transaction (see :class:`Overlooked`). `reopened`: the last time from which windows
+    were opened again."""
 
     mark: int | None = None
     panes: dict[int, int] = field(default_factory=dict)
@@ -191,6 +207,7 @@ class _Book:
     windows: int = 0
     late_now: int = 0
     ahead_now: int = 0
+    untimed_now: int = 0
     reopened: int | None = None
 
     @staticmethod
@@ -207,6 +224,7 @@ class _Book:
             windows=record["windows"],
             late_now=record.get("late_now", 0),  # books of 0.1 lack this and the next two
             ahead_now=record.get("ahead_now", 0),
+            untimed_now=record.get("untimed_now", 0),  # those of 0.2 lack it
             reopened=record.get("reopened"),
         )
 
@@ -229,6 +247,7 @@ class _Book:
             "windows": self.windows,
             "late_now": self.late_now,
             "ahead_now": self.ahead_now,
+            "untimed_now": self.untimed_now,
             "reopened": self.reopened,
         }
         state.multi_put([_BOOK], [(json.dumps(record).encode(),)])
@@ -277,13 +296,11 @@ def _body(found: tuple[Any, ...] | None) -> bytes:
     return bytes(found[0])
 
 
-def _milliseconds(time: Any) -> int:
-    if isinstance(time, int):
-        return time
+def _milliseconds(time: datetime.datetime | int | None) -> int | None:
     if not isinstance(time, datetime.datetime):
-        raise TypeError(f"the time of a tuple is {time!r}: drop such tuples before the window")
+        return time
     zoned = time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time
-    return (zoned - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    return (zoned - _EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def _encode(schema: Schema, rows: list[Row]) -> bytes:

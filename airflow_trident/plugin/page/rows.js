@@ -59,7 +59,7 @@ function inside(tx, shown) {
   put("Batch", Object.entries(tx.batch).map(([stream, words]) => `${stream}: ${words}`).join("; ") || tx.streams.join(", "));
   put("Rows by state", Object.entries(tx.rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
   put("Size", tx.bytes === null ? "" : size(tx.bytes));
-  put("Too late for all their windows", Object.entries(tx.late_rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
+  put("Too late for all their windows, or without a time", Object.entries(tx.late_rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
   put("Why it waits", details ? details.waiting : tx.waits);
   put("Plan", tx.plan && `${tx.plan}${tx.plan_changed ? ": it changed with this transaction" : ""}`);
   put("Code of transforms", details && details.code);
