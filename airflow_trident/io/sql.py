@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.extras import require_extra
 
 if TYPE_CHECKING:
@@ -42,31 +44,41 @@ def database_url(where: Connection) -> sqlalchemy.URL:
     )
 
 
-def make_engine(where: Connection, who: str, **options: Any) -> sqlalchemy.Engine:
+def make_engine(where: Connection, who: str, limits: Limits | None = None, **options: Any) -> sqlalchemy.Engine:
     """An engine whose errors show no parameters. Opens nothing.
 
+    :param limits: of its sessions; extras of the connection go before. None: those of the driver and the database.
     :raises ConfigurationError: no driver for such a connection.
     """
     sa: Any = require_extra("sqlalchemy", EXTRA)
+    url = database_url(where)
+    if limits is not None:
+        given = limits.arguments(url.get_backend_name(), url.drivername.partition("+")[2])
+        options["connect_args"] = {name: value for name, value in given.items() if name not in url.query}
     try:
-        engine: sqlalchemy.Engine = sa.create_engine(database_url(where), hide_parameters=True, **options)
+        engine: sqlalchemy.Engine = sa.create_engine(url, hide_parameters=True, **options)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
             "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
         ) from None
-    statement = _IN_UTC.get(engine.dialect.name)
-    if statement is not None:
-        sa.event.listen(engine, "connect", lambda raw, _record: _execute(raw, statement))
+    settings = limits.settings(engine.dialect.name) if limits is not None else ()
+    if statement := _IN_UTC.get(engine.dialect.name):
+        settings = (statement, *settings)
+    if settings:
+        sa.event.listen(engine, "connect", lambda raw, _record: _execute(raw, settings))
     return engine
 
 
-def _execute(raw: Any, statement: str) -> None:
+def _execute(raw: Any, statements: Sequence[str]) -> None:
+    """For the whole session: what is not committed would be undone with the first transaction."""
     cursor = raw.cursor()
     try:
-        cursor.execute(statement)
+        for statement in statements:
+            cursor.execute(statement)
     finally:
         cursor.close()
+    raw.commit()
 
 
 def said(error: sqlalchemy.exc.DBAPIError, where: Connection) -> str:

@@ -21,6 +21,7 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_limits import Limits
 from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.types import Json
 from tests.fixtures.postgres import CONN_ID, PASSWORD, PostgresServer
@@ -242,8 +243,46 @@ def test_what_cannot_be_read_is_one_clear_error_without_secrets(
     assert not any(secret in shown for secret in (PASSWORD, "wrong and secret"))
 
 
+def test_who_locks_the_table_or_computes_for_ever_does_not_stop_a_task(postgres: PostgresServer, orders: str) -> None:
+    with postgres.connect() as other:
+        run(other, f"BEGIN; LOCK TABLE {orders} IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(SourceUnavailableError, match=r"lock timeout.* raise lock_timeout_s"):
+            spout(orders, lock_timeout_s=0.1).coordinator().is_ready(None)
+    slow = SqlSpout(CONN_ID, query="SELECT 1 AS id FROM pg_sleep(600)", fields="id long", statement_timeout_s=0.1)
+    with pytest.raises(SourceUnavailableError, match=r"statement timeout.* Raise statement_timeout_s"):
+        slow.coordinator().is_ready(None)
+
+
 @pytest.mark.parametrize(
-    "options", [{}, {"table": "t", "query": "q"}, {"table": "t", "max_rows": 0}, {"table": "t", "settle_s": -1}]
+    ("scheme", "arguments", "setting"),
+    [
+        ("postgresql+psycopg", {"connect_timeout": 7, "tcp_user_timeout": 60_000}, "lock_timeout', '8000'"),
+        ("postgresql+asyncpg", {}, "statement_timeout', '9000'"),
+        ("mysql+pymysql", {"connect_timeout": 7, "read_timeout": 9}, "lock_wait_timeout = 8"),
+        ("mariadb+mysqlconnector", {}, "lock_wait_timeout = 8"),
+        ("mssql+pymssql", {"login_timeout": 7, "timeout": 9}, "LOCK_TIMEOUT 8000"),
+        ("sqlite", {"timeout": 8}, ""),
+        ("oracle", {}, ""),
+    ],
+)
+def test_each_database_is_told_the_limits_in_its_own_words(
+    scheme: str, arguments: dict[str, float], setting: str
+) -> None:
+    database, _, driver = scheme.partition("+")
+    limits = Limits(connect_s=7, lock_s=8, statement_s=9)
+    given = limits.arguments(database, driver)
+    assert {name: given[name] for name in arguments} == arguments
+    assert bool(given) == bool(arguments)
+    assert setting in "".join(limits.settings(database))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"table": "t", "query": "q"},
+        *({"table": "t", **one} for one in ({"max_rows": 0}, {"settle_s": -1}, {"lock_timeout_s": 0})),
+    ],
 )
 def test_arguments_that_mean_nothing_are_refused_when_the_dag_is_built(options: Any) -> None:
     with pytest.raises(ConfigurationError):

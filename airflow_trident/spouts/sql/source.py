@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_limits import CURES, Limits
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.sql import EXTRA, make_engine, said
 from airflow_trident.spouts.sql.writers import wait_for_writers
@@ -31,6 +32,7 @@ class SqlSource:
     query: str
     key: str
     fields: Schema
+    limits: Limits
 
     # ---- the coordinator's questions ---------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class SqlSource:
         :raises ConfigurationError: the database is not known, or has no such table or column.
         """
         sa: Any = require_extra("sqlalchemy", EXTRA)
-        engine = make_engine(self.where, self.describe(), poolclass=sa.NullPool)
+        engine = make_engine(self.where, self.describe(), self.limits, poolclass=sa.NullPool)
         try:
             connection = engine.connect()
             try:
@@ -175,6 +177,5 @@ class SqlSource:
                 "Mend the table, the query or the fields.",
             ) from error
         except sa.exc.DBAPIError as error:
-            raise SourceUnavailableError(
-                f"{self.describe()} cannot be read: {said(error, self.where)}", "Mend the database or the connection."
-            ) from None
+            cure = CURES.get(getattr(error.orig, "sqlstate", None) or "", "Mend the database or the connection.")
+            raise SourceUnavailableError(f"{self.describe()} cannot be read: {said(error, self.where)}", cure) from None

@@ -15,6 +15,7 @@ from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.operations.expr.conversions import interval_of
 from airflow_trident.spouts.checks import require_at_least
@@ -42,10 +43,14 @@ class SqlSpout(Spout):
     :param splits: into how many splits a batch is cut, at most.
     :param settle_s: how long to wait for transactions that may still commit keys lower than the visible ones.
     :param connection: explicit settings instead of `conn_id`.
+    :param connect_timeout_s: time limit for a connection.
+    :param lock_timeout_s: how long to wait for a lock of somebody else, such as of an ALTER TABLE.
+    :param statement_timeout_s: time limit for one statement. Which database knows which limit: see the reference.
     :raises ConfigurationError: arguments are wrong, or contradict each other.
     """
 
     schema: Schema = ()
+    _limits = Limits()  # of spouts that an earlier version pickled
 
     def __init__(
         self,
@@ -60,11 +65,16 @@ class SqlSpout(Spout):
         splits: int = 4,
         settle_s: float = 5.0,
         connection: Connection | None = None,
+        connect_timeout_s: float = 10.0,
+        lock_timeout_s: float = 30.0,
+        statement_timeout_s: float = 600.0,
     ) -> None:
         if bool(table) == bool(query):
             raise ConfigurationError("SqlSpout with both or none of table and query", "Give one of them.")
         require_at_least(1, "SqlSpout", max_rows=max_rows, max_bytes=max_bytes, splits=splits)
         require_at_least(0, "SqlSpout", settle_s=settle_s)
+        self._limits = Limits(connect_s=connect_timeout_s, lock_s=lock_timeout_s, statement_s=statement_timeout_s)
+        self._limits.require_positive("SqlSpout")
         self._conn_id = conn_id
         self._connection = connection
         self.schema = parse_declared(fields)
@@ -84,7 +94,7 @@ class SqlSpout(Spout):
         """The source with its connection: executors cannot ask Airflow for one."""
         table, query, key = self._what
         where = self._connection or resolve(self._conn_id)
-        return SqlSource(where=where, table=table, query=query, key=key, fields=self.schema)
+        return SqlSource(where=where, table=table, query=query, key=key, fields=self.schema, limits=self._limits)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         """Empty for a query: only the database knows which tables it reads."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.states.core.checks import require_plain_keys
-from airflow_trident.states.sql.postgres_connect import Limits
 from airflow_trident.states.sql.postgres_dialect import PostgresDialect
 from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, default_table, require_name
 from airflow_trident.states.sql.store import SqlStore
@@ -53,9 +53,7 @@ class PostgresState(StateFactory):
                 raise ConfigurationError(f"{MARKERS!r} cannot be the table of a state", "Give it another name.")
         if self.schema is not None:
             require_name("schema", self.schema)
-        for name in ("connect_timeout_s", "lock_timeout_s", "statement_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"PostgresState with {name}={getattr(self, name)}", "It must be above 0.")
+        self._limits.require_positive("PostgresState")
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -73,11 +71,14 @@ class PostgresState(StateFactory):
 
     def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits]:
         """The arguments of a :class:`PostgresDialect`."""
-        limits = Limits(
+        table = self.table or default_table(spec.topology, spec.name)
+        return self.connection or resolve(self.conn_id), spec, self.schema or "", table, self._limits
+
+    @property
+    def _limits(self) -> Limits:
+        return Limits(
             connect_s=self.connect_timeout_s, lock_s=self.lock_timeout_s, statement_s=self.statement_timeout_s
         )
-        table = self.table or default_table(spec.topology, spec.name)
-        return self.connection or resolve(self.conn_id), spec, self.schema or "", table, limits
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return table_dataset(

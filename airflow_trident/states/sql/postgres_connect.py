@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import (
@@ -13,6 +12,7 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_limits import CURES, Limits
 from airflow_trident.io.extras import require_extra
 
 if TYPE_CHECKING:
@@ -25,18 +25,8 @@ _NOT_OF_LIBPQ = frozenset(
 )
 """Extras of Airflow's connection type that are not for the driver."""
 _REFUSED_LOGIN = ("authentication failed", "no password supplied", "pg_hba.conf", "does not exist", "permission denied")
-_DEAD_AFTER_S = 60
 _CONNECTION_LOST = ("08", "57P01", "57P02", "57P03", "40003")
 _NOT_AS_MADE = ("42", "3F", "3D", "28", "22", "23", "0A")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Seconds: to connect; to wait for a lock of another committer; for one statement; idle inside a transaction."""
-
-    connect_s: float
-    lock_s: float
-    statement_s: float
 
 
 def connect(where: Connection, limits: Limits, application: str) -> psycopg.Connection[Any]:
@@ -55,8 +45,7 @@ def connect(where: Connection, limits: Limits, application: str) -> psycopg.Conn
     place = {"host": where.host, "port": where.port, "dbname": where.schema, "user": where.login}
     given = {name: value for name, value in {**place, "password": where.password}.items() if value}
     # A dead network must not block a committer, and the marker's lock, for ever.
-    alive = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": _DEAD_AFTER_S * 1000}
-    settings = {**alive, "connect_timeout": max(2, round(limits.connect_s)), **options, **given}
+    settings = {**limits.for_libpq, **options, **given}
     settings |= {"application_name": application[:63], "client_encoding": "UTF8"}
     try:
         # Statements are planned anew each time: a plan for a small batch is wrong for a large one.
@@ -118,8 +107,8 @@ def store_error(error: psycopg.Error, where: Connection) -> TridentError:
             "The fields of a key may have about 2,700 bytes together: group by a digest of long ones.",
         )
     cures = {
+        **CURES,
         "55P03": "Another committer holds the state: let it end, or raise lock_timeout_s.",
-        "57014": "Raise statement_timeout_s, or make batches smaller.",
         "25006": "It is a standby: name the primary, or add the extra target_session_attrs=read-write.",
         "53100": "Free some disk space.",
     }

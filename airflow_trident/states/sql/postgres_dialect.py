@@ -13,9 +13,10 @@ from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_limits import Limits
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key
 from airflow_trident.states.sql.dialect import Dialect, quote
-from airflow_trident.states.sql.postgres_connect import Limits, connect, is_lost, said, store_error
+from airflow_trident.states.sql.postgres_connect import connect, is_lost, said, store_error
 from airflow_trident.states.sql.postgres_copy import copy_text, decoder, parameter
 from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, index_of
 from airflow_trident.types import Schema, names_of
