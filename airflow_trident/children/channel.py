@@ -62,11 +62,12 @@ class Channel(Closing):
         self._ended: str | None = None
         self._encode: Callable[[object], bytes]
         self._decoder: Decoder
+        limit = program.max_message_bytes
         if program.carrier is Carrier.NODE:
-            self._encode, self._decoder = encode_node, NodeDecoder(program.max_message_bytes, self._stray)
+            self._encode, self._decoder = encode_node, NodeDecoder(limit, self._stray, what=self.what)
         else:
             self._encode = encode_multilang
-            self._decoder = MultilangDecoder(program.max_message_bytes, self._stray, strict=program.strict)
+            self._decoder = MultilangDecoder(limit, self._stray, what=self.what, strict=program.strict)
         self._started = start(program, self.what)
         self._process, self._in, self._out = self._started.process, self._started.reads, self._started.writes
         self._logs = set(self._started.logs)

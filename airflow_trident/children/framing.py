@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -56,16 +57,22 @@ class Decoder(ABC):
 
     :param max_message_bytes: the longest message allowed, which also limits the buffer.
     :param stray: gets other text that comes before a message.
+    :param what: the child's name in errors.
     """
 
     end: bytes
     """What a message ends with."""
 
     def __init__(
-        self, max_message_bytes: int = MAX_MESSAGE_BYTES, stray: Callable[[bytes], None] | None = None
+        self,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        stray: Callable[[bytes], None] | None = None,
+        *,
+        what: str = "the child",
     ) -> None:
         self._max_message_bytes = max_message_bytes
         self._stray = stray or (lambda _: None)
+        self._what = what
         self._buffer = bytearray()
         self._searched_bytes = 0
 
@@ -103,15 +110,13 @@ class Decoder(ABC):
         if size_bytes > self._max_message_bytes:
             self._buffer.clear()
             raise ChildProtocolError(
-                f"a message of the child is longer than {self._max_message_bytes} bytes",
+                f"{self._what} said a message that is longer than {self._max_message_bytes} bytes",
                 "Raise max_message_bytes, or let the component say less at a time.",
             )
 
-    @staticmethod
-    def _refused(part: bytes) -> ChildProtocolError:
-        shown = repr(part[:SHOWN_BYTES])[1:] + ("..." if len(part) > SHOWN_BYTES else "")
+    def _refused(self, part: bytes) -> ChildProtocolError:
         return ChildProtocolError(
-            f"the child said something that is no message: {shown}",
+            f"{self._what} said something that is no message: {_shown(part)}",
             "Its messages must stand alone on their carrier: let it print to stderr.",
         )
 
@@ -135,7 +140,8 @@ class MultilangDecoder(Decoder):
     """JSON objects, each followed by a line ``end``.
 
     Other output of a component comes on the same pipe, before the next message: then the last line is the message, and
-    the rest goes to `stray`.
+    the rest goes to `stray`. Two messages before one ``end`` are refused, as Storm's parser does: one of them would be
+    lost.
 
     :param strict: such output is an error instead.
     """
@@ -147,9 +153,10 @@ class MultilangDecoder(Decoder):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         stray: Callable[[bytes], None] | None = None,
         *,
+        what: str = "the child",
         strict: bool = False,
     ) -> None:
-        super().__init__(max_message_bytes, stray)
+        super().__init__(max_message_bytes, stray, what=what)
         self._strict = strict
 
     def _of(self, part: bytes) -> Message | None:
@@ -164,6 +171,11 @@ class MultilangDecoder(Decoder):
         message = None if self._strict or not before else _parsed(last)
         if message is None:
             raise self._refused(part)
+        if _has_message(before):
+            raise ChildProtocolError(
+                f"{self._what} said several messages before one line 'end': {_shown(part)}",
+                "Each message needs a line 'end' of its own behind it; let it print other things to stderr.",
+            )
         self._stray(before)
         return message
 
@@ -178,3 +190,25 @@ def _parsed(part: bytes) -> Message | None:
         except (ValueError, RecursionError):
             return None
     return message if isinstance(message, dict) else None
+
+
+_TEXTS = json.JSONDecoder()
+
+
+def _has_message(text: bytes) -> bool:
+    """Does a line begin with a message of a component? (An object without ``command`` or ``pid`` is none.)"""
+    if b'"command"' not in text and b'"pid"' not in text:
+        return False
+    whole = text.decode(errors="replace")
+    for line in re.finditer(r"^[ \t]*(?=\{)", whole, re.MULTILINE):
+        try:
+            found, _ = _TEXTS.raw_decode(whole, line.end())
+        except (ValueError, RecursionError):
+            continue
+        if "command" in found or "pid" in found:
+            return True
+    return False
+
+
+def _shown(part: bytes) -> str:
+    return repr(part[:SHOWN_BYTES])[1:] + ("..." if len(part) > SHOWN_BYTES else "")

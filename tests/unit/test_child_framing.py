@@ -121,7 +121,13 @@ def test_multilang_frames_are_what_lies_before_lines_that_are_exactly_end(garbag
     assert isinstance(given_, str) if failed else given_ == wanted
 
 
-@given(before=st.lists(st.sampled_from([b"stray", b"[1]", b"7", b"Traceback:", b""]), min_size=1, max_size=4))
+@given(
+    before=st.lists(
+        st.sampled_from([b"stray", b"[1]", b"7", b"Traceback:", b"", b'{"a":1}', b'got {"command":']),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_what_a_component_prints_before_a_message_is_stray(before: list[bytes]) -> None:
     strays: list[bytes] = []
     data = b"\n".join([*before, b'{"command":"sync"}', b"end", b""])
@@ -131,6 +137,21 @@ def test_what_a_component_prints_before_a_message_is_stray(before: list[bytes]) 
         assert strays
         with pytest.raises(ChildProtocolError, match="is no message"):
             MultilangDecoder(strict=True).feed(data)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"command":"emit","tuple":[1]}\n{"command":"ack","id":"0"}',
+        b'stray\n {"command":"emit","tuple":[1]} stray\n{"command":"sync"}',
+        b'{\n"command":"emit",\n"tuple":["{"]\n}\n{"command":"ack","id":"0"}',
+        b'{"command":"ack","id":"0"}\n{"other":1}',
+        b'{"pid":1}\n{"command":"sync"}',
+    ],
+)
+def test_no_message_is_passed_over_because_another_follows_it_in_one_frame(frame: bytes) -> None:
+    with pytest.raises(ChildProtocolError, match="ShellBolt 'x' said several messages before one line 'end'"):
+        MultilangDecoder(what="ShellBolt 'x'").feed(frame + b"\nend\n")
 
 
 @pytest.mark.parametrize(
