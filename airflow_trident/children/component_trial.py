@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.children.channel import Channel
-from airflow_trident.children.polling import ChildSpout, running
+from airflow_trident.children.polling import ChildSpout, Given, running
 from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, BoltTalk, ChildLimits
-from airflow_trident.errors import ChildError, ConfigurationError, UserCodeError
+from airflow_trident.errors import ChildError, ConfigurationError, TridentError, UserCodeError
 from airflow_trident.types import Json
 
 Say = Callable[[dict[str, Any]], None]
@@ -104,14 +104,17 @@ def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_
     """
     place = BoltPlace(node=_TOPOLOGY, fields=(), streams={DEFAULT_STREAM: ()}, matched=False, topology=_TOPOLOGY)
     with running(spout, place) as child:
-        given, error = child.poll(max_rows, max_s=max_s, idle_s=idle_s)
-        for one in given:
-            named: dict[str, Json] = {"id": one.id} if one.has_id else {}
-            say({"emit": one.values, "stream": one.stream, **named})
-        if error is not None:
-            raise error
-        child.stop()
+        _show(say, *child.poll(max_rows, max_s=max_s, idle_s=idle_s))
+        _show(say, *child.stop())
         say({"end": 0, "well": True})
+
+
+def _show(say: Say, given: list[Given], error: TridentError | None) -> None:
+    for one in given:
+        named: dict[str, Json] = {"id": one.id} if one.has_id else {}
+        say({"emit": one.values, "stream": one.stream, **named})
+    if error is not None:
+        raise error
 
 
 def _until(

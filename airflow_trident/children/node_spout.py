@@ -28,6 +28,10 @@ class SpoutAck(StrEnum):
 class NodeSpoutTalk(SpoutTalk):
     """The spout answers each ``next`` by one ``data`` or by ``empty``.
 
+    A heartbeat may make a program say ``data``, too (qtopology: docs/Protocol.md), and nothing tells it from an answer.
+    So with heartbeats an answer may come when none is due any more: its tuple counts all the same.
+
+    :param beats: does a program get heartbeats?
     :param whole: is the data of a message the tuple itself (seed)? If not, it has ``data`` and ``stream_id``.
     """
 
@@ -80,9 +84,9 @@ class NodeSpoutTalk(SpoutTalk):
         command, data = message.get("cmd"), message.get("data")
         if not self._opened:
             self._begins(command, data)
-        elif command == "data" and (self.waits or self._beats):  # a heartbeat may also make it emit
+        elif command == "data" and (self.waits or self._beats):
             self._take(data)
-        elif command == "empty" and self.waits:
+        elif command == "empty" and (self.waits or self._beats):
             self.waits = False
             if isinstance(data, dict) and "err" in data:
                 raise self._failed("failed", data)
@@ -163,5 +167,5 @@ class NodeProgram(NodeComponent, ChildSpout):
 
     def talk(self, channel: Channel, place: BoltPlace) -> NodeSpoutTalk:
         whole = self.is_program and self.protocol is NodeProtocol.SEED
-        beats = self.heartbeat_s is not None
+        beats = self.heartbeat_s is not None and self.is_program
         return NodeSpoutTalk(channel, place, init=self.init, whole=whole, ack=self.ack, beats=beats)

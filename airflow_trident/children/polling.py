@@ -160,10 +160,10 @@ class RunningSpout:
         self._open_talk.spooled()
         self._pump(0)
 
-    def stop(self) -> None:
+    def stop(self) -> tuple[list[Given], TridentError | None]:
         """Ask the child to end, and wait.
 
-        :raises ChildError: it did not end, or ended badly.
+        :returns: the tuples that came after the last poll, and the error: it did not end, or ended badly.
         """
         talk, channel = self._open_talk, self._channel
         try:
@@ -176,8 +176,11 @@ class RunningSpout:
             code = channel.ended(self._limits.stop_timeout_s, talk.hear)
             if not talk.ended_well(code):
                 raise channel.error("ended badly", "Mend its shutdown.")
+        except TridentError as error:
+            return self._taken(), error
         finally:
             self.kill()
+        return self._taken(), None
 
     def kill(self) -> None:
         """Kill the child. A second call does nothing."""

@@ -7,6 +7,7 @@ import logging
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from airflow_trident import NodeSpout
@@ -96,6 +97,24 @@ def test_a_whole_object_is_one_field_of_json(tmp_path: Path) -> None:
 def test_rows_of_heartbeats_belong_to_the_batch(tmp_path: Path) -> None:
     found = once(program(tmp_path, "2", "beats", heartbeat_s=1000))
     assert sorted(n for n, _ in found) == [-1, 1, 2]
+
+
+@pytest.mark.parametrize(("flags", "max_rows", "polls"), [((), 5, 3), (("behind",), 1, 2), (("behind",), 1, 6)])
+def test_what_a_spout_gives_at_heartbeats_is_neither_lost_nor_taken_for_an_answer(
+    flags: tuple[str, ...], max_rows: int, polls: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A poll begins with a heartbeat. If that gives enough, the answer to `next` comes later, or at the end."""
+    spout = program(tmp_path, "2", "beats", "hears", *flags, heartbeat_s=1e-9, max_rows=max_rows)
+    with caplog.at_level(logging.INFO), closing(spout.coordinator()) as coordinator:
+        last = None
+        for _ in range(polls):
+            last = begin(coordinator, last)
+            assert last is not None
+    beats = sum(record.getMessage().endswith('"heartbeat"') for record in caplog.records)
+    files = (tmp_path / "spool").glob("*.arrow")
+    found = [row["n"] for path in files for row in pa.ipc.open_file(path).read_all().to_pylist()]
+    assert sorted(found) == [-1] * beats + [1, 2]
+    assert "nobody asked for" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,24 @@ class ChildSource(SpoolSource):
             raise
         if error is not None:
             self._drop()
-        rows, kept, misfit = self._rows(given)
+        polled, misfit = self._polled(given)
         self._broken = error or misfit
-        if not rows:
-            if self._broken is not None:
-                broken, self._broken = self._broken, None
-                raise broken
+        if polled is None and self._broken is not None:
+            broken, self._broken = self._broken, None
+            raise broken
+        return polled
+
+    def rest(self) -> Polled | None:
+        """Ends the child. An error at its end is only logged."""
+        child, self._child = self._child, None
+        if child is None:
             return None
-        if not self.spout.acks_by_id:
-            return Polled(rows=rows)
-        return Polled(rows=rows, token=[one.id for one in kept if one.has_id], ids=_ids(kept))
+        given, error = child.stop()
+        polled, misfit = self._polled(given)
+        for one in (error, misfit):
+            if one is not None:
+                _log.warning("%s", one)
+        return polled
 
     def spooled(self) -> None:
         if self._child is not None:
@@ -108,13 +116,9 @@ class ChildSource(SpoolSource):
             raise
 
     def close(self) -> None:
-        """Ends the child. An error at its end is only logged: what it gave is spooled."""
-        child, self._child = self._child, None
-        if child is not None:
-            try:
-                child.stop()
-            except TridentError as error:
-                _log.warning("%s", error)
+        """Ends the child, if `rest` has not."""
+        if (polled := self.rest()) is not None:
+            _log.warning("%s: %d tuples came after the last poll, and are lost", self.spout, len(polled.rows))
 
     def describe(self) -> str:
         return self.spout.describe()
@@ -134,6 +138,14 @@ class ChildSource(SpoolSource):
         child, self._child = self._child, None
         if child is not None:
             child.kill()
+
+    def _polled(self, given: Sequence[Given]) -> tuple[Polled | None, TridentError | None]:
+        rows, kept, misfit = self._rows(given)
+        if not rows:
+            return None, misfit
+        if not self.spout.acks_by_id:
+            return Polled(rows=rows), misfit
+        return Polled(rows=rows, token=[one.id for one in kept if one.has_id], ids=_ids(kept)), misfit
 
     # ---- rows --------------------------------------------------------------------------------------------------
 

@@ -75,6 +75,10 @@ class SpoolSource(Closing):
         :raises SourceUnavailableError: the source does not answer; `ack` will be called again.
         """
 
+    def rest(self) -> Polled | None:
+        """Called before `close`: items that came unasked after the last `poll`, which is over; they become a batch."""
+        return None
+
     @abstractmethod
     def describe(self) -> str:
         """Class and place, without secrets."""

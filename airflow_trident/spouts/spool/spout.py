@@ -15,12 +15,14 @@ After a kill between 1 and 2 the source gives the items again; a source without 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.folder import spool_folder
@@ -30,6 +32,8 @@ from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger(__name__)
 
 
 class SpooledSpout(Spout):
@@ -112,7 +116,17 @@ class SpoolCoordinator(Coordinator):
         self.spool.mark_acknowledged(number)
 
     def close(self) -> None:
-        self.source.close()
+        """Spools what the source still gives at its end: the next coordinator takes it, as after a kill at step 2."""
+        with closing(self.source):
+            rest = self.source.rest()
+            if rest is None or not rest.rows:
+                return
+            try:
+                self.spool.append(rest)
+            except TridentError as error:  # not raised: what the coordinator was opened for is done, or has failed
+                _log.warning(
+                    "%s: %d rows that came at its end are lost: %s", self.source.describe(), len(rest.rows), error
+                )
 
 
 @dataclass(frozen=True)

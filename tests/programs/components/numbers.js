@@ -1,6 +1,7 @@
 "use strict";
 // A spout program as qtopology 0.7 starts it, on the plain channel: argv is the number of tuples, and its faults. With "held"
 // it gives nothing more until it gets spout_ack, as the spout of qtopology's demo does. It prints the messages that it gets.
+// With "behind" it answers `next` no sooner than it hears `run` or `shutdown`.
 const [count, ...flags] = process.argv.slice(2);
 const has = (flag) => flags.includes(flag);
 let left = Number(count);
@@ -8,11 +9,22 @@ let running = false;
 let held = false;
 let begun = false;
 let nothing = flags.find((flag) => flag.startsWith("nothing:"));
+const behind = [];
 const say = (cmd, data) => process.send({ cmd, data });
-process.on("message", ({ cmd, data }) => {
+process.on("message", (message) => {
     if (has("hears")) {
-        console.log(JSON.stringify(cmd));
+        console.log(JSON.stringify(message.cmd));
     }
+    if (has("behind") && message.cmd === "next") {
+        behind.push(message);
+        return;
+    }
+    take(message);
+    if (message.cmd === "run") {
+        behind.splice(0).forEach(take);
+    }
+});
+function take({ cmd, data }) {
     if (has("late") && cmd === "init") {
         setTimeout(() => {
             begun = true;
@@ -52,7 +64,9 @@ process.on("message", ({ cmd, data }) => {
     } else if (cmd === "heartbeat" && has("beats")) {
         say("data", { data: { n: -1, text: "beat" }, stream_id: null });
     } else if (cmd === "shutdown") {
+        running = true;
+        behind.splice(0).forEach(take);
         process.exit(has("bad-end") ? 3 : 0);
     }
-});
+}
 process.on("disconnect", () => process.exit(0));
