@@ -190,10 +190,12 @@ class _Run:
         talk, limits = self._talk, self._limits
         talk.flush()
         talk.still(last=last)
-        began_s = time.monotonic()
+        began_s, backlog_bytes = time.monotonic(), self._channel.backlog_bytes
         self._pump(_LOOK_S)
         self._require_alive()
         spent_s = time.monotonic() - began_s
+        if not talk.acknowledges and self._channel.backlog_bytes < backlog_bytes:
+            self._stuck_s = 0.0
         if not self._heard:
             self._silent_s += spent_s
         self._stuck_s += spent_s
@@ -204,7 +206,8 @@ class _Run:
         if talk.proves_life and self._silent_s > limits.silence_s:
             raise self._hung(f"was silent for {limits.silence_s:g} s", "silence_s")
         if limits.tuple_timeout_s is not None and self._stuck_s > limits.tuple_timeout_s:
-            raise self._hung(f"acknowledged nothing for {limits.tuple_timeout_s:g} s", "tuple_timeout_s")
+            did = "acknowledged" if talk.acknowledges else "took"
+            raise self._hung(f"{did} nothing for {limits.tuple_timeout_s:g} s", "tuple_timeout_s")
 
     def _hung(self, what: str, option: str) -> ChildError:
         self._channel.kill()

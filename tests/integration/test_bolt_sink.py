@@ -9,10 +9,12 @@ import pytest
 
 from airflow_trident import BoltSink, FixedBatchSpout, ShellBolt, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
+from airflow_trident.errors import ChildError, ConfigurationError, PlanError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.states.children import bolt_sink
+from tests.fixtures.child import shell
 
 RECORDER = Path(__file__).parent.parent / "programs" / "components" / "recorder.py"
 
@@ -21,10 +23,10 @@ def sink(folder: Path) -> BoltSink:
     return BoltSink(ShellBolt([sys.executable, "-I", "-S", str(RECORDER), str(folder / "told")]))
 
 
-def topology(folder: Path, words: list[str], *, exactly_once: bool = False) -> Topology:
+def topology(folder: Path, words: list[str], teller: BoltSink | None = None, *, exactly_once: bool = False) -> Topology:
     made = Topology("told", exactly_once=exactly_once)
     stream = made.new_stream("words", FixedBatchSpout("word string, n int", [(word, 1) for word in words], 2))
-    stream.partition_persist(sink(folder), "word", name="teller")
+    stream.partition_persist(teller or sink(folder), "word", name="teller")
     return made
 
 
@@ -49,6 +51,16 @@ def test_a_commit_that_failed_gives_the_bolt_the_whole_batch_again(tmp_path: Pat
         runner(ledger, made, tmp_path).run()
     told = (tmp_path / "told").read_text().splitlines()
     assert told == ["1 a", "1 b", "2 c", "2 c", "2 bad", "3 e"]
+
+
+def test_a_bolt_that_acknowledges_nothing_is_named_after_some_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bolt_sink, "TUPLE_TIMEOUT_S", 0.2)
+    made = topology(tmp_path, ["a"], BoltSink(shell("Batches", ticks=0)))
+    said = r"shell.py Batches' in teller acknowledged nothing for 0\.2 s with 1 rows given.*raise tuple_timeout_s"
+    with MemoryLedger("told") as ledger, pytest.raises(ChildError, match=said):
+        runner(ledger, made, tmp_path).run()
 
 
 def test_a_topology_must_say_that_it_need_not_be_exactly_once_and_its_plan_says_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.children.bolt import ChildBolt
@@ -20,6 +20,10 @@ from airflow_trident.types import names_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TUPLE_TIMEOUT_S = 600.0
+"""Of a bolt that has no ``tuple_timeout_s`` of its own: no attempt's time-out ends a commit, which all later ones wait
+for."""
+
 
 @dataclass(frozen=True)
 class BoltSink(StateFactory):
@@ -27,7 +31,8 @@ class BoltSink(StateFactory):
     ``stream.partition_persist(BoltSink(bolt), "word")``.
 
     A child process runs for each batch that has rows. A repeated commit gives it the batch again: at least once.
-    TRIDENT_TXID in its environment is then the same, so the bolt can skip a repetition. What it emits is dropped.
+    TRIDENT_TXID in its environment is then the same, so the bolt can skip a repetition. What it emits is dropped. A
+    bolt without a `tuple_timeout_s` has :data:`TUPLE_TIMEOUT_S`.
 
     :param bolt: a :class:`~airflow_trident.children.shell_bolt.ShellBolt` or
         :class:`~airflow_trident.children.node_bolt.NodeBolt`.
@@ -56,6 +61,8 @@ class OpenBoltSink(State):
         # Nobody reads what the bolt emits, on any stream.
         self._bolt = copy.copy(bolt)
         object.__setattr__(self._bolt, "strict_streams", False)
+        if bolt.limits.tuple_timeout_s is None:
+            object.__setattr__(self._bolt, "limits", replace(bolt.limits, tuple_timeout_s=TUPLE_TIMEOUT_S))
 
     def marker(self) -> Marker | None:
         """Always None: the state does not know what the bolt did."""
