@@ -1,6 +1,6 @@
 "use strict";
 // Runs one bolt or spout of qtopology 2.x as a child: a module, or one of its "sys" nodes. argv: "bolt" or "spout",
-// and the JSON of the node.
+// and the JSON of the node, without its `init`: that may hold secrets, and every user of the machine sees argv.
 //   in:  init, batch [[id, data, stream_id], ...], heartbeat, run, pause, next, shutdown
 //   out: init_completed, init_failed, heartbeat_done, data, empty,
 //        batch [[id or null, data, stream_id], ..., [id], ..., [id, error], ...]: an emit, an ack, a failure
@@ -125,6 +125,8 @@ function turn() {
 const heard = {
     init(data) {
         const { name, ...config } = data;
+        node.name = name;
+        node.init = { ...config };
         if (kind === "bolt") {
             config.onEmit = onEmit;
         }

@@ -89,13 +89,14 @@ class NodeComponent:
         return f"{self._name} {' '.join((self.cmd, *self.args))!r} ({kind})"
 
     def program(self, place: BoltPlace) -> Program:
+        """The command line, which all users of the machine see, has nothing of `init`: that goes to the child as a
+        message."""
         if self.is_program:
             argv = (self.node, "--require", script("preload.js"), self.cmd, *self.args)
         else:
             node = {"type": self.type, "working_dir": self.working_dir, "cmd": self.cmd, "subtype": self.subtype}
             node = {name: value for name, value in node.items() if value is not None}
-            told = json.dumps({**node, "name": place.node, "init": self.init})
-            argv = (self.node, script("host.js"), self.kind, told)
+            argv = (self.node, script("host.js"), self.kind, json.dumps(node))
         return Program(
             argv=argv,
             carrier=Carrier.NODE,
@@ -124,7 +125,7 @@ class NodeBolt(NodeComponent, ChildBolt):
     :param cmd: the module, class, method, standard node or program, depending on `type`.
     :param working_dir: its folder; a relative path begins where the topology runs.
     :param args: arguments of a program.
-    :param init: what the bolt is initialized with.
+    :param init: what the bolt is initialized with; may hold secrets, unlike `args`, which all users of a machine see.
     :param type: a `NodeType`. All but "subproc" are modules of qtopology 2.x, and run in a host of this package.
     :param protocol: of a program: "0.7" or "seed". "seed" has no acknowledgements: all emits until the end belong to
         its rows, and if the program ends by itself, missing rows are not noticed.

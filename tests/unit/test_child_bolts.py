@@ -7,12 +7,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from airflow_trident import NodeBolt, ShellBolt
+from airflow_trident import NodeBolt, NodeSpout, ShellBolt
 from airflow_trident.children import running
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.children.running import NO_ROW
@@ -340,6 +341,18 @@ def test_a_cancel_is_seen_while_a_child_hangs() -> None:
 def test_a_program_that_is_not_there_is_an_error_of_configuration() -> None:
     with pytest.raises(ConfigurationError, match=r"ShellBolt 'no-such-program -x' in each-1: 'no-such-program' cannot"):
         emits(ShellBolt("no-such-program -x"), lines(1))
+
+
+@pytest.mark.parametrize("type", ["inproc", "sys", "subproc"])
+def test_what_a_component_is_initialised_with_is_on_no_command_line(type: str, tmp_path: Path) -> None:
+    """All users of the machine see those, and so does who reads the error."""
+    options: dict[str, Any] = {"type": type, "init": {"password": "hunter2"}, "node": "no-such-node"}
+    bolt = NodeBolt("keeps.js", **options)
+    spout = NodeSpout("keeps.js", "n long", str(tmp_path), **options)
+    for start in (lambda: emits(bolt, lines(1)), lambda: spout.coordinator().initialize_transaction(1, None)):
+        with pytest.raises(ConfigurationError, match=r"'no-such-node' cannot be started .*\(the command is") as caught:
+            start()
+        assert "hunter2" not in str(caught.value)
 
 
 @needs_node
