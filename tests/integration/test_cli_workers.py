@@ -7,9 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from airflow_trident.ledger.paths import deployments_folder
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
 from tests.fixtures.airflow import AirflowHome, airflow_home
 from tests.fixtures.cli import COUNTS, Site, site
@@ -110,10 +113,14 @@ def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site:
             second.kill()
     assert "worker w1 is registered" in said
     assert "topology words: stopped (epoch 4)" in said
-    after, gone, nobody = site.tridents("workers words -o json", "undeploy words", "workers")
+    with site.ledger() as ledger:
+        cast(ZNodeLedger, ledger).znodes.ensure(f"{deployments_folder(site.home.root)}/torn")
+    after, gone, torn = site.tridents("workers words -o json", "undeploy words", "workers")
+    assert (shown.code, after.code) == (0, 0)
     assert [(row["worker"], row["status"]) for row in after.json()] == [("w1", "stopped"), ("w2", "lost")]
     assert gone.out == "topology words is taken from w1, w2, which finish what they began\n"
-    assert nobody.out == "no topology is deployed on workers\n"
+    assert torn.code == 1
+    assert "torn" in torn.out
     assert site.counts() == COUNTS
 
 

@@ -96,7 +96,8 @@ def workers(args: Namespace) -> int | None:
     print_rows(
         rows, args.output, empty=nobody if args.topology is None else f"nobody works on topology {args.topology}"
     )
-    return OK
+    is_well = not deployed.unreadable and all(roster.is_well for roster in deployed.rosters.values())
+    return OK if is_well else PROBLEM
 
 
 def _at_work(ledger: Ledger) -> list[dict[str, Any]]:
