@@ -260,6 +260,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 run_ms=int(dag_run.run_after.timestamp() * 1000),
                 cleared=bool(dag_run.clear_number),
                 task_ids=task_ids,
+                coordinator=ti.task_id,
             )
 
     def _tasks_behind(self) -> list[TaskPart]:

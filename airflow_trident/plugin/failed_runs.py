@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from airflow_trident.protocol.records import TxRecord, coordinator_of
+from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 
 RunOfDag = tuple[str, str]
@@ -37,7 +37,7 @@ def committed_runs(records: Iterable[TxRecord]) -> dict[RunOfDag, RunTasks]:
             run = found[claim.dag_id, claim.run_id]
             run.statuses.add(record.status)
             run.workers |= set(claim.task_ids.values())
-            run.coordinators |= {coordinator_of(claim)} - {""}
+            run.coordinators |= {claim.coordinator} - {""}
     return {run: tasks for run, tasks in sorted(found.items()) if tasks.statuses == {Status.COMMITTED}}
 
 

@@ -19,6 +19,7 @@ from airflow_trident.protocol.record_format import RECORDS, SHARED_METADATA, req
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
+    Claim,
     CommitPointer,
     Exceptions,
     TopologyRecord,
@@ -121,6 +122,8 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     del body["extra"]
     body |= {"metadata": record.metadata, "carried": record.carried}
     del body["claim"]["former"]
+    if not body["claim"]["coordinator"]:
+        del body["claim"]["coordinator"]
     # Empty fields are not written: most transactions have none of these.
     if body["staged"] and not body["staged"]["chunk"]:
         del body["staged"]["chunk"]
@@ -225,7 +228,18 @@ def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | N
     needed = ("owner", "fence", "touched", "staged", "error", "times_ms")
     record = RECORDS.build(TxRecord, small, path, needed=needed)
     _require_sense(record, path)
-    return replace(record, metadata=metadata, carried=carried, extra=_extra(TxRecord, body, "blob"))
+    claim = _with_coordinator(record.claim)
+    return replace(record, claim=claim, metadata=metadata, carried=carried, extra=_extra(TxRecord, body, "blob"))
+
+
+def _with_coordinator(claim: Claim) -> Claim:
+    """The claim of a record that a version without that field wrote, or wrote again: only its key names the coordinator
+    (:func:`~airflow_trident.protocol.records.claim_key`)."""
+    if claim.coordinator or not claim.dag_id:
+        return claim
+    parts = claim.key.split(":", 4)
+    is_coordinators = len(parts) == 5 and (parts[0], parts[4]) == (claim.dag_id, claim.run_id)
+    return replace(claim, coordinator=parts[1]) if is_coordinators else claim
 
 
 def _require_sense(record: TxRecord, path: str) -> None:

@@ -144,7 +144,8 @@ class Claim:
     is the text of these. `former`: the keys of the same claim in older versions, which are read but never written.
     `run_ms`: when the run was due; `cleared`: the run was cleared before. Only these two decide whether a claim with a
     pruned key may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ..., "commit": ...}): those who
-    wait check whether they are still alive.
+    wait check whether they are still alive. `coordinator`: the id of the Airflow task that claims, "" if that is none
+    or works on the transaction itself.
     """
 
     key: str
@@ -155,6 +156,7 @@ class Claim:
     cleared: bool = False
     task_ids: dict[str, str] = field(default_factory=dict)
     former: tuple[str, ...] = ()
+    coordinator: str = ""
 
 
 def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int) -> str:
@@ -163,12 +165,6 @@ def claim_key(dag_id: str, task_id: str, run_id: str, map_index: int, index: int
     :param index: 0 for the first transaction of the run.
     """
     return f"{dag_id}:{task_id}:{map_index}:{index}:{run_id}"
-
-
-def coordinator_of(claim: Claim) -> str:
-    """The task id of the coordinator that made the claim; "" if the key is not one of :func:`claim_key`."""
-    parts = claim.key.split(":", 4)
-    return parts[1] if len(parts) == 5 and (parts[0], parts[4]) == (claim.dag_id, claim.run_id) else ""
 
 
 Content: TypeAlias = bytes

@@ -209,6 +209,7 @@ def committed_in_two(page: PageServer, name: str, part: str, run_id: str) -> Non
             dag_id="two",
             run_id=run_id,
             task_ids={"emit": f"{part}_emit", "commit": f"{part}_commit"},
+            coordinator=f"{part}_begin",
         )
         ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=1_000_000)
         commit(ledger, 1)

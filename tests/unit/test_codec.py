@@ -35,6 +35,7 @@ from tests.fixtures.record import (
     BASE,
     BEGUN,
     CLAIM_KEY,
+    CLAIMED,
     COMMITTED,
     COMMITTED_2,
     EXCEPTIONS,
@@ -76,6 +77,7 @@ def test_version_2_is_still_what_is_written() -> None:
         "v2-tx-committed.json": codec.encode_tx(COMMITTED_2),
         "v2-tx-in-ledger.json": codec.encode_tx(IN_LEDGER),
         "v2-tx-begun.json": codec.encode_tx(BEGUN),
+        "v2-tx-claimed.json": codec.encode_tx(CLAIMED),
         "v2-head.json": codec.encode_head(45),
         "v2-commit.json": codec.encode_pointer(POINTER),
         "v2-exceptions.json": codec.encode_exceptions(EXCEPTIONS),
@@ -110,6 +112,7 @@ CLAIMS = st.builds(
     run_ms=NUMBERS,
     cleared=st.booleans(),
     task_ids=st.dictionaries(TEXTS, TEXTS, max_size=2),
+    coordinator=TEXTS,
 )
 RECORDS = st.builds(
     TxRecord,

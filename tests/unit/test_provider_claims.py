@@ -88,6 +88,7 @@ def test_the_claims_name_the_tasks_that_are_mapped_over_the_txids_with_the_index
         other = TridentEmitterOperator.partial(task_id="of_another", **given | {"topology": other_topology()})
         emit >> commit >> other.expand(txid=begin.output)
     claims = list(begin._claims(of_run()))
+    assert {claim.coordinator for claim in claims} == {of_run()["ti"].task_id}
     assert [(claim.task_ids, claim.map_index) for claim in claims] == [
         ({"emit": "e", "commit": "k"}, 0),
         ({"emit": "e", "commit": "k"}, 1),
