@@ -32,6 +32,22 @@ def folder_mode(above: str) -> int:
     return _OWNER | shared | (mode & stat.S_ISGID if shared else 0)
 
 
+def others_may_write(root: str, folder: str) -> bool:
+    """May somebody else write to `root`, to `folder` below it, or to a folder between them? Who may write to one of
+    these can put another folder in the place of those below it.
+
+    :raises OSError: one of them cannot be read.
+    """
+    root, one = os.path.realpath(root), os.path.realpath(folder)
+    while True:
+        if folder_mode(one) != _OWNER or os.stat(one).st_uid not in (os.geteuid(), 0):
+            return True
+        above = os.path.dirname(one)
+        if one in (root, above):
+            return False
+        one = above
+
+
 def file_mode(folder: str) -> int:
     return folder_mode(folder) & 0o666
 

@@ -239,3 +239,14 @@ def test_the_module_of_a_script_is_never_one_that_somebody_else_put_there(tmp_pa
         assert offered.name == planted.name
         assert offered.read_bytes() == Path(HELPER).read_bytes()
         assert offered.parent.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize("shared", [".", "words", "words/i/0000000000000000001"])
+def test_no_module_of_a_script_lies_where_others_can_put_another_folder_in_its_place(
+    shared: str, tmp_path: Path
+) -> None:
+    slot = Slot(topology="words", incarnation="i", txid=1, attempt=0)
+    (tmp_path / slot.path).mkdir(parents=True)
+    (tmp_path / shared).chmod(0o775)
+    with script_folder(str(tmp_path), slot) as folder:
+        assert folder.helper() == HELPER

@@ -13,6 +13,7 @@ from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import ScriptBatch
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.private_files import others_may_write
 from airflow_trident.io.s3a import SCHEME, require_s3a_place, settings_without_keys
 from airflow_trident.staging.area import make_slot_folder
 from airflow_trident.staging.files import make_folder
@@ -91,8 +92,10 @@ class _LocalFolder(ScriptFolder):
         return path
 
     def helper(self) -> str:
-        """A copy beside the job: the driver sees it where it sees the staging folder. It is code, and where a group
-        shares the folder, others can guess its name: so it is in a new one, into which this user alone may write."""
+        """A copy beside the job: the driver sees it where it sees the staging folder. Where others may write into that,
+        they could put their code in its place: so the driver gets it as with a bucket."""
+        if others_may_write(self.storage.at(""), self.scratch):
+            return HELPER
         folder = os.path.join(self.scratch, uuid.uuid4().hex)
         os.mkdir(folder, 0o755)
         return shutil.copyfile(HELPER, os.path.join(folder, os.path.basename(HELPER)))
