@@ -279,3 +279,28 @@ def _take_all_slots(server: Server) -> None:
         client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
         while client.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
             client.ping()
+
+
+def test_no_node_of_a_cluster_may_remove_keys(tmp_path: Path) -> None:
+    config = {"cluster-enabled": "yes", "databases": 1}
+    with own_server(tmp_path / "one", **config) as one, own_server(tmp_path / "two", **config) as two:
+        _join(one, two)
+        for server in (one, two):
+            server.client().config_set("maxmemory", "50mb")
+        factory = RedisState(host="127.0.0.1", port=one.port, cluster=True)
+        factory.make_state(counts(factory)).close()
+        for server in (one, two):
+            server.client().config_set("maxmemory-policy", "allkeys-lru")
+            with pytest.raises(ConfigurationError, match=rf"at 127\.0\.0\.1:{server.port} removes keys.*allkeys-lru"):
+                factory.make_state(counts(factory))
+            server.client().config_set("maxmemory-policy", "noeviction")
+
+
+def _join(one: Server, two: Server) -> None:
+    with one.client() as first, two.client() as second:
+        first.execute_command("CLUSTER ADDSLOTSRANGE", 0, 8191)
+        second.execute_command("CLUSTER ADDSLOTSRANGE", 8192, 16383)
+        first.execute_command("CLUSTER MEET", "127.0.0.1", two.port)
+        for client in (first, second):
+            while client.execute_command("CLUSTER INFO")["cluster_state"] != "ok":
+                client.ping()

@@ -86,19 +86,32 @@ class Session:
 
 
 def _require_no_eviction(client: Any, server: RedisServer) -> None:
-    """:raises ConfigurationError: the server evicts keys when full. Not checked in a cluster, nor without the right."""
-    if server.cluster:
-        return
+    """Asks every node of a cluster: slots move between nodes. Not checked without the right to ask.
+
+    :raises ConfigurationError: a node removes keys when its memory is full.
+    """
     try:
-        memory = client.info("memory")
+        for place, memory in _memory_of_nodes(client, server):
+            policy = str(memory.get("maxmemory_policy", ""))
+            if memory.get("maxmemory") and policy.startswith("allkeys"):
+                raise ConfigurationError(
+                    f"Redis at {place} removes keys when its memory is full (maxmemory-policy {policy})",
+                    "Set maxmemory-policy to noeviction: a state must not lose keys.",
+                )
     except require_extra("redis.exceptions", EXTRA).NoPermissionError:
         return
-    policy = str(memory.get("maxmemory_policy", ""))
-    if memory.get("maxmemory") and policy.startswith("allkeys"):
-        raise ConfigurationError(
-            f"Redis at {server.place} removes keys when its memory is full (maxmemory-policy {policy})",
-            "Set maxmemory-policy to noeviction: a state must not lose keys.",
-        )
+
+
+def _memory_of_nodes(client: Any, server: RedisServer) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not server.cluster:
+        yield server.place, client.info("memory")
+        return
+    for node in client.get_nodes():
+        try:
+            yield node.name, client.info("memory", target_nodes=node)
+        except require_extra("redis.exceptions", EXTRA).ConnectionError:
+            if node.server_type == "primary":  # a cluster works without a replica
+                raise
 
 
 class _Patience:
