@@ -18,6 +18,8 @@ DEFAULT_CONN_ID = "redis_default"
 _CONNECT_TIMEOUT_S = 10.0
 _PASSED_ON = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 _LOGIN = ("NOAUTH", "WRONGPASS", "NOPERM")
+_IN_A_PIPELINE = " of pipeline caused error: "
+"""What the driver puts before the answer to one of several commands, behind the command."""
 _NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
 
 
@@ -147,7 +149,7 @@ def may_have_happened(error: BaseException | None) -> bool:
 
 def _translated(error: Exception, place: str, unavailable: type[TridentError]) -> TridentError | None:
     exceptions = require_extra("redis.exceptions", EXTRA)
-    said = str(error)
+    said = str(error).rpartition(_IN_A_PIPELINE)[2]
     if isinstance(error, exceptions.AuthenticationError) or said.startswith(_LOGIN):
         return ConfigurationError(
             f"Redis at {place} refused the login or the command ({said})", "Give it the right user and password."

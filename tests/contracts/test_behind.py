@@ -24,8 +24,10 @@ from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.mending.rebuild import Rebuilt
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.states.memory import MemoryState
+from airflow_trident.states.redis.state import RedisState
 from tests.fixtures.behind import Versions, copies_in, give, rebuild, site_of
 from tests.fixtures.committing import NAMES, WORDS, Site, expected, two_counts
+from tests.fixtures.redis import settings_of_a_new_database, shared_server
 from tests.fixtures.runtime import Joined
 from tests.fixtures.spout import OpaqueFolderSpout, append
 from tests.fixtures.state import FACTORIES
@@ -56,6 +58,21 @@ def test_p11_a_state_that_was_deleted_or_is_another_copy_is_refused_and_replayed
     site.commit(processed)
     site.run(1)
     assert [site.content(name) for name in NAMES] == [expected(1, 2, 3, 4)] * 2
+
+
+def test_p11_a_state_that_lost_its_data_and_kept_its_record_is_refused_and_replayed(tmp_path: Path) -> None:
+    server = settings_of_a_new_database()
+    site = Site(two_counts(RedisState(**server)), tmp_path / "staging")
+    site.run(2)
+    processed = site.begin("before the look")
+    site.process(processed)
+    with shared_server().client(server["db"]) as client:
+        assert client.delete("{half/one}:data") == 1
+    with pytest.raises(StateBehindLedgerError, match="'one' of topology 'half' holds nothing and lacks 1 to 2"):
+        site.commit(processed)
+    rebuild(site).run()
+    site.commit(processed)
+    assert [site.content(name) for name in NAMES] == [expected(1, 2, 3)] * 2
 
 
 def test_p11_states_that_were_restored_together_are_brought_up_together(

@@ -21,6 +21,7 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Count, Max, Sum
+from airflow_trident.states.keyvalue.redis import RedisStateProvider
 from airflow_trident.states.redis.state import OpenRedisState, RedisState
 from tests.fixtures.redis import Server, own_server
 from tests.fixtures.state import apply, batch, combined, content, counts, product, ticket
@@ -46,7 +47,7 @@ def test_several_tables_are_hashes_that_others_can_read_and_change_in_one_step(w
     assert client.hgetall("{tweets/counts}:data:users") == {"@a": "2"}
     assert client.hgetall("{tweets/counts}:data:hashtags") == {"#x:y": "4"}
     assert client.hgetall("{tweets/counts}:data:users\\chashtags\\\\") == {"@a:#x": "6"}
-    assert len(client.keys("*")) == 5, "four tables, one record, nothing staged left"
+    assert len(client.keys("*")) == 6, "four tables, the name of one of them, one record, nothing staged left"
 
 
 def test_the_layouts_are_a_hash_or_a_key_each_with_plain_texts(where: Any, client: Any) -> None:
@@ -184,10 +185,82 @@ def test_keys_that_belong_to_something_else_are_not_touched(where: Any, client: 
         client.set("{words/counts}:data", "text")
         with pytest.raises(ConfigurationError, match="Its keys belong to something else"):
             state.apply(ticket(2), batch(spec, ("a", 1)))
-        marker = state.marker()
-        assert marker is not None
-        assert marker.high == 1
+        with pytest.raises(ConfigurationError, match="Its keys belong to something else"):
+            state.marker()
+    assert json.loads(client.get("{words/counts}:record"))["high"] == 1
     assert client.get("{words/counts}:data") == "text"
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "hash": {},
+    "string": {"layout": "string"},
+    "several hashes": {"hash_by": "counter"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_p11_data_and_record_that_lost_each_other_are_noticed(where: Any, client: Any, layout: str) -> None:
+    spec = tables(RedisState(**where, **LAYOUTS[layout], key="k"))
+    with spec.factory.make_state(spec) as state:
+        apply(state, ticket(1, topology="tweets"), batch(spec, ("a", "b", 1), ("c", "d", 1), ("e", "f", 1)))
+        state.apply(ticket(1, topology="tweets", fence=11), batch(spec))  # changes only the record
+        copies = {name: client.dump(name) for name in client.keys("{k}:*")}
+        record = client.get("{k}:record")
+        if layout == "hash":
+            client.hdel("{k}:data", '["a","b"]')
+        else:
+            client.delete(*(name for name in copies if name.startswith("{k}:data:")))
+        for _ in range(2):
+            with pytest.raises(CorruptRecordError, match=r"removed or written by somebody else.*rebuild"):
+                state.marker()
+            with pytest.raises(CorruptRecordError, match="removed or written by somebody else"):
+                state.apply(ticket(2, topology="tweets"), batch(spec, ("a", "b", 1)))
+        assert client.get("{k}:record") == record
+        for name, copied in copies.items():
+            client.restore(name, 0, copied, replace=True)
+        client.delete("{k}:record")
+        with pytest.raises(ConfigurationError, match="the record was removed"):
+            state.apply(ticket(1, topology="tweets"), batch(spec, ("a", "b", 1)))
+
+
+@pytest.mark.parametrize("lost", ["committed", "prepared", "record", "a key"])
+def test_data_and_record_of_a_namespace_that_lost_each_other_are_noticed(where: Any, client: Any, lost: str) -> None:
+    with RedisStateProvider(**where).new_state("n") as state:
+        for txid in (1, 2):
+            state.put("a", txid)
+            state.put("b", txid)
+            state.prepare_commit(txid, fence=1)
+            if txid == 1:
+                state.commit(1, fence=1)
+        if lost == "a key":
+            client.hdel("trident{n}:committed", '"a"')
+        else:
+            client.delete(f"trident{{n}}:{lost}")
+        with pytest.raises(CorruptRecordError, match="removed or written by somebody else"):
+            state.commit(2, fence=1)
+
+
+def test_a_record_of_a_namespace_of_a_version_that_did_not_count_keys_is_read(where: Any, client: Any) -> None:
+    with RedisStateProvider(**where).new_state("n") as state:
+        state.put("a", 1)
+        state.commit(fence=1)
+        record = json.loads(client.get("trident{n}:record"))
+        assert record.pop("keys") == [0, 1]
+        client.set("trident{n}:record", json.dumps(record))
+        assert state.marks().fence == 1
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_record_of_a_version_that_did_not_count_keys_is_read(where: Any, client: Any, layout: str) -> None:
+    spec = tables(RedisState(**where, **LAYOUTS[layout], key="k"))
+    with spec.factory.make_state(spec) as state:
+        apply(state, ticket(1, topology="tweets"), batch(spec, ("a", "b", 1)))
+        record = json.loads(client.get("{k}:record"))
+        client.set("{k}:record", json.dumps({name: record[name] for name in record if name != "keys"} | {"op": "old"}))
+        assert apply(state, ticket(1, topology="tweets", fence=11), batch(spec)) is Applied.ALREADY
+        assert apply(state, ticket(2, topology="tweets"), batch(spec, ("a", "c", 1))) is Applied.APPLIED
+        assert len(content(state)) == 2
+        assert (json.loads(client.get("{k}:record")).get("keys"), layout) in ((2, "hash"), (None, layout))
 
 
 def test_a_record_that_cannot_be_read_is_not_guessed_at(where: Any, client: Any) -> None:

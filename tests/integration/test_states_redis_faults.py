@@ -177,7 +177,7 @@ print(state.apply(ticket(2), batch(spec, *ROWS)).value)
 
 
 @pytest.mark.parametrize("kind", SPECS)
-@pytest.mark.parametrize("die", ["after GET", "after UNLINK", "before EVAL", "after EVAL"])
+@pytest.mark.parametrize("die", ["before UNLINK", "after UNLINK", "before EVAL", "after EVAL"])
 def test_a_committer_killed_at_any_request_and_run_again_ends_as_one_that_was_not(
     where: dict[str, Any], kind: str, die: str
 ) -> None:

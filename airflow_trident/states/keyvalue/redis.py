@@ -24,6 +24,7 @@ from airflow_trident.states.redis.encoding import GONE
 from airflow_trident.states.redis.map import AT_ONCE, parts, stage
 from airflow_trident.states.redis.retrying import Session
 from airflow_trident.states.redis.scripts import COMMON, Said
+from airflow_trident.states.redis.state_record import keys_changed
 
 VERSION = 1
 
@@ -61,7 +62,9 @@ elseif act == 'direct' then
 elseif act == 'rollback' then
   redis.call('UNLINK', prepared)
 end
-redis.call('SET', record, new)
+-- so it is noticed if the data go and the record stays
+local keys = string.format('[%d,%d]', redis.call('HLEN', prepared), redis.call('HLEN', committed))
+redis.call('SET', record, string.sub(new, 1, -2) .. ',"keys":' .. keys .. '}')
 return ended('DONE')
 """
 )
@@ -116,10 +119,12 @@ class RedisKeyValueState(LayeredState[Any, Any]):
         return self._session.patiently(self._read).marks
 
     def _read(self) -> _Record:
-        text = self._session.call(lambda: self._client.get(self._record))
-        if text is None:
-            return _Record(text=b"", marks=Marks(), op="")
+        text, *keys = self._session.call(self._fetch)
         where = f"the record {self._record} of Redis at {self._session.server.place}"
+        if text is None:
+            if any(keys):
+                raise keys_changed(f"{keys} prepared and committed keys, and {where} is gone")
+            return _Record(text=b"", marks=Marks(), op="")
         try:
             content = json.loads(text)
             if content["v"] > VERSION:
@@ -130,11 +135,22 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             marks = Marks(
                 prepared=content["prepared"], committed=int(content["committed"]), fence=int(content["fence"])
             )
+            if content.get("keys", keys) != keys:  # older versions did not count
+                raise keys_changed(f"{keys} prepared and committed keys where {where} says {content['keys']}")
             return _Record(text=text, marks=marks, op=str(content["op"]))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptRecordError(
                 f"{where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
             ) from error
+
+    def _fetch(self) -> list[Any]:
+        """The record, and how many keys are prepared and committed, at one moment."""
+        pipe = self._client.pipeline(transaction=True)
+        pipe.get(self._record)
+        pipe.hlen(self._prepared)
+        pipe.hlen(self._committed)
+        found: list[Any] = pipe.execute()
+        return found
 
     def _find(self, key: str) -> str | None:
         def find() -> bytes | None:

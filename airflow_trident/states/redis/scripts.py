@@ -74,16 +74,28 @@ APPLY = (
 local record, stage, before, stage_before, data = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local expected, new, turn, layout, adds, keeps = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6] == '1'
 local staged_count, staged_before_count = tonumber(ARGV[7]), tonumber(ARGV[8])
-local before_count = tonumber(ARGV[9])
+local before_count, seen_keys, op = tonumber(ARGV[9]), ARGV[10], ARGV[11]
 
+-- how many keys there are, or one that must be there: so it is noticed if the data go and the record stays
+local function write_record()
+  if layout == 'hash' then
+    new = string.sub(new, 1, -2) .. ',"keys":' .. string.format('%d', redis.call('HLEN', data)) .. '}'
+  end
+  redis.call('SET', record, new)
+end
 local function ended(said)
   redis.call('UNLINK', stage, stage_before)
   return said
 end
 
 if (redis.call('GET', record) or '') ~= expected then return ended('MOVED') end
+if seen_keys ~= '' and redis.call('HLEN', data) ~= tonumber(seen_keys) then return ended('MOVED') end
 if turn == 'mark' then
-  redis.call('SET', record, new)
+  local witness = layout ~= 'hash' and redis.call('GET', data)
+  if witness and string.find(expected, string.sub(witness, 1, #op), 1, true) then
+    redis.call('SET', data, op .. string.sub(witness, #op + 1))
+  end
+  write_record()
   return 'DONE'
 end
 if redis.call('HLEN', stage) ~= staged_count or redis.call('HLEN', stage_before) ~= staged_before_count then
@@ -155,6 +167,17 @@ local function store(values)
   for key, group in pairs(groups) do write_hash(key, group) end
 end
 
+local function write_witness(values)
+  local witness = ''
+  for address, value in pairs(values) do
+    if value ~= GONE then
+      witness = layout == 'string' and data .. ':' .. address or split(address)
+      break
+    end
+  end
+  redis.call('SET', data, op .. ' ' .. witness)
+end
+
 -- doubles hold integers up to 2^53; beyond, the server adds on a scratch field, which fails if 64 bits are too few
 local EXACT = 2 ^ 52
 local function add(left, right)
@@ -204,9 +227,11 @@ if keeps then
   end
   in_chunks(flat, function(...) redis.call('HSET', before, ...) end)
 end
-redis.call('SET', record, new)
+if layout ~= 'hash' then write_witness(values) end
+write_record()
 return ended('DONE')
 """
 )
-"""KEYS: record, stage, before, stage before, data. ARGV: expected and new record, turn, layout, adds, keeps, and how
-many keys `stage`, `stage before` and `before` must have."""
+"""KEYS: record, stage, before, stage before, data. ARGV: expected and new record, turn, layout, adds, keeps, how many
+keys `stage`, `stage before` and `before` must have, how many keys the hash `data` had when the step was decided (empty:
+not known, or another layout), and the id of the request."""

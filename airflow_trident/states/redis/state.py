@@ -22,7 +22,7 @@ from airflow_trident.errors import (
     StoreUnavailableError,
 )
 from airflow_trident.io.datasets import Dataset
-from airflow_trident.io.redis import RedisServer, RedisSettings
+from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
@@ -31,7 +31,7 @@ from airflow_trident.states.core.merge import Key, Value, merge, merge_before
 from airflow_trident.states.redis.map import SPLIT, RedisLayout, overflow, stage
 from airflow_trident.states.redis.open import OpenRedisMap
 from airflow_trident.states.redis.scripts import APPLY, Said, Turn
-from airflow_trident.states.redis.state_record import Record, decode_record, encode_record
+from airflow_trident.states.redis.state_record import Record, decode_record, encode_record, keys_changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,9 +119,37 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         return None if record is None else record.marker
 
     def _read(self) -> Record | None:
-        text = self._session.call(lambda: self._client.get(self._record))
+        """
+        :raises CorruptRecordError: the record cannot be read, or does not fit what is there.
+        """
         where = f"{self._record} of Redis at {self._session.server.place}"
-        return None if text is None else decode_record(text, self._spec, self._layout, where)
+        while True:
+            text, found = self._session.call(self._fetch)
+            if text is None:
+                return None
+            record = decode_record(text, self._spec, self._layout, where)
+            if isinstance(found, Exception):
+                with redis_errors(self._session.server.place, StoreUnavailableError):
+                    raise found
+            if self._layout == RedisLayout.HASH:
+                return record.found_with(found, where)
+            op, _, witness = (found or b"").partition(b" ")
+            # An older version wrote the record without a witness.
+            if op.decode() != record.op or not witness or self._session.call(partial(self._client.exists, witness)):
+                return record
+            if self._session.call(lambda: self._client.get(self._record)) == text:  # no other step removed it
+                raise keys_changed(f"no key {witness.decode(errors='replace')!r}, which its record {where} needs")
+
+    def _fetch(self) -> tuple[bytes | None, Any]:
+        """At one moment: the record, and how many keys there are, or one that must be there, or why that is not
+        known."""
+        both = self._client.pipeline(transaction=True)
+        both.get(self._record)
+        (both.hlen if self._layout == RedisLayout.HASH else both.get)(self._data)
+        text, found = both.execute(raise_on_error=False)
+        if isinstance(text, Exception):
+            raise text
+        return text, found
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
@@ -230,9 +258,10 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
         expected = known.text if known else b""
         flags = [str(int(step.adds)), str(int(self._spec.opaque))]
-        counts = [len(step.changes), len(step.before), step.kept]
+        seen = known.keys if known and known.keys is not None else ""
+        counts = [len(step.changes), len(step.before), step.kept, seen]
         answer = self._client.eval(
-            APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts
+            APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts, op
         )
         said = Said(answer.decode())
         if said is Said.OVERFLOW:

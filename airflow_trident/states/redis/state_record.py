@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_trident.contracts.state import Marker, StateSpec
@@ -16,12 +16,35 @@ VERSION = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """`text`: as stored; the next request compares it. `op`: the request that wrote it. `kept`: how many keys have a
-    value from before the highest transaction."""
+    value from before the highest transaction. `keys`: layout `hash`: how many keys the map has; None if the version
+    that wrote the record did not count."""
 
     text: bytes
     marker: Marker
     op: str
     kept: int
+    keys: int | None = None
+
+    def found_with(self, keys: int, where: str) -> Record:
+        """The record, for a hash that has so many keys now. If all are gone, the state holds nothing, and only the
+        fence and the incarnation are known.
+
+        :raises CorruptRecordError: some keys are gone, or somebody added others.
+        """
+        if self.keys in (None, keys):
+            return replace(self, keys=keys)
+        if keys == 0:
+            empty = Marker(incarnation=self.marker.incarnation, high=0, fence=self.marker.fence)
+            return replace(self, marker=empty, kept=0, keys=0)
+        raise keys_changed(f"{keys} keys where its record {where} says {self.keys}")
+
+
+def keys_changed(what: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the data of a state have {what}: keys were removed or written by somebody else",
+        "Restore the store from a copy, or remove all keys of the state, its record too, and run `airflow trident "
+        "rebuild`.",
+    )
 
 
 def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept: int) -> bytes:
@@ -72,7 +95,9 @@ def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Reco
             attempt=int(content["attempt"]),
             group=group_from_json(content.get("group", [])),
         )
-        return Record(text=text, marker=marker, op=str(content["op"]), kept=int(content["kept"]))
+        return Record(
+            text=text, marker=marker, op=str(content["op"]), kept=int(content["kept"]), keys=content.get("keys")
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptRecordError(
             f"the record {where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
