@@ -18,12 +18,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """What a step changes. Doing it again changes nothing."""
+
+    marker: Marker
+    changes: Changes
+    before: Changes
+
+
 @dataclass
 class _Kept:
     marker: Marker | None = None
     data: dict[Key, Value] = field(default_factory=dict)
     before: Changes = field(default_factory=dict)
     """The keys of the highest txid, with their values before it; kept if a spout is opaque."""
+    step: _Step | None = None
+    """The step that is decided and not done. Ctrl-C or a time-out can come between any two changes: whoever comes next
+    does the step again, from its beginning."""
 
 
 @dataclass
@@ -72,11 +84,13 @@ class OpenMemoryState(AdmittingState):
             self._kept = store.states.setdefault((spec.topology, spec.name), _Kept())
 
     def marker(self) -> Marker | None:
-        return self._kept.marker
+        step = self._kept.step
+        return self._kept.marker if step is None else step.marker
 
     def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
         kept, spec = self._kept, self._spec
         with self._store.lock:
+            self._finish()
             marker, verdict = admit(kept.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is Verdict.SKIP:
                 kept.marker = marker
@@ -85,34 +99,44 @@ class OpenMemoryState(AdmittingState):
             changes = merge(spec, batch, lambda keys: [taken_back.get(key, kept.data.get(key)) for key in keys], ticket)
             if ticket.txid < marker.high:
                 before = kept.before | merge_before(spec, batch, kept.before, ticket)
-            # Everything that can raise comes before the first write.
-            self._write(taken_back)
             if ticket.txid == marker.high:
-                before = {key: kept.data.get(key) for key in changes} if spec.opaque else {}
-            self._write(changes)
-            kept.before, kept.marker = before, marker
+                before = {key: taken_back.get(key, kept.data.get(key)) for key in changes} if spec.opaque else {}
+            # Everything that can raise comes before the step.
+            self._do(_Step(marker=marker, changes={**taken_back, **changes}, before=before))
         return Applied.APPLIED
 
     def _apply_group(self, group: Group) -> tuple[Applied, ...]:
         kept, spec = self._kept, self._spec
         with self._store.lock:
+            self._finish()
             marker, verdicts = admit_group(kept.marker, group.tickets, state=spec.name, commutes=spec.commutes)
             if Verdict.APPLY in verdicts:
-                self._write(group.changes(verdicts, self._lookup))
-                kept.before = {}
-            kept.marker = marker
+                self._do(_Step(marker=marker, changes=group.changes(verdicts, self._lookup), before={}))
+            else:
+                kept.marker = marker
         return answers(verdicts)
 
-    def _write(self, changes: Changes) -> None:
-        for key, value in changes.items():
+    def _do(self, step: _Step) -> None:
+        self._kept.step = step  # from here on it is decided
+        self._finish()
+
+    def _finish(self) -> None:
+        """Do the step that is decided."""
+        kept = self._kept
+        if kept.step is None:
+            return
+        for key, value in kept.step.changes.items():
             if value is None:
-                self._kept.data.pop(key, None)
+                kept.data.pop(key, None)
             else:
-                self._kept.data[key] = value
+                kept.data[key] = value
+        kept.before, kept.marker = kept.step.before, kept.step.marker
+        kept.step = None
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
         with self._store.lock:
+            self._finish()
             return self._lookup([canonical_key(key) for key in keys])
 
     def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
@@ -120,4 +144,5 @@ class OpenMemoryState(AdmittingState):
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         with self._store.lock:
+            self._finish()
             return iter(list(self._kept.data.items()))

@@ -13,13 +13,24 @@ from airflow_trident.states.keyvalue.base import StateProvider
 from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """What a step changes. Doing it again changes nothing."""
+
+    act: Act
+    marks: Marks
+    writes: Writes
+
+
 @dataclass
 class _Kept:
-    """One namespace."""
+    """One namespace. `change`: decided and not done. Ctrl-C or a time-out can come between any two changes: whoever
+    comes next does it again, from its beginning."""
 
     marks: Marks = field(default_factory=Marks)
     prepared: dict[str, str | None] = field(default_factory=dict)
     committed: dict[str, str] = field(default_factory=dict)
+    change: _Change | None = None
 
 
 @dataclass
@@ -64,16 +75,19 @@ class MemoryKeyValueState(LayeredState[Any, Any]):
             self._kept = store.namespaces.setdefault(namespace, _Kept())
 
     def marks(self) -> Marks:
-        return self._kept.marks
+        change = self._kept.change
+        return self._kept.marks if change is None else change.marks
 
     def _find(self, key: str) -> str | None:
         with self._lock:
+            self._finish()
             if key in self._kept.prepared:
                 return self._kept.prepared[key]
             return self._kept.committed.get(key)
 
     def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
         with self._lock:
+            self._finish()
             merged: dict[str, str | None] = dict(self._kept.committed)
             if not committed_only:
                 merged.update(self._kept.prepared)
@@ -82,25 +96,32 @@ class MemoryKeyValueState(LayeredState[Any, Any]):
             if value is not None:
                 yield key, value
 
-    # ---- steps: whatever can raise does so before the first write ----------------------------------------------
+    # ---- steps -------------------------------------------------------------------------------------------------
 
     def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
         with self._lock:
+            self._finish()
             marks, step = admit(self._kept.marks)
             if step is Step.DONE:
-                self._change(act, writes)
-            self._kept.marks = marks
+                written = self._kept.prepared if act is Act.COMMIT else dict(writes)  # the caller may write on
+                self._kept.change = _Change(act=act, marks=marks, writes=written)  # from here on it is decided
+                self._finish()
+            else:
+                self._kept.marks = marks
         return step
 
-    def _change(self, act: Act, writes: Writes) -> None:
-        if act is Act.PREPARE:
-            self._kept.prepared.update(writes)
-        elif act is Act.DIRECT:
-            self._write(writes)
+    def _finish(self) -> None:
+        """Make the change that is decided."""
+        kept, change = self._kept, self._kept.change
+        if change is None:
+            return
+        if change.act is Act.PREPARE:
+            kept.prepared.update(change.writes)
         else:
-            prepared, self._kept.prepared = self._kept.prepared, {}
-            if act is Act.COMMIT:
-                self._write(prepared)
+            self._write(change.writes)
+            kept.prepared = {}
+        kept.marks = change.marks
+        kept.change = None
 
     def _write(self, writes: Writes) -> None:
         for key, value in writes.items():
