@@ -35,6 +35,8 @@ def spark_checks(conn_id: str | None, staging_dir: str | None = None) -> Iterato
         yield Finding(Level.FAIL, "executors", f"their Python workers have {found.workers}. {cure}")
     else:
         yield Finding(Level.OK, "executors", f"their Python workers have {found.workers}")
+    if found.mixes:
+        yield Finding(Level.WARN, "spark", found.mixes)
     if not found.sees:
         yield Finding(
             Level.FAIL,

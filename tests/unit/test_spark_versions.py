@@ -8,6 +8,7 @@ import pytest
 
 from airflow_trident.engine.spark.versions import (
     hashed_to,
+    mixes_runs,
     release_of,
     require_jvm,
     require_server,
@@ -42,6 +43,12 @@ def test_a_connect_server_is_refused_that_is_older_than_its_client() -> None:
         require_server("4.1.4", "4.2.0")
     assert require_server("4.2.1-SNAPSHOT", "4.2.0") == ""
     assert require_server("4.10.0", "4.2.0") == ", from a client of 4.2.0"
+
+
+def test_a_spark_that_can_mix_two_runs_of_code_is_named() -> None:
+    assert [bool(mixes_runs(version)) for version in ("3.5.9", "4.0.5", "4.1.0-preview1", "4.2.0")] == [1, 1, 0, 0]
+    assert "Spark 4.0.5 does not notice" in mixes_runs("4.0.5")
+    assert "Use Spark 4.1 or newer" in mixes_runs("4.0.5")
 
 
 def test_pyspark_is_refused_with_the_jars_of_another_spark() -> None:

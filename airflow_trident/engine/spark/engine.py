@@ -26,7 +26,7 @@ from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
-from airflow_trident.engine.spark.versions import error_loggers, require_version
+from airflow_trident.engine.spark.versions import error_loggers, mixes_runs, require_version
 from airflow_trident.engine.spark.views import publish_view, require_persistent
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
@@ -139,6 +139,8 @@ class SparkEngine(Engine):
         if attached.about != self._told:  # only once per application: a drain runs thousands of attempts
             self._told = attached.about
             job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
+            if not attached.local and (told := mixes_runs(attached.version)):
+                job.progress(told)
         with self._lock:
             self._running.append((job.slot, attached))
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.errors import translate
 from airflow_trident.engine.spark.sessions.session import Sessions
-from airflow_trident.engine.spark.versions import require_executors, to_arrow
+from airflow_trident.engine.spark.versions import mixes_runs, require_executors, to_arrow
 from airflow_trident.staging.manifest import Slot
 
 if TYPE_CHECKING:
@@ -21,12 +21,13 @@ _SLOT = Slot(topology="doctor", incarnation="doctor", txid=0, attempt=0)
 @dataclass(frozen=True, kw_only=True)
 class TrialResult:
     """`about`: the session, `workers`: Python and pyarrow of a worker, both in words. `pyarrow`: its major version.
-    `sees`: does the worker see the file that it was asked for?"""
+    `sees`: does the worker see the file that it was asked for? `mixes`: see `versions.mixes_runs`."""
 
     about: str
     workers: str
     pyarrow: int
     sees: bool = True
+    mixes: str = ""
 
 
 def tried(sessions: Sessions, path: str = "/") -> TrialResult:
@@ -63,4 +64,5 @@ def tried(sessions: Sessions, path: str = "/") -> TrialResult:
         workers=f"Python {python}, pyarrow {arrow}",
         pyarrow=int(arrow.partition(".")[0]),
         sees=sees == str(True),
+        mixes="" if attached.local else mixes_runs(attached.session.version),
     )

@@ -26,6 +26,8 @@ OLDEST = (3, 5)
 TIMES_SINCE = (4, 1)
 TRANSFORMS_SINCE = (4, 0)
 """3.5 cannot tell which settings a session has."""
+CHECKSUMS_SINCE = (4, 1)
+"""From here on Spark notices, behind a shuffle, that rows made again after the loss of an executor are others."""
 _WORD = 0xFFFFFFFF
 
 
@@ -58,6 +60,21 @@ def require_version(plan: Plan, version: str) -> None:
             f"field {field.name!r} is a {field.type}, and Spark {version} has no times of day",
             "Use Spark 4.1 or newer, engine='local', or keep the time as a string or a long.",
         )
+
+
+def mixes_runs(version: str) -> str:
+    """What to tell people about a Spark whose executors can be lost: without checksums it joins what the lost executor
+    made to what is made again, also where the two differ. Empty if this release compares them.
+
+    :param version: of the session.
+    """
+    if not version or release_of(version) >= CHECKSUMS_SINCE:
+        return ""
+    return (
+        f"Spark {version} does not notice that code is not deterministic when it makes the rows of a lost executor "
+        "again: behind a shuffle a batch can then have rows of two runs. Use Spark {}.{} or newer, or only functions "
+        "without clocks, random numbers and lookups that change (docs/compatibility.md)".format(*CHECKSUMS_SINCE)
+    )
 
 
 def client_version() -> str:

@@ -45,7 +45,7 @@ SESSION_CONF: dict[str, str] = {
     "spark.sql.timeType.enabled": "true",
     # If an executor is lost, Spark recomputes its data. Code that is not deterministic then gives other rows; results
     # of the first and of the second computation must not be mixed. By default Spark 4.2 has the first two on and the
-    # last one off, and a cluster may have other defaults.
+    # last one off, and a cluster may have other defaults. Older releases than 4.1 do not know them: `mixes_runs`.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableQueryLevelRollbackOnMismatch": "true",
