@@ -57,7 +57,7 @@ _FORMAT = Format(
     noun="the marker",
     version=1,
     key="version",
-    cure="Set the property to what it was: the snapshots of the table have each value, under the same name.",
+    cure="Set the property to what it was: the files that the metadata log of the table names have each value.",
 )
 
 
@@ -201,7 +201,8 @@ class OpenIcebergTable(KeptUpState):
         if tuple(content.of) != (self._spec.topology, self._spec.name):
             raise _FORMAT.damaged(where, f"it is of {content.of}")
         self._require_ancestor(content, where)
-        return Known(marker=_FORMAT.build(Marker, content.marker, where, needed=("holes",)), commit=content.snapshot)
+        marker = _FORMAT.build(Marker, content.marker, where, needed=("holes", "position"))
+        return Known(marker=marker, commit=content.snapshot)
 
     def _require_new(self) -> None:
         if any((one.summary or {}).get(self._app) for one in self._table.metadata.snapshots):
@@ -289,12 +290,12 @@ class OpenIcebergTable(KeptUpState):
             append = judging_each_manifest_alone(update.overwrite()) if gone else update.fast_append()
             for file in gone:
                 append.delete_data_file(file.entry.file)
-            said = json.dumps({**self._content(marker), "snapshot": append.snapshot_id})
-            append.snapshot_properties = {self._app: said}
+            content = {**self._content(marker), "snapshot": append.snapshot_id}
+            append.snapshot_properties = {self._app: json.dumps(_without_position(content))}
             for one in new:
                 append.append_data_file(one.entry)
             append.commit()  # writes manifests; nothing refers to them yet
-            transaction.set_properties({self._app: said})
+            transaction.set_properties({self._app: json.dumps(content)})
         tried[append.snapshot_id] = append._clean_all_uncommitted
         try:
             self._send(transaction)
@@ -339,6 +340,13 @@ class OpenIcebergTable(KeptUpState):
 
     def close(self) -> None:
         self._catalog.close()
+
+
+def _without_position(content: Mapping[str, Any]) -> dict[str, Any]:
+    """For the summary of a snapshot: each commit writes the summaries of all snapshots anew, and a spout's position may
+    be large. Only that the summary is there is ever asked; its content is for people."""
+    marker = {name: value for name, value in content["marker"].items() if name != "position"}
+    return {**content, "marker": marker}
 
 
 def _size(file: Any) -> int | None:
