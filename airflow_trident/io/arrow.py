@@ -180,6 +180,45 @@ def comparable(rows: pa.Table) -> pa.Table:
     return rows
 
 
+_MOST_BYTES = 2**31 - 1
+"""Of text or bytes in one array of Arrow."""
+
+
+def taken(table: pa.Table, places: Any, *, most_bytes: int = _MOST_BYTES) -> pa.Table:
+    """``table.take(places)``, also of a column with more text or bytes than one array of Arrow holds (2 GiB): Arrow
+    makes one array of a column before it takes from it, and fails.
+
+    :param places: without nulls.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    if max((column.nbytes for column in table.columns), default=0) <= most_bytes:
+        return table.take(pa.array(places) if isinstance(places, np.ndarray) else places)
+    wanted = np.asarray(places, dtype=np.int64)
+    order = np.argsort(wanted, kind="stable")
+    found = pa.concat_tables([table.slice(0, 0), *_taken_in_order(table, wanted[order])])
+    if (order[:-1] < order[1:]).all():
+        return found
+    if len(wanted) > 1 and max(column.nbytes for column in found.columns) > most_bytes:
+        half = len(wanted) // 2
+        return pa.concat_tables([taken(table, some, most_bytes=most_bytes) for some in (wanted[:half], wanted[half:])])
+    return found.take(pa.array(np.argsort(order)))
+
+
+def _taken_in_order(table: pa.Table, places: Any) -> Iterator[pa.Table]:
+    """:param places: ascending."""
+    import numpy as np
+    import pyarrow as pa
+
+    first = low = 0
+    for batch in table.to_batches():
+        high = int(np.searchsorted(places, first + batch.num_rows))
+        if high > low:
+            yield pa.Table.from_batches([batch.take(pa.array(places[low:high] - first))])
+        first, low = first + batch.num_rows, high
+
+
 def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The column as Python values; structs and maps become dicts.
 

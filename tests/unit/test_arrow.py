@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.io.arrow import rows_to_table, table_to_rows, taken
 from airflow_trident.types import parse_declared
 
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
@@ -49,3 +49,24 @@ def test_a_value_that_arrow_would_change_is_refused(type_text: str, value: Any) 
 def test_a_value_that_is_the_same_in_its_field_is_taken(type_text: str, value: Any, kept: Any) -> None:
     schema = parse_declared(f"b {type_text}")
     assert table_to_rows(rows_to_table(schema, [(None,), (value,)])) == [(None,), (kept,)]
+
+
+def test_rows_are_taken_from_a_column_with_more_text_than_an_array_holds() -> None:
+    offsets, zeros = np.array([0, 2**28, 2**28 + 1], np.int32), np.zeros(2**28 + 1, np.uint8)
+    text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(zeros)])
+    chunk = pa.table({"text": text})
+    table = pa.concat_tables([chunk] * 9).append_column("n", pa.array(range(18)))
+    with pytest.raises(pa.ArrowInvalid, match="offset overflow"):
+        table.take([3, 1])
+    found = taken(table, pa.array([17, 3, 1]))
+    assert found.to_pydict() == {"text": ["\0"] * 3, "n": [17, 3, 1]}
+    assert taken(table, pa.array([], pa.int64())).schema == table.schema
+
+
+@pytest.mark.parametrize("most_bytes", [1, 20, 50, 10_000])
+@pytest.mark.parametrize("places", [[], [5], [0, 3, 4, 11], [11, 0, 7, 7, 2, 3], list(range(11, -1, -1))])
+def test_rows_are_taken_in_the_order_that_is_asked_for(places: list[int], most_bytes: int) -> None:
+    part = {"text": ["a", "bb", None, "dddd"], "many": [["x"], [], None, ["y", "z"]]}
+    table = pa.concat_tables([pa.table(part)] * 3).append_column("n", pa.array(range(12)))
+    for given in (pa.array(places, pa.int64()), np.array(places, dtype=np.int64)):
+        assert taken(table, given, most_bytes=most_bytes).equals(table.take(pa.array(places, pa.int64())))

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Split
-from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.arrow import arrow_schema, taken
 from airflow_trident.staging.manifest import StagedFile
 from airflow_trident.types import Schema, names_of
 
@@ -107,6 +107,6 @@ def apart(table: pa.Table, schema: Schema, member: str, count: int) -> list[pa.T
     rows = plain(table, schema)
     if np.any(np.diff(members) < 0):
         order = np.argsort(members, kind="stable")
-        members, rows = members[order], rows.combine_chunks().take(order)
+        members, rows = members[order], taken(rows, order)
     ends = np.searchsorted(members, np.arange(count + 1)).tolist()
     return [rows.slice(begin, end - begin) for begin, end in pairwise(ends)]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import TXID, Marker, StateSpec
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows, taken
 from airflow_trident.io.grouped import grouped
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.groups import merged
@@ -140,11 +140,12 @@ class Runs:
     # ---- writing -----------------------------------------------------------------------------------------------
 
     def write(self, files: pafs.FileSystem, table: pa.Table, footer: Footer, **place: Any) -> Run:
+        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         path = f"{uuid.uuid4().hex}.parquet"
         if self.spec.keys:
-            table = table.sort_by(self.spec.keys[0].name)
+            table = taken(table, pc.sort_indices(table, sort_keys=[(self.spec.keys[0].name, "ascending")]))
         table = table.replace_schema_metadata({_FOOTER: footer.to_bytes()})
         with files.open_output_stream(path) as file:
             pq.write_table(table, file, row_group_size=_GROUP_ROWS)
@@ -264,7 +265,7 @@ class Runs:
 
         numbered = table.append_column(_ROW, pa.array(range(table.num_rows), pa.int64()))
         (*_, last) = grouped(numbered, self.spec.key_names, [(_ROW, "max")])
-        return table.take(last)
+        return taken(table, last)
 
     def _fold_by_arrow(self, table: pa.Table) -> pa.Table:
         verbs = [

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import TXID, Marker, StateSpec
+from airflow_trident.io.arrow import taken
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.staging.table_compaction import small_files
 from airflow_trident.states.tables.new_files import OldFile
@@ -63,7 +64,7 @@ class Compaction:
         whole = pa.concat_tables(parts, promote_options="permissive")
         places = latest_places(whole, spec.key_names)
         if spec.deleted:
-            latest = whole.take(places)
+            latest = taken(whole, places)
             gone = latest.column(spec.deleted).fill_null(False)
             if marker.holes:  # a late row is older than the deletion of its key
                 gone = pc.and_(gone, pc.less(latest.column(TXID).fill_null(0), marker.holes[0][0]))
@@ -93,7 +94,7 @@ class Compaction:
                 if one.path not in self._kept:
                     held.append(self._read(one, None))
                 elif len(self._kept[one.path]):
-                    held.append(self._read(one, None).take(self._kept[one.path]))
+                    held.append(taken(self._read(one, None), self._kept[one.path]))
                 if sum(table.nbytes for table in held) >= _PIECE_BYTES:
                     yield values, pa.concat_tables(held)
                     held = []

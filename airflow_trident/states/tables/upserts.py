@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import TXID, StateSpec
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.arrow import comparable
+from airflow_trident.io.arrow import comparable, taken
 from airflow_trident.types import FieldSpec, parse_names
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def latest_rows(rows: Any, keys: FieldSpec, deleted: str | None = None) -> Any:
 
 def latest_changes(rows: pa.Table, keys: tuple[str, ...], deleted: str | None) -> pa.Table:
     """The rows that count, unchanged."""
-    latest = rows.take(latest_places(rows, keys))
+    latest = taken(rows, latest_places(rows, keys))
     return latest if deleted is None else without_deleted(latest, deleted)
 
 
@@ -123,7 +123,7 @@ def latest_places(rows: pa.Table, keys: tuple[str, ...]) -> pa.Array:
         return pa.array([], pa.int64())
     order = pc.sort_indices(rows.column(TXID).fill_null(_OLDEST))  # equal ones stay in their order
     by = [f"key {number}" for number in range(len(keys))]  # whatever the fields' names are
-    sorted_keys = comparable(rows.select(keys)).take(order).rename_columns(by)
+    sorted_keys = taken(comparable(rows.select(keys)), order).rename_columns(by)
     sorted_keys = sorted_keys.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
     last = sorted_keys.group_by(by, use_threads=False).aggregate([("place", "max")])
     places = order.take(last.column("place_max").combine_chunks())
