@@ -28,6 +28,7 @@ from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
+    from airflow_trident.ledger.deployments import Deployed
     from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
@@ -292,11 +293,11 @@ def _access(znodes: ZooKeeperZNodes, root: str) -> Finding:
 
 
 def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
-    names = ledgers.names()
+    names, deployed = ledgers.names(), ledgers.deployments().read()
     sound = 0
     for name in names:
         try:
-            found = list(_topology(name, ledgers.ledger(name)))
+            found = list(_topology(name, ledgers.ledger(name), deployed))
         except TridentError as error:
             found = [_fail("ledger", f"topology {name}: {error}")]
         yield from found
@@ -304,9 +305,11 @@ def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
     yield _ok("ledger", f"{sound} of {len(names)} topologies without failed transactions")
 
 
-def _topology(name: str, ledger: ZNodeLedger) -> Iterator[Finding]:
+def _topology(name: str, ledger: ZNodeLedger, deployed: Deployed) -> Iterator[Finding]:
     """What is wrong with one topology."""
     view, outcome = ledger.view(0), ledger.coordinator()
+    if still := deployed.standstill(view.topology):
+        yield _fail("workers", f"topology {name} stands still: {still}")
     yield from _many_skipped(name, view)
     outcome = None if outcome is None else outcome.now(view.next_txid)
     if outcome is not None and outcome.is_bad:

@@ -17,7 +17,8 @@ from airflow_trident.ledger.workers import is_running
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.deployment import Acknowledgement, Deployment, Registration, Roster, decode, encode
-from airflow_trident.protocol.deployment_steps import MAX_ERROR, next_command, told
+from airflow_trident.protocol.deployment_steps import MAX_ERROR, next_command, standstill, told
+from airflow_trident.protocol.records import TopologyRecord
 
 _REGISTER_TRIES = 3
 
@@ -34,6 +35,12 @@ class Deployed:
     def of(self, worker: str) -> list[Roster]:
         """The rosters that name the worker, sorted by topology."""
         return [one for _, one in sorted(self.rosters.items()) if worker in one.deployment.workers]
+
+    def standstill(self, topology: TopologyRecord) -> str:
+        """:func:`airflow_trident.protocol.deployment_steps.standstill` of a topology; "" if it is not deployed. Workers
+        begin nothing of one whose deployment cannot be read."""
+        roster = self.rosters.get(topology.name)
+        return standstill(roster, topology) if roster else self.unreadable.get(topology.name, "")
 
 
 class Deployments:

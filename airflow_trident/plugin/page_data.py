@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION, ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.deployments import Deployed
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.overviews import Overview
 from airflow_trident.ledger.plan_pictures import picture_in
@@ -65,12 +66,12 @@ def topologies(sight: Sight) -> list[dict[str, Any]]:
     :raises TridentError: ZooKeeper does not answer; the text says why.
     """
     with open_ledgers() as ledgers:
-        read = _overviews(ledgers)
+        read, deployed = _overviews(ledgers), ledgers.deployments().read()
     stuck = {
         name: ([one.lowest], one.workers) for name, one in read.items() if isinstance(one, Overview) and one.lowest
     }
     gone = abandoned_of(stuck)
-    return [_overview_of(one, name, sight, gone.get(name, {})) for name, one in read.items()]
+    return [_overview_of(one, name, deployed, sight, gone.get(name, {})) for name, one in read.items()]
 
 
 def transactions(topology: str, sight: Sight, txid: int | None = None, choice: Choice | None = None) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
         code = code_words(ledger, chosen) if chosen is not None and visible else ""
-        roster = ledgers.deployments().read([topology]).rosters.get(topology)
+        deployed = ledgers.deployments().read([topology])
         eventless = without_event(ledger, view)
         picture = picture_in(ledger) if visible else None
     red = [run for run in failed_runs.red_runs([*history, *unfinished]) if run[0] in sight.dags] if visible else []
@@ -104,7 +105,8 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         return _row(view, record, sight, visible, gone)
 
     lowest = next((one for one in unfinished if one.txid == lowest_uncommitted(view, view.next_txid)), None)
-    about = summary(view, outcome, sight, visible)
+    about = summary(view, outcome, sight, visible, deployed.standstill(view.topology))
+    roster = deployed.rosters.get(topology)
     return {
         **about,
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
@@ -180,13 +182,15 @@ def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
     return ledgers.overviews(latest=ASKED, lowest_of=lambda view: lowest_uncommitted(view, view.next_txid))
 
 
-def _overview_of(read: Overview | TridentError, name: str, sight: Sight, gone: dict[int, str]) -> dict[str, Any]:
+def _overview_of(
+    read: Overview | TridentError, name: str, deployed: Deployed, sight: Sight, gone: dict[int, str]
+) -> dict[str, Any]:
     if isinstance(read, TridentError):
         return {"name": name, "problem": str(read)}
     visible = sight.may_see(dags_of(read.latest, read.outcome))
     first = read.lowest
     return {
-        **summary(read.view, read.outcome, sight, visible),
+        **summary(read.view, read.outcome, sight, visible, deployed.standstill(read.view.topology)),
         "problem": "",
         "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid, "")),
         "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],

@@ -32,11 +32,14 @@ class Sight:
         return not self.dags.isdisjoint(named) if named else self.unowned
 
 
-def summary(view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> dict[str, Any]:
+def summary(
+    view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool, idle: str = ""
+) -> dict[str, Any]:
     """`committed`: all up to this txid are committed or skipped; `begun`: the highest txid; `coordinator`: its last
     outcome, None if there is none; `notes`: for people.
 
     :param visible: may the user see what the topology reads and writes?
+    :param idle: see :meth:`airflow_trident.ledger.deployments.Deployed.standstill`.
     """
     definition = view.topology.definition
     return {
@@ -51,6 +54,7 @@ def summary(view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, 
         "skipped": list(view.exceptions.skipped),
         "replaying": list(view.exceptions.replaying),
         "late": list(view.exceptions.late),
+        "idle": idle,
         "coordinator": _coordinator(view, outcome, sight, visible),
         "visible": visible,
         "streams": {name: str(spout) for name, spout in definition.spouts.items() if visible},

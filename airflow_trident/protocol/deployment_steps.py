@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from airflow_trident.errors import ConfigurationError, TransitionError
 from airflow_trident.protocol.deployment import Deployment, DeploymentCommand, Roster, WorkerStatus
-from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.records import Command, TopologyRecord
 
 _INTRODUCE, _INIT, _RUN, _PAUSE, _SHUTDOWN = (
     DeploymentCommand.INTRODUCE,
@@ -132,6 +132,32 @@ def _has_stopped(roster: Roster, worker: str) -> bool:
     said = roster.acknowledged.get(worker)
     answered = said is not None and said.status is WorkerStatus.STOPPED and said.epoch == roster.deployment.epoch
     return answered or worker not in roster.live
+
+
+def standstill(roster: Roster, topology: TopologyRecord) -> str:
+    """Why no worker runs a topology that is to run, and what to do about it, for people; "" if one does, or will
+    without a person: those that are there may still be loading it, and another one replaces one that was lost."""
+    deployment, name = roster.deployment, topology.name
+    if topology.command is not Command.RUN:
+        return ""
+    if deployment.incarnation != topology.incarnation:
+        return (
+            "it is deployed on workers for an earlier life of its ledger, so they do nothing. Deploy it again: "
+            f"`airflow trident deploy {name} --workers {','.join(deployment.workers)}`"
+        )
+    cannot = [one for one in deployment.workers if roster.status(one) is WorkerStatus.INIT_FAILED]
+    gone = [one for one in deployment.workers if one not in roster.live]
+    needs_all = deployment.command in (_INTRODUCE, _INIT)
+    out = len(cannot) + len(gone)
+    if out < (1 if needs_all else len(deployment.workers)):
+        return ""
+    whys = [f"{', '.join(gone)} {'are' if gone[1:] else 'is'} not there"] if gone else []
+    whys += [f"{', '.join(cannot)} cannot load it"] if cannot else []
+    whys[-1] += ", and it runs when all of its workers are ready" if needs_all else ""
+    cure = f"Start `airflow trident worker {gone[0]}`" if gone else f"See `airflow trident workers {name}`"
+    return (
+        f"no worker runs it: {' and '.join(whys)}. {cure}; or, if it runs otherwise, `airflow trident undeploy {name}`"
+    )
 
 
 def duty(roster: Roster, worker: str, doing: Doing) -> Duty:

@@ -318,6 +318,8 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
         )
         shown = page_data.transactions("words", OF_HIDDEN)["named_workers"]
         hidden = page_data.transactions("words", OF_ANOTHER)["named_workers"]
+        idle = page_data.transactions("words", OF_ANOTHER)["idle"]
+        [overview] = [one for one in page_data.topologies(OF_ANOTHER) if one["name"] == "words"]
         ledger.undeploy()
     told = f"introduce {epoch}"
     assert [(one["worker"], one["status"], one["epoch"], one["told"]) for one in shown] == [
@@ -326,7 +328,9 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
     ]
     assert (shown[0]["host"], shown[0]["pid"], shown[0]["error"]) == ("secret-host", 7, "no secret folder")
     assert [one["status"] for one in hidden] == ["init_failed", "missing"]
-    assert "secret" not in json.dumps(hidden)
+    assert "secret" not in json.dumps([hidden, overview])
+    assert overview["idle"] == idle
+    assert "w2 is not there and w1 cannot load it" in idle
 
 
 @pytest.fixture

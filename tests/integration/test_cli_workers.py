@@ -79,12 +79,20 @@ def started(site: Site, *arguments: str) -> subprocess.Popen[str]:
 
 def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site: Site) -> None:
     site.mend()
-    deployed, stranger, unknown = site.tridents(
-        "deploy words --workers w1,w2 --weight 2 --affinity w2", "worker w3 --topology words", "worker w3"
+    deployed, stranger, unknown, *looked = site.tridents(
+        "deploy words --workers w1,w2 --weight 2 --affinity w2",
+        "worker w3 --topology words",
+        "worker w3",
+        "ledger list words --check",
+        "ledger list --check -o json",
+        "doctor",
     )
     assert deployed.out.startswith("topology words is deployed on w1, w2 (epoch 1). Each registers with")
     assert "'w3' is none of the workers of topology 'words', which are w1, w2" in stranger.error
     assert "no topology is deployed on worker 'w3'; deployed: words on w1, w2" in unknown.error
+    for one in looked:
+        assert one.code == 1
+        assert "no worker runs it: w1, w2 are not there" in one.out
     options = ("--topology", "words", "--engine", "local", "--poll-s", "0.2")
     with started(site, "w1", *options) as first, started(site, "w2", *options) as second:
         try:

@@ -30,9 +30,10 @@ from airflow_trident.protocol.deployment_steps import (
     next_command,
     obeying,
     require_workers,
+    standstill,
     told,
 )
-from airflow_trident.protocol.records import Command
+from airflow_trident.protocol.records import Command, Definition, TopologyRecord
 from airflow_trident.protocol.worker_placement import Placeable, placed, placement
 from tests.fixtures.record import GOLDEN
 
@@ -146,6 +147,38 @@ def test_a_persons_commands_are_what_the_workers_are_told() -> None:
     assert (again.command, again.placed) == (INTRODUCE, "")
     # not all are there: the topology's own record says what follows
     assert obeying(DEPLOYED, Command.PAUSE) == DEPLOYED
+
+
+LIFE = TopologyRecord(name="words", incarnation="i", definition=Definition(spouts={}, states={}))
+FAILED, RUNNING = WorkerStatus.INIT_FAILED, WorkerStatus.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("found", "topology", "expected"),
+    [
+        (roster(RUN, live=""), LIFE, "w1, w2 are not there. Start `airflow trident worker w1`"),
+        (roster(RUN, live="", w1=RUNNING), LIFE, "w1, w2 are not there"),
+        (roster(RUN, live="w2", w2=FAILED), LIFE, "w1 is not there and w2 cannot load it. Start"),
+        (roster(RUN, w1=FAILED, w2=FAILED), LIFE, "w1, w2 cannot load it. See `airflow trident workers words`"),
+        (roster(INTRODUCE, live="w1"), LIFE, "w2 is not there, and it runs when all of its workers are ready. Start"),
+        (roster(INIT, w2=FAILED), LIFE, "w2 cannot load it, and it runs when all"),
+        (roster(RUN, w1=RUNNING), replace(LIFE, incarnation="j"), "`airflow trident deploy words --workers w1,w2`"),
+        # somebody works, or will by himself
+        (roster(RUN, live="w2"), LIFE, ""),
+        (roster(RUN, live="w2", w2=RUNNING), LIFE, ""),
+        (roster(INTRODUCE), LIFE, ""),
+        (roster(INIT, w1=WorkerStatus.INITIALIZED), LIFE, ""),
+        # nobody shall
+        (roster(PAUSE, live=""), replace(LIFE, command=Command.PAUSE), ""),
+        (roster(INTRODUCE, live=""), replace(LIFE, command=Command.PAUSE), ""),
+        (roster(SHUTDOWN, live=""), replace(LIFE, command=Command.SHUTDOWN), ""),
+    ],
+)
+def test_a_topology_that_no_worker_will_run_without_a_person_stands_still_and_the_cure_is_named(
+    found: Roster, topology: TopologyRecord, expected: str
+) -> None:
+    said = standstill(found, topology)
+    assert (expected in said) if expected else said == ""
 
 
 # ---- what a worker does ----------------------------------------------------------------------------------------

@@ -41,11 +41,13 @@ _TABLES = ("table", "plain")
 def list_(args: Namespace) -> int | None:
     if args.topology is None:
         return _list_topologies(args)
-    with open_ledger(args) as ledger:
+    with open_hook(args).get_ledgers() as ledgers:
+        ledger = ledgers.ledger(args.topology)
         records = ledger.transactions()
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
         view, outcome = ledger.view(0), ledger.coordinator()
         eventless = without_event(ledger, view)
+        idle = ledgers.deployments().read([args.topology]).standstill(view.topology)
     rows = [transaction_row(record) for record in records]
     if args.output not in _TABLES:
         rows = [
@@ -61,13 +63,19 @@ def list_(args: Namespace) -> int | None:
         outcome = None if outcome is None else outcome.now(view.next_txid)
         if outcome is not None and outcome.is_bad:
             print(f"the coordinator begins nothing: {outcome_text(outcome)}: {one_line(outcome.error)}")
-    return PROBLEM if args.check and stands_still(view, outcome) else OK
+        if idle:
+            print(f"the topology stands still: {one_line(idle)}")
+    return PROBLEM if args.check and stands_still(view, outcome, idle) else OK
 
 
-def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None) -> bool:
-    """Must a person act before work goes on? A FAILED transaction blocks, or the coordinator cannot begin any."""
+def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str) -> bool:
+    """Must a person act before work goes on? A FAILED transaction blocks, the coordinator cannot begin any, or no
+    worker runs what is deployed.
+
+    :param idle: see :meth:`airflow_trident.ledger.deployments.Deployed.standstill`.
+    """
     blocked = view.blocked_by(view.next_txid) is not None
-    return blocked or (outcome is not None and outcome.now(view.next_txid).is_bad)
+    return blocked or bool(idle) or (outcome is not None and outcome.now(view.next_txid).is_bad)
 
 
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
@@ -96,12 +104,14 @@ def _plan(record: TxRecord) -> str:
 def _list_topologies(args: Namespace) -> int:
     rows, unreadable, still = [], False, False
     with open_hook(args).get_ledgers() as ledgers:
+        deployed = ledgers.deployments().read()
         for name in ledgers.names():
             try:
                 ledger = ledgers.ledger(name)
                 view, outcome = ledger.view(0), ledger.coordinator()
-                rows.append(topology_row(view, outcome))
-                still = still or stands_still(view, outcome)
+                idle = deployed.standstill(view.topology)
+                rows.append(topology_row(view, outcome, idle))
+                still = still or stands_still(view, outcome, idle)
             except CorruptError as error:  # still show the others
                 unreadable = True
                 rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
@@ -126,11 +136,11 @@ _TOPOLOGY_COLUMNS = (
 )
 
 
-def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[str, Any]:
+def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str = "") -> dict[str, Any]:
     """`next`: the next txid; `committed`: all up to this txid are committed or skipped; `failed`, `skipped`: txids;
     `replayed`: replays that have begun and not ended, late ones marked; `lost`: transactions that a state does without;
     `coordinator`: its last outcome, at `coordinated` (UTC); `lag`: data in the sources that no transaction took yet;
-    `problem`: the coordinator's error."""
+    `problem`: the coordinator's error, or `idle`, see :func:`stands_still`."""
     outcome = None if outcome is None else outcome.now(view.next_txid)
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
@@ -147,7 +157,7 @@ def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None) -> dict[s
         str(outcome.kind) if outcome else None,
         time_text(outcome.time_ms) if outcome else None,
         lag_text(outcome),
-        (_short(one_line(outcome.error)) if outcome else None) or None,
+        _short(one_line((outcome.error if outcome else "") or idle)) or None,
     )
     return dict(zip(_TOPOLOGY_COLUMNS, values, strict=True))
 

@@ -12,6 +12,7 @@ export function judged(one) {
   if (last && last.kind === "error") return ["stands still", `the coordinator failed${last.error ? `: ${last.error.split("\n")[0]}` : ""}`];
   if (last && last.is_bad) return ["stands still", `the coordinator is ${last.kind}`];
   if (one.command !== "run") return ["paused", `the command is "${one.command}"`];
+  if (one.idle) return ["stands still", one.idle];
   if (one.lowest && one.lowest.abandoned) return ["stands still", `nobody works on transaction ${one.lowest.txid}, which is ${one.lowest.status}${one.lowest.why ? `: ${one.lowest.why}` : ""}`];
   if (one.lowest && one.lowest.attempt > 0) return ["behind", `transaction ${one.lowest.txid} is at attempt ${one.lowest.attempt + 1}`];
   if (one.pending) return ["works", `${one.lowest ? `transaction ${one.lowest.txid} is ${one.lowest.status}` : `${one.pending} under way`}`];

@@ -23,6 +23,7 @@ function troubles(data) {
     found.push(`Transaction ${Math.min(...failed)} is FAILED: nothing above it commits before it. Replay it, or skip it to ` +
       `let the others pass: open its row, or "airflow trident backfill ${name} --failed" and ` +
       `"airflow trident skip ${name} ${Math.min(...failed)}".`);
+  if (data.idle) found.push(`The topology stands still: ${data.idle}`);
   const gone = data.open.filter(tx => tx.abandoned).map(tx => tx.txid).sort((a, b) => a - b);
   if (gone.length)
     found.push(`Nobody works on ${gone.length > 1 ? "transactions" : "transaction"} ${gone.join(", ")}: replay it here, clear ` +
