@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 SUBMISSION_KEY = "trident_drain"
 """Key in the task's own state store, which outlives its tries, of the drain that runs in the cluster."""
+TRY_KEY = "trident_drain_try"
+"""Key there of the number of the try that submitted it. Not a part of the submission, which older versions read."""
 
 
 class TridentDrainOperator(EngineOperator):
@@ -186,12 +188,12 @@ class TridentDrainOperator(EngineOperator):
     # ---- submitted -------------------------------------------------------------------------------------------------
 
     def _drain_submitted(self, context: Context, *, resumed: bool = False) -> DrainResult:
-        """Submit the drain, or take up the one that an earlier try submitted, and wait for its end.
+        """Submit the drain, or take up the one that an earlier try submitted, and wait for its end. If that one is
+        killed meanwhile, this try submits its own.
 
-        :param resumed: this very try submitted it.
+        :param resumed: after a wait in the triggerer.
         """
         from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
-        from airflow_trident.triggers.driver import TridentDriverTrigger
 
         drain = self._submitted = SubmittedDrain(
             topology=self.topology,
@@ -204,42 +206,54 @@ class TridentDrainOperator(EngineOperator):
             workers=self._workers,
         )
         known = recall(context, SUBMISSION_KEY)
+        this_try = context["ti"].try_number if remembers(context) else None
         submission = Submission.from_json(known) if known else None
-        if submission is not None and not resumed:
+        mine = resumed and recall(context, TRY_KEY) in (None, this_try)
+        if submission is not None and not mine:
             submission = drain.looked_up(submission)
 
         def note(submission: Submission) -> None:
             remember(context, SUBMISSION_KEY, submission.as_json())
 
         try:
-            if submission is None:
-                if not remembers(context):
-                    self.log.warning(
-                        "Airflow before 3.3 keeps nothing for a later try: a retry of this task submits another drain "
-                        "beside this one. The ledger lets one of them commit; the work of the other is lost."
-                    )
-                limits, retention = self._limits(), settings.retention(self.retention)
-                submission = drain.start(self.attempts(context), claim_of(context, "drain"), limits, retention, note)
-            else:
+            if submission is not None:
                 self.log.info("taking up the drain that was submitted: its driver is %s", submission.driver_name)
                 note(submission)
-            if self._defers(context) and submission.driver is not None and submission.driver.active():
-                trigger = TridentDriverTrigger(
-                    topology=self.topology_name,
-                    driver_id=submission.driver_id,
-                    masters=list(submission.masters),
-                    cluster=submission.cluster,
-                    zookeeper_conn_id=self.zookeeper_conn_id,
+                self._wait_deferred(context, submission)
+                result = drain.finish(submission) if mine else drain.finish_of_another(submission)
+                if result is not None:
+                    return result
+                self.log.warning("%s was killed and left no result: another is submitted", submission.driver_name)
+            if not remembers(context):
+                self.log.warning(
+                    "Airflow before 3.3 keeps nothing for a later try: a retry of this task submits another drain "
+                    "beside this one. The ledger lets one of them commit; the work of the other is lost."
                 )
-                raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
+            remember(context, TRY_KEY, this_try)
+            limits, retention = self._limits(), settings.retention(self.retention)
+            submission = drain.start(self.attempts(context), claim_of(context, "drain"), limits, retention, note)
+            self._wait_deferred(context, submission)
             return drain.finish(submission)
         finally:
             if drain.ended:  # the next try starts a new drain
                 remember(context, SUBMISSION_KEY, None)
 
-    def _defers(self, context: Context) -> bool:
-        """Only if the submission is remembered: otherwise (before Airflow 3.3) the resumed task would submit again."""
-        return deferrable_default(self.deferrable) and recall(context, SUBMISSION_KEY) is not None
+    def _wait_deferred(self, context: Context, submission: Submission) -> None:
+        """Wait in the triggerer while the driver runs, if the submission is remembered: otherwise (before Airflow 3.3)
+        the resumed task would submit again."""
+        from airflow_trident.triggers.driver import TridentDriverTrigger
+
+        if not deferrable_default(self.deferrable) or recall(context, SUBMISSION_KEY) is None:
+            return
+        if submission.driver is not None and submission.driver.active():
+            trigger = TridentDriverTrigger(
+                topology=self.topology_name,
+                driver_id=submission.driver_id,
+                masters=list(submission.masters),
+                cluster=submission.cluster,
+                zookeeper_conn_id=self.zookeeper_conn_id,
+            )
+            raise TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=None)
 
     def _workers(self) -> Sequence[Worker]:
         with self.open_ledger() as ledger:

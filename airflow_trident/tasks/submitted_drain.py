@@ -171,6 +171,7 @@ class SubmittedDrain:
         :param note: stores the submission for later tries: once before submitting, and again when the driver is known.
         :raises TridentError: the drain could not be submitted, or failed.
         """
+        self.ended = False
         cluster = self._submit.cluster()
         if cluster is not None:  # raises if the cluster does not answer: the driver's end would not be seen
             cluster.driver("none").state()
@@ -226,15 +227,30 @@ class SubmittedDrain:
 
         :raises TridentError: the drain failed.
         """
+        result, state = self._end_of(submission)
+        if result is None:
+            raise no_answer(submission.files, self._what, state)
+        return result
+
+    def finish_of_another(self, submission: Submission) -> DrainResult | None:
+        """:meth:`finish` of a drain that another try submitted. None: it ended without a result. When a person clears a
+        deferred task, Airflow lets the trigger of the former try kill its driver, and the next try may have it by then.
+
+        :raises TridentError: the drain failed, or this try itself is killed.
+        """
+        result, state = self._end_of(submission)
+        if result is None and self._cancelled:
+            raise no_answer(submission.files, self._what, state)
+        return result
+
+    def _end_of(self, submission: Submission) -> tuple[DrainResult | None, str]:
+        """The result, if there is one, and the last state of the driver."""
         self._submission = submission
         driver = self._driver(submission)
         state = wait_for_end(driver) if driver is not None else ""
         self.ended = True
         with removing(submission.files):
-            result = collect(submission.files)
-        if result is None:
-            raise no_answer(submission.files, self._what, state)
-        return result
+            return collect(submission.files), state
 
     def cancel(self) -> None:
         """End the application, from another thread; best effort."""

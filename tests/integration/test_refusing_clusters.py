@@ -6,22 +6,24 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.driver_tags import NO_TAGS
 from airflow_trident.engine.spark.older_orders import OlderOrder
 from airflow_trident.engine.spark.order_takers import Taker, take
 from airflow_trident.engine.spark.script_folder import HELPER, script_folder
 from airflow_trident.errors import ConfigurationError, MissingExtraError, SparkJobError, TridentError
+from airflow_trident.operators.drain import SUBMISSION_KEY, TRY_KEY
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
@@ -206,6 +208,70 @@ def test_a_driver_of_an_older_attempt_that_nobody_may_end_stops_no_newer_one(
     manager.kills = 403
     assert submit.end(order, Taker.this_process(APPLICATION)) == ""
     assert "goes on" in caplog.text
+
+
+class StateStore(dict[str, Any]):
+    """A task's own state store; `told` is called when the task notes a driver."""
+
+    def __init__(self, told: Callable[[], None], **known: Any) -> None:
+        super().__init__(known)
+        self.told = told
+
+    def set(self, key: str, value: Any, retention: Any) -> None:
+        self[key] = value
+        if key == SUBMISSION_KEY:
+            self.told()
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "resumed", "by_try", "submits"),
+    [
+        ("RUNNING", False, 1, True),  # a person has cleared the task, and the trigger of its former try is late
+        ("KILLED", True, 1, True),  # that trigger was even later, and this try waits in the triggerer by then
+        ("KILLED", True, 2, False),  # its own
+        ("KILLED", True, None, False),  # an older version deferred it
+    ],
+)
+def test_a_drain_of_another_try_that_is_killed_after_it_was_taken_up_is_replaced(
+    state: str,
+    resumed: bool,
+    by_try: int | None,
+    submits: bool,
+    drain: SubmittedDrain,
+    manager: ResourceManager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class SubmittedError(Exception):
+        pass
+
+    def submitted(*_: Any) -> NoReturn:
+        raise SubmittedError
+
+    monkeypatch.setattr(SubmittedDrain, "start", submitted)
+    folder = tmp_path / "staging" / "drains"
+    order = driver_orders.place(str(folder), "one", ".order", b"a password")
+    take(order, Taker.this_process(APPLICATION))
+    known = Submission(
+        order=order,
+        result=f"{folder}/one.result",
+        driver_id=APPLICATION,
+        masters=(manager.url,),
+        cluster=ClusterKind.YARN,
+    )
+    store = StateStore(lambda: manager.says("KILLED"), **{SUBMISSION_KEY: known.as_json(), TRY_KEY: by_try})
+    task = TridentDrainOperator(task_id="drain", topology=drain.topology, spark_conn_id="a_yarn")
+    context: Any = {"ti": SimpleNamespace(try_number=2), "task_state_store": store}
+    monkeypatch.setattr(task, "attempts", lambda _: None)
+    monkeypatch.setattr("airflow_trident.operators.drain.claim_of", lambda *_: None)
+    manager.says(state)
+    with pytest.raises(SubmittedError if submits else SparkJobError):
+        task._drain_submitted(context, resumed=resumed)
+    assert os.listdir(folder) == [], "no login stays"
+    assert store.get(TRY_KEY) == (2 if submits else by_try)
 
 
 # ---- attempts --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,8 @@ def test_a_drain_that_no_retry_could_take_up_says_so_before_it_is_submitted(
         raise Stop
 
     monkeypatch.setattr(task, "_limits", submitted)
-    context: Any = {"task_state_store": {}} if remembers else {}
+    store = {"task_state_store": SimpleNamespace(get=lambda _: None, set=lambda *_, **__: None)} if remembers else {}
+    context: Any = {"ti": SimpleNamespace(try_number=1), **store}
     with capture_logs() as logged, pytest.raises(Stop):
         task._drain_submitted(context)
     said = [one["event"] for one in logged if "a retry of this task submits another drain" in one["event"]]
