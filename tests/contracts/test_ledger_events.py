@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 import pytest
 
+from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.announcements import announce, announced_events, begin_events, settle
+from airflow_trident.ledger.backup.seeding import seed_from
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.announcements import MOST_AT_ONCE, AnnouncedEvents, first_of
 from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from tests.fixtures.ledger import OVER_ZNODES, Place, begun, commit
+from tests.fixtures.ledger import DEFINITION, OVER_ZNODES, Place, begun, commit
 
 pytestmark = pytest.mark.parametrize("place", OVER_ZNODES, indirect=True)
 
@@ -62,6 +66,25 @@ def test_what_a_task_leaves_is_taken_on_by_the_next_one_but_for_what_airflow_has
     committed(ledger, 4)
     assert taken(ledger, "c", told=Txids.span(1, 3), given_up="b") == [4]
     assert (seen(ledger).settled, [one.by.task_id for one in seen(ledger).announced]) == (Txids.span(1, 3), ["c"])
+
+
+def test_after_a_repair_of_an_older_copy_airflow_is_asked_for_the_events_that_it_may_have_by_then(place: Place) -> None:
+    ledger = cast(ZNodeLedger, place.registered())
+    begin_events(ledger)
+    committed(ledger, 1, 2)
+    assert taken(ledger, "a") == [1, 2]
+    assert taken(ledger, "b", told=Txids.of(1), given_up="a") == [2]
+    begun_ms = ledger.transactions(2)[0].times_ms["begun"]
+    # the states have four, so two were committed since; Airflow has the events of 2 and 4
+    held = Marker(incarnation=ledger.paths().incarnation, high=4, fence=9, position={})
+    seed = seed_from({"counts": held})
+    assert seed is not None
+    ledger.seed(DEFINITION, seed)
+    events = seen(ledger)
+    assert not events.due(ledger.view(0)), "nobody brings one before Airflow was asked"
+    b, asked = events.announced
+    assert (b.by, asked.by.is_task, list(asked.txids), asked.since_ms) == (task("b"), False, [3, 4], begun_ms)
+    assert list(announce(ledger, by=task("c"), told=Txids.of(2, 4), given_up=events.announced)) == [3]
 
 
 def test_a_skipped_one_has_no_event_before_its_replay_is_committed_and_a_settled_one_never(place: Place) -> None:

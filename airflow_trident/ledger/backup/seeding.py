@@ -6,7 +6,7 @@ the next transaction begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_trident.contracts.state import Marker
@@ -14,8 +14,10 @@ from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.backup.export import claims_of
 from airflow_trident.ledger.creating import nodes_of, shared_records
 from airflow_trident.ledger.paths import LedgerPaths
+from airflow_trident.ledger.verbs.announcements import decode_events, encode_events
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set, ZNode, ZNodes
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.announcements import Announcement
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -146,7 +148,28 @@ def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, o
         ops += [Delete(paths.claim(key)) for key, (txid, _) in claims if txid >= seed.next_txid]
     for tx in _records(seed, op, now_ms):
         ops += nodes_of(paths, tx)
-    return ops
+    return [*ops, *_events(znodes, paths, seed, op)]
+
+
+def _events(znodes: ZNodes, paths: LedgerPaths, seed: Seed, op: str) -> Iterator[Op]:
+    """Since the ledger was copied, tasks may have brought events of which the copy knows nothing. So all that it does
+    not know to be settled is said to be announced, by nobody who still runs: the next task asks Airflow which of these
+    events exist, by topology, incarnation and txid, and only the others are due again."""
+    read = znodes.read([paths.events, paths.commit])
+    node, commit = read.nodes[paths.events], read.nodes[paths.commit]
+    if node is None or commit is None:
+        return
+    events = decode_events(node.data, paths.events)
+    open_ = Txids.span(1, seed.committed) - events.settled - events.in_hands
+    if not open_:
+        return
+    # No event of theirs is older than the begin of the lowest one, or of the last one that the copy has.
+    oldest = paths.tx(min(open_.lowest or 1, codec.decode_pointer(commit.data, paths.commit).committed))
+    tx = znodes.read([oldest]).nodes[oldest]
+    begun_ms = codec.decode_tx(tx.data, oldest, lambda _ref: ({}, {})).times_ms.get("begun", 0) if tx else 0
+    asked = Announcement(txids=open_, by=Owner(program="repair"), since_ms=begun_ms)
+    after = replace(events, announced=(*events.announced, asked))
+    yield Set(paths.events, encode_events(after, op=op), node.version)
 
 
 def _require_behind(nodes: Mapping[str, ZNode | None], paths: LedgerPaths, seed: Seed) -> None:
