@@ -1,8 +1,9 @@
-"""Begins attempts. If a spout is opaque, an attempt chooses its batch (P2)."""
+"""Begins attempts, and tells of each. If a spout is opaque, an attempt chooses its batch (P2)."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import closing
 
 from airflow_trident.contracts.spout import Spout
@@ -10,6 +11,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -19,13 +21,36 @@ def start_attempt(
 ) -> TxRecord:
     """See :meth:`Ledger.start_attempt`."""
     metadata_of, digest = _choosing(topology) if topology.opaque else None, topology.compile().digest
-    return ledger.start_attempt(txid, owner=owner, metadata_of=metadata_of, plan=digest, replays=replays)
+    return began(ledger.start_attempt(txid, owner=owner, metadata_of=metadata_of, plan=digest, replays=replays))
 
 
 def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *, owner: Owner | str) -> TxRecord:
     """See :meth:`Ledger.restart_attempt`."""
     metadata_of = _choosing(topology) if topology.opaque else None
-    return ledger.restart_attempt(ticket, owner=owner, metadata_of=metadata_of, plan=topology.compile().digest)
+    digest = topology.compile().digest
+    return began(ledger.restart_attempt(ticket, owner=owner, metadata_of=metadata_of, plan=digest))
+
+
+def start_attempts(
+    ledger: Ledger, topology: Topology, txids: Sequence[int], *, owner: Owner | str, replays: bool = False
+) -> list[TxRecord]:
+    """New attempts of all of these, in as few steps as possible.
+
+    :param txids: rising, of a topology without opaque spouts.
+    :raises TransitionError, FencedError: somebody else has changed one of them; some may have their attempt.
+    """
+    records: list[TxRecord] = []
+    digest = topology.compile().digest
+    while len(records) < len(txids):
+        records += ledger.restart_many(txids[len(records) :], owner=owner, plan=digest, replays=replays)
+    return [began(record) for record in records]
+
+
+def began(record: TxRecord) -> TxRecord:
+    """Tells that the attempt of the record has begun. By itself only for one that began with its transaction, when its
+    work is taken up: in between the transaction is BEGUN."""
+    reached(Milestone.ATTEMPT_STARTED, record.txid)
+    return record
 
 
 def _choosing(topology: Topology) -> MetadataOf:

@@ -16,7 +16,7 @@ from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedR
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, tell_result, telling
-from airflow_trident.runtime.phases import Attempts, require_definition, tell_success
+from airflow_trident.runtime.phases import require_definition, tell_success
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
@@ -118,22 +118,6 @@ def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | 
     ]
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
-
-
-def restart(ledger: Ledger, topology: Topology, txids: Sequence[int], attempts: Attempts) -> list[TxRecord]:
-    """New attempts of all of these, in as few steps as possible.
-
-    :param txids: rising, of a topology without opaque spouts.
-    :raises TransitionError, FencedError: somebody else has changed one of them; some may have their attempt.
-    """
-    records: list[TxRecord] = []
-    while len(records) < len(txids):
-        records += ledger.restart_many(
-            txids[len(records) :], owner=attempts.owner, plan=topology.compile().digest, replays=attempts.replays
-        )
-    for record in records:
-        reached(Milestone.ATTEMPT_STARTED, record.txid)
-    return records
 
 
 def publish_group(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> dict[int, StagedRef]:

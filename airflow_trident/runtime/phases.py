@@ -33,7 +33,7 @@ from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import OnFailure, Status
-from airflow_trident.runtime.attempts import start_attempt
+from airflow_trident.runtime.attempts import began, start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
@@ -207,7 +207,8 @@ def process(
     :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
     """
     while True:
-        record, started = started or _next_attempt(ledger, topology, txid, attempts, seen), None
+        record = began(started) if started else _next_attempt(ledger, topology, txid, attempts, seen)
+        started = None
         seen = None
         if isinstance(record, ProcessResult):
             return record
@@ -283,7 +284,6 @@ def run_attempt(
 ) -> StagedRef:
     """Does the work of an attempt that is in the ledger: run, stage, publish, PROCESSED."""
     txid, attempt = record.txid, record.attempt
-    reached(Milestone.ATTEMPT_STARTED, txid)
     try:
         job = job_of(ledger, topology, record, staging_root, progress, attempts.max_partition_keys)
         manifest = run_in_time(engine, job, attempts.timeout_s)

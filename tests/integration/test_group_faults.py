@@ -30,7 +30,7 @@ from tests.fixtures.grouped_words import OF_GROUPS, GroupedWords
 @pytest.mark.parametrize(
     ("point", "then"),
     [
-        (f"{Milestone.ATTEMPT_STARTED}@3", "5"),  # one half has its attempts, and nobody is at it
+        (f"{Milestone.ATTEMPT_STARTED}@3*2", "5"),  # one half has its attempts, and nobody is at it
         (f"{Milestone.STAGED}@3", "runner"),
         (f"{Milestone.PUBLISHED}@4", "3"),
         (f"{Milestone.PROCESSED}@5", "1"),

@@ -57,8 +57,9 @@ def test_p9_what_a_killed_group_of_spark_left_is_taken_up_in_another_cut_and_by_
     point: str, kind: str, after: str, grouped_words: GroupedWords
 ) -> None:
     how = KINDS[kind]
-    halves = ["halves"] * point.startswith(Milestone.ATTEMPT_STARTED)  # there is a second attempt where a pass failed
-    assert grouped_words.run("5", "spark", *how, *halves, crash=point) == -signal.SIGKILL
+    again = point.startswith(Milestone.ATTEMPT_STARTED)  # there is a second attempt where a pass failed
+    halves, crash = (["halves"], f"{point}*2") if again else ([], point)
+    assert grouped_words.run("5", "spark", *how, *halves, crash=crash) == -signal.SIGKILL
     if after == "runner":  # it takes over what is committed by somebody else only when that one is known to be dead
         assert grouped_words.run("1", *how) == 0
     assert grouped_words.run(after, *how) == 0

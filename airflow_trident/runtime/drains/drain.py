@@ -23,6 +23,7 @@ from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginManyResu
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.attempts import began
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER
 from airflow_trident.runtime.coordinators import OpenCoordinators
@@ -197,7 +198,7 @@ class Drain:
                 self._paused_by = begun.command if isinstance(begun, Paused) else None
                 return isinstance(begun, Full)
             self._begun += len(begun)
-            self._passes.begin(new_records(begun))
+            self._passes.begin([began(record) for record in new_records(begun)])
             for one in begun:
                 if one.new or one.record is None or one.record.status in (Status.COMMITTING, Status.COMMITTED):
                     continue  # an earlier try of this task still runs

@@ -26,11 +26,11 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import timeouts
-from airflow_trident.runtime.attempts import start_attempt
+from airflow_trident.runtime.attempts import start_attempt, start_attempts
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.pass_threads import PassThreads
-from airflow_trident.runtime.group_phases import publish_group, record_processed_many, restart, size_of
+from airflow_trident.runtime.group_phases import publish_group, record_processed_many, size_of
 from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.phases import Attempts, Progress, job_of, note_failure, publish, record_processed
@@ -196,7 +196,8 @@ class Passes:
         if self.size.together and len(records) > 1:
             with suppress(FencedError, TransitionError):
                 txids = [one.txid for one in records]
-                self.begin(restart(self.ledger, self.topology, txids, self.attempts))
+                owner, replays = self.attempts.owner, self.attempts.replays
+                self.begin(start_attempts(self.ledger, self.topology, txids, owner=owner, replays=replays))
                 return
         for one in records:
             try:
@@ -214,7 +215,6 @@ class Passes:
         with suppress(InvalidatedError):  # its turn comes with the one before it
             attempts = self.attempts
             record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner, replays=attempts.replays)
-            reached(Milestone.ATTEMPT_STARTED, txid)
             self._submit([record])
 
     def afresh(self, txid: int) -> None:
