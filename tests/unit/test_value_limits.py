@@ -11,20 +11,30 @@ import pytest
 from airflow_trident import Count, DeltaState, FixedBatchSpout, PostgresState, RedisState, SqliteState, Topology
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, Outcome
+from airflow_trident.errors import ConfigurationError, HeldError, Outcome
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.plan.commit.window_updater import _encode
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.accept_definition import accept_definition
+from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.types import parse_declared
 
 SALES = [("apple", place * 1_000) for place in range(120)]
 
 
-def topology_of(store: StateFactory, rows: list[tuple[Any, ...]]) -> Topology:
+def topology_of(
+    store: StateFactory, rows: list[tuple[Any, ...]], slide_s: int = 1, name: str | None = None, *, counts: bool = False
+) -> Topology:
+    """:param counts: beside the windows there is a state that takes everything, before them."""
     topology = Topology("large")
     sales = topology.new_stream("sales", FixedBatchSpout("fruit string, at long", rows, 40))
-    second, minute = timedelta(seconds=1), timedelta(minutes=1)
-    minutes = sales.sliding_window(minute, second, store, Count(), "n", time="at", max_ahead=None, bounds=True)
+    if counts:
+        sales.group_by("fruit").persistent_aggregate(store, Count(), "many", name="counts")
+    slide, minute = timedelta(seconds=slide_s), timedelta(minutes=1)
+    minutes = sales.sliding_window(
+        minute, slide, store, Count(), "n", time="at", max_ahead=None, bounds=True, name=name
+    )
     minutes.partition_persist(store, "window_start, n", keys="window_start", name="minutes")
     return topology
 
@@ -56,6 +66,36 @@ def test_a_window_that_is_larger_than_its_store_takes_is_refused_and_goes_on_whe
         marker = state.marker()
         assert marker is not None
         assert marker.high == 3
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_transaction_whose_window_is_refused_for_good_is_skipped_or_goes_on_with_another_window(
+    held: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteState(str(tmp_path / "w.db"))
+    monkeypatch.setattr(SqliteState, "max_value_bytes", 4_000)
+    topology, ledger = topology_of(store, SALES, counts=held), MemoryLedger("large")
+    with pytest.raises(ConfigurationError, match="airflow trident take-back"):
+        run(topology, tmp_path, ledger)
+    (stuck,) = ledger.transactions()
+    assert stuck.status is Status.COMMITTING
+    if held:  # a state that was before the window has it
+        with pytest.raises(HeldError, match="'counts' holds transaction 1"):
+            take_back(ledger, topology, 1, owner="somebody", reason="a window beyond its store")
+        ahead = topology_of(store, SALES, 30, "halves", counts=True)
+        accept_definition(ledger, ahead)
+    else:
+        take_back(ledger, topology, 1, owner="somebody", reason="a window beyond its store")
+        ledger.skip(1, "a window beyond its store")
+        ahead = topology
+        monkeypatch.undo()
+    run(ahead, tmp_path, ledger)
+    committed = Status.COMMITTED
+    assert [one.status for one in ledger.transactions()] == [
+        committed if held else Status.SKIPPED,
+        committed,
+        committed,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,8 @@ def _require_small(spec: StateSpec, changes: Changes) -> None:
                 f"{spec.factory.describe()} takes {most:,}",
                 "Nothing was applied to it. A window holds less with fewer fields, after an aggregation, with a larger "
                 "slide, or with smaller batches (max_rows, max_files, max_bytes of the spout); or keep it in a "
-                "DeltaState, which takes 2 GiB.",
+                "DeltaState, which takes 2 GiB. The transaction goes on with a changed window under another name=, "
+                "after `airflow trident ledger accept`; or take its commit back with `airflow trident take-back`.",
             )
 
 
