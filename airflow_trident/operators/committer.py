@@ -104,7 +104,7 @@ class TridentCommitterOperator(EngineOperator):
             self._commit(context, ledger, left[0].txid)
         passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
         if len(passed) == len(txids):
-            raise blocked(self.topology_name, Blocked(txids[0]))
+            raise blocked(self.topology_name, Blocked(txids[0], skipped=True))
         for txid, status in passed.items():
             self.log.warning("transaction %d of topology %s is %s: left out", txid, self.topology_name, status)
         return [txid for txid in txids if txid not in passed]

@@ -96,6 +96,8 @@ class TridentEmitterOperator(EngineOperator):
         seen = ledger.view(txid)
         if self._is_left_behind(context, seen.tx):
             return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_PROCESSED)
+        if self._stays_skipped(context, seen.tx):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.LEFT_SKIPPED)
         try:
             with self.open_engine(context) as engine, self.watching_ui(context):
                 staging_root = settings.staging_root(self.staging_dir)
@@ -167,10 +169,12 @@ class TridentEmitterOperator(EngineOperator):
         return rows_read
 
     def _is_done(self, context: Context, record: TxRecord) -> bool:
-        """Is there nothing to process? True if its commit has begun, if it is here only to be committed, or if an
-        earlier try of this task, since a person last cleared the task, brought it to an end."""
+        """Is there nothing to process? True if its commit has begun, if it is here only to be committed, if it stays
+        SKIPPED, or if an earlier try of this task, since a person last cleared the task, brought it to an end."""
         status = record.status
         if status in (Status.COMMITTING, Status.COMMITTED, Status.CLOSED) or self._is_left_behind(context, record):
+            return True
+        if self._stays_skipped(context, record):
             return True
         me = owner(context)
         mine = record.owner.is_same_task(me) and record.owner.try_number < me.try_number
@@ -183,6 +187,16 @@ class TridentEmitterOperator(EngineOperator):
         if record is None or record.status is not Status.PROCESSED or coordinator_above(self) is None:
             return False
         return (record.claim.dag_id, record.claim.run_id) != (ti.dag_id, ti.run_id)
+
+    def _stays_skipped(self, context: Context, record: TxRecord | None) -> bool:
+        """Was a transaction of this run SKIPPED, and has nobody cleared the task since? A retry that Airflow makes by
+        itself does not undo what a person decided; in another run the task is there to replay it."""
+        ti = context["ti"]
+        if record is None or record.status is not Status.SKIPPED:
+            return False
+        first = first_try(context, self.retries or 0)
+        cleared = ti.try_number == first and (first > 1 or bool(context["dag_run"].clear_number))
+        return not cleared and (record.claim.dag_id, record.claim.run_id) == (ti.dag_id, ti.run_id)
 
     def _story(self, result: ProcessResult, took_s: float) -> str:
         from airflow_trident.runtime.phases import ProcessOutcome

@@ -34,9 +34,11 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Transaction `by` is FAILED: waiting does not help until a person replays or skips it."""
+    """Transaction `by` is FAILED: waiting does not help until a person replays or skips it. `skipped`: it is the asking
+    transaction itself, and is SKIPPED."""
 
     by: int
+    skipped: bool = False
 
 
 def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Paused | Blocked:
@@ -162,7 +164,7 @@ def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
     if blocked is not None:
         return Blocked(blocked)
     if tx.status in (Status.FAILED, Status.SKIPPED):
-        return Blocked(txid)
+        return Blocked(txid, skipped=tx.status is Status.SKIPPED)
     predecessor = view.waits_for(txid)
     if predecessor is not None:
         return Wait(on=predecessor, why=f"transaction {predecessor} is not committed yet")

@@ -16,7 +16,7 @@ from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.workers import is_alive
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked
+from airflow_trident.protocol.decide import AlreadyCommitted, Wait
 from airflow_trident.protocol.records import LedgerView, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
@@ -201,7 +201,8 @@ class Backfill:
             mine = txid in result.committed
             outcome = BackfillOutcome.COMMITTED if mine else BackfillOutcome.ALREADY_COMMITTED
             return Backfilled(txid=txid, outcome=outcome, also_committed=others)
-        why = f"transaction {result.own.by} is FAILED" if isinstance(result.own, Blocked) else result.own.why
+        own = result.own
+        why = own.why if isinstance(own, Wait) else f"transaction {own.by} is {'SKIPPED' if own.skipped else 'FAILED'}"
         return Backfilled(txid=txid, outcome=BackfillOutcome.PROCESSED, detail=why, also_committed=others)
 
     def _several(self, txids: Sequence[int], engine: Engine, *, leaves: bool) -> Iterator[Backfilled]:

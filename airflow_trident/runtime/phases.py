@@ -150,6 +150,7 @@ class ProcessOutcome(StrEnum):
     ALREADY_COMMITTED = "already committed"
     COMMIT_UNDER_WAY = "commit under way"
     ALREADY_PROCESSED = "processed already, in a run that has ended"
+    LEFT_SKIPPED = "skipped by a person, and not asked for again"
     SUPERSEDED = "superseded by a newer attempt"
     """Opaque: a lower transaction took this one's batch, and somebody else emits it again."""
     WAITS_FOR_BATCH = "waits for the batch of the transaction before it"

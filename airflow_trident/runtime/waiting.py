@@ -56,7 +56,12 @@ def waiting_story(topology: str, txid: int, why: str, culprit: TxRecord | None) 
 
 
 def blocked(topology: str, by: Blocked) -> BlockedError:
-    """The error of every waiter for a FAILED transaction; it names the cure."""
+    """The error of every waiter for a FAILED transaction, or for one that is SKIPPED itself; it names the cure."""
+    if by.skipped:
+        return BlockedError(
+            f"transaction {by.by} of topology {topology!r} is SKIPPED: others pass it, and it is not committed",
+            f"To apply it after all: `airflow trident backfill {topology} --txid {by.by}`, or clear its run.",
+        )
     return BlockedError(
         f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
         f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "

@@ -141,7 +141,7 @@ def test_p6_a_failed_lower_one_ends_the_wait_at_once() -> None:
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.SKIPPED])
 def test_a_committer_of_a_failed_or_skipped_one_is_blocked_by_it(status: Status) -> None:
-    assert decide_commit(view(9, 4, tx(5, status)), 5) == Blocked(5)
+    assert decide_commit(view(9, 4, tx(5, status)), 5) == Blocked(5, skipped=status is Status.SKIPPED)
 
 
 def test_what_is_committed_is_a_success_also_when_its_record_is_pruned() -> None:

@@ -3,10 +3,11 @@ begin. The operators themselves, over the production ledger on in-memory trees; 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_trident import Count, SqliteState, Topology, TridentReadySensor, TridentTurnSensor
@@ -149,6 +150,21 @@ def test_a_cleared_run_whose_transaction_holds_up_nobody_waits_for_no_data_eithe
     for task_id in TASKS_OF_A_RUN:
         assert failed.run(task_id, "first") == 1
     assert [one for one, _ in statuses(failed)] == [Status.COMMITTED]
+
+
+@pytest.mark.parametrize("group", [None, 1])
+def test_a_retry_that_airflow_makes_by_itself_does_not_undo_a_persons_skip_and_a_clear_of_the_task_does(
+    failed: Site, group: int | None
+) -> None:
+    failed.ledger().skip(1, "a person said so")
+    emit = partial(failed.run, "words.emit", "first", retries=2, group=group)
+    emit(try_number=1, max_tries=2)  # it was queued, or its worker was killed
+    emit(try_number=2, max_tries=2)
+    assert statuses(failed) == [(Status.SKIPPED, 0)]
+    with pytest.raises(AirflowFailException, match=r"1 of topology 'words' is SKIPPED: .*backfill words --txid 1"):
+        failed.run("words.commit", "first")
+    emit(try_number=3, max_tries=4)
+    assert statuses(failed) == [(Status.PROCESSED, 1)]
 
 
 def test_who_finds_that_a_transaction_has_failed_meanwhile_does_not_call_it_left_to_be_committed(

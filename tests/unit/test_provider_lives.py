@@ -75,25 +75,25 @@ class Site:
         found: bool = task.poke(self.context("ready", run_id))
         return found
 
-    def run(self, task_id: str, run_id: str, **arguments: Any) -> Any:
+    def run(self, task_id: str, run_id: str, *, try_number: int = 1, max_tries: int = 0, **arguments: Any) -> Any:
         task: Any = self.dag.get_task(task_id)
         task.open_ledger = self.ledger
         for name, value in arguments.items():
             setattr(task, name, value)
         if task_id != "words.coordinate":
             task.txid = self.xcoms[run_id, "words.coordinate", "return_value"]
-        found = task.execute(self.context(task_id, run_id))
+        found = task.execute(self.context(task_id, run_id, try_number, max_tries))
         self.xcoms[run_id, task_id, "return_value"] = found
         return found
 
-    def context(self, task_id: str, run_id: str) -> Any:
+    def context(self, task_id: str, run_id: str, try_number: int = 1, max_tries: int = 0) -> Any:
         ti = SimpleNamespace(
             dag_id="words",
             run_id=run_id,
             task_id=task_id,
             map_index=-1,
-            try_number=1,
-            max_tries=0,
+            try_number=try_number,
+            max_tries=max_tries,
             get_first_reschedule_date=lambda _context: None,
             xcom_push=lambda key, value: self.xcoms.__setitem__((run_id, task_id, key), value),
             xcom_pull=lambda task_ids, key, map_indexes: self.xcoms.get((run_id, task_ids, key)),
