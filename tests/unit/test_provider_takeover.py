@@ -53,10 +53,11 @@ def statuses(site: Site) -> list[Status]:
     return [tx.status for tx in site.ledger().transactions()]
 
 
+@pytest.mark.parametrize("ago_s", [2 * TAKEOVER_S, -86_400.0], ids=["long ago", "by a clock that is a day ahead"])
 def test_a_commit_that_stands_still_and_whose_owner_is_not_connected_is_taken_over_with_the_defaults(
-    site: Site,
+    site: Site, ago_s: float
 ) -> None:
-    gate_opened(site, ago_s=2 * TAKEOVER_S)
+    gate_opened(site, ago_s)
     assert site.run("words.commit", "second") == 2
     assert statuses(site) == [Status.COMMITTED] * 2
 
