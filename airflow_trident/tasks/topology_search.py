@@ -5,6 +5,7 @@ Reads DAG files as the DAG processor does, but writes nothing to the database.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -113,13 +114,7 @@ def _load_module(where: str) -> ModuleType:
     """By name, from the current folder or the Python path; or by file."""
     try:
         if where.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            return module
+            return _loaded_from(where)
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         return importlib.import_module(where)
@@ -130,6 +125,37 @@ def _load_module(where: str) -> ModuleType:
             f"{where} cannot be imported ({type(error).__name__}: {error})",
             "Name a module on the Python path or below the current folder, or a file, as in dags/wc.py:topology.",
         ) from error
+
+
+def _loaded_from(file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(_name_for(file), file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(spec.name)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        if before is not None:
+            sys.modules[spec.name] = before
+        raise
+    return module
+
+
+def _name_for(file: str) -> str:
+    """The module's name: that of the file, unless it is another module's. A file ``redis.py`` must not stand in the
+    place of the package, in a process that goes on to work with it."""
+    name, path = Path(file).stem, os.path.abspath(file)
+    known = sys.modules.get(name)
+    origin = getattr(known, "__file__", None) or "built in"
+    if known is None:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        origin = path if spec is None else spec.origin
+    if origin is not None and os.path.abspath(origin) == path:
+        return name
+    return f"{name}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 # ---- DAGs ------------------------------------------------------------------------------------------------------

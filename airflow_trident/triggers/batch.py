@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -118,8 +119,25 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
         return None if left is None else _Found(after=last, left=left.by, why=left.why)
 
     def _topology(self) -> Topology:
-        if self._found is None:
+        """The topology, read again when its file has changed: Airflow goes on with the same trigger then. What the file
+        imports is read once."""
+        stamp = _stamp_of(self.place)
+        if self._found is None or stamp not in (None, self._stamp):
             self._found = topology_named(self.topology, dag_file=self.place)
+            self._stamp = stamp
         return self._found
 
     _found: Topology | None = None
+    _stamp: tuple[int, ...] | None = None
+
+
+def _stamp_of(place: str) -> tuple[int, ...] | None:
+    """Differs when the file of a place does; None: it is a module, or not there now."""
+    file = place.rpartition(":")[0]
+    if not file.endswith(".py"):
+        return None
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
