@@ -193,7 +193,11 @@ class SubmittedDrain:
         self._submission = Submission(order=files.order, result=files.result, tag=tags.yarn_tag)
         if cluster is not None:
             self._submission = replace(self._submission, masters=cluster.addresses, cluster=cluster.kind)
-        note(self._submission)
+        try:
+            note(self._submission)
+        except BaseException:  # nobody would find the order again, which holds logins
+            with removing(files):
+                raise
         try:
             driver = self._submit.start(APPLICATION, [files.order, files.result], tags)
         except Exception as error:

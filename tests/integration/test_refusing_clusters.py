@@ -210,6 +210,18 @@ def test_a_driver_of_an_older_attempt_that_nobody_may_end_stops_no_newer_one(
     assert "goes on" in caplog.text
 
 
+def test_an_order_that_airflow_does_not_remember_leaves_no_login_and_begins_nothing(
+    drain: SubmittedDrain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def forgets(_: Submission) -> NoReturn:
+        raise ConnectionError("no API server")
+
+    monkeypatch.setattr(HookSubmit, "start", lambda *_: pytest.fail("submitted"))
+    with pytest.raises(ConnectionError):
+        drain.start(Attempts(owner="me"), Claim(key="first"), DrainLimits(tries=1, group=1), 50, forgets)
+    assert os.listdir(tmp_path / "staging" / "drains") == []
+
+
 class StateStore(dict[str, Any]):
     """A task's own state store; `told` is called when the task notes a driver."""
 
