@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from airflow_trident.errors import CorruptError, NameTakenError, OutcomeUnknownError
 from airflow_trident.ledger.paths import DEFAULT_ROOT, deployments_folder, registrations_folder, topology_path
-from airflow_trident.ledger.workers import is_running
+from airflow_trident.ledger.workers import has_ended
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.deployment import Acknowledgement, Deployment, Registration, Roster, decode, encode
@@ -139,7 +139,7 @@ class Deployments:
             by = decode(Registration, node.data, path)
             if by.session == mine.session:
                 return
-            if by.host != mine.host or is_running(by.pid):
+            if not has_ended(by.host, by.pid, by.process_ids):
                 break
             if self._done([Delete(path, node.version), create]):
                 return

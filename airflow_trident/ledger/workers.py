@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
 from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.paths import LedgerPaths
@@ -21,7 +22,8 @@ from airflow_trident.protocol.records import Owner
 class Worker:
     """`task`: what runs, as in the owner of an attempt; `txid`: the transaction it works on, None for several;
     `since_ms`: Unix milliseconds; `is_task`: a task of Airflow, which begins transactions by claims that name it;
-    `name`: of its node, also recorded in the owners of its attempts; "" for a worker that is not listed yet."""
+    `name`: of its node, also recorded in the owners of its attempts; "" for a worker that is not listed yet;
+    `process_ids`: see :func:`own_process_ids`."""
 
     host: str
     pid: int
@@ -30,6 +32,7 @@ class Worker:
     since_ms: int
     is_task: bool = False
     name: str = field(default="", compare=False)
+    process_ids: str = field(default="", compare=False)
 
 
 _FORMAT = Format(noun="the worker", version=1, cure="It is not listed.")
@@ -43,6 +46,7 @@ def enlist(znodes: ZNodes, paths: LedgerPaths, worker: Worker, *, wait: bool = T
     """
     name = f"{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
     body = {key: value for key, value in asdict(worker).items() if key != "name"}
+    body["process_ids"] = own_process_ids()
     node = Create(f"{paths.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)
     (znodes.multi if wait else znodes.post)([node])
     return name
@@ -74,12 +78,30 @@ def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
         for one in workers
         if (one.name == owner.worker if owner.worker else (one.host, one.pid) == (owner.host, owner.pid))
     ]
-    return any(one.host != socket.gethostname() or is_running(one.pid) for one in listed)
+    return any(not has_ended(one.host, one.pid, one.process_ids) for one in listed)
 
 
 def programs(workers: Iterable[Worker]) -> frozenset[str]:
     """Names of the workers that are no tasks of Airflow, or may be none: versions before this one did not say."""
     return frozenset(one.name for one in workers if not one.is_task)
+
+
+def own_process_ids() -> str:
+    """Tells whose process ids those of this process are: of which start of which kernel, and of which container. A host
+    name alone does not: containers with the network of their host have its name, and machines may share one. "" where
+    the system does not say."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def has_ended(host: str, pid: int, process_ids: str) -> bool:
+    """Is it certain that a process has ended? Only one whose id is one of this process's own can be looked up.
+
+    :param process_ids: "" is of a version that did not say: then the host's name decides.
+    """
+    return host == socket.gethostname() and process_ids in ("", own_process_ids()) and not is_running(pid)
 
 
 def is_running(pid: int) -> bool:

@@ -185,10 +185,13 @@ def _coordinator(
     }
 
 
+_UNSHOWN = ("name", "process_ids")
+
+
 def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
     may_see = visible or sight.may_see([worker.task.partition("/")[0]])
     hidden = {} if may_see else {"host": "", "pid": 0, "task": ""}
-    shown = {name: value for name, value in asdict(worker).items() if name != "name"}
+    shown = {name: value for name, value in asdict(worker).items() if name not in _UNSHOWN}
     return {**shown, **hidden}
 
 

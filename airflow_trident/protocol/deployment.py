@@ -105,7 +105,8 @@ class Registration:
     """`workers/<name>`, ephemeral: the process that has the name now.
 
 
-    `session`: unique to this process. `task`: what runs, as in the owner of an attempt.
+    `session`: unique to this process. `task`: what runs, as in the owner of an attempt. `process_ids`: whose ids `pid`
+    is one of, "" if it does not say.
     """
 
     worker: str
@@ -114,6 +115,7 @@ class Registration:
     pid: int
     task: str = ""
     since_ms: int = 0
+    process_ids: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,12 +50,15 @@ def root_of(ledger: ZNodeLedger) -> str:
 class Party:
     """A worker that does nothing by itself."""
 
-    def __init__(self, place: Place, name: str, *, host: str = "h", pid: int = 1, session: str = "") -> None:
+    def __init__(
+        self, place: Place, name: str, *, host: str = "h", pid: int = 1, session: str = "", process_ids: str = ""
+    ) -> None:
         ledger = place.open()
         assert isinstance(ledger, ZNodeLedger)
         self.name, self.ledger = name, ledger
         self.deployments = Deployments(ledger.znodes, root_of(ledger))
-        self.mine = Registration(worker=name, session=session or uuid.uuid4().hex, host=host, pid=pid)
+        session = session or uuid.uuid4().hex
+        self.mine = Registration(worker=name, session=session, host=host, pid=pid, process_ids=process_ids)
 
     def register(self) -> Party:
         self.deployments.register(self.mine)
@@ -159,6 +162,14 @@ def test_the_name_of_a_process_of_this_machine_that_is_gone_is_free_at_once(plac
     with pytest.raises(NameTakenError, match=f"taken by process {os.getpid()} on {here}"):
         Party(place, "w1", host=here, pid=os.getpid()).register()
     assert alive.roster().live["w1"] == alive.mine
+
+
+def test_the_name_of_a_process_of_another_container_or_machine_that_shares_the_host_name_is_taken(place: Place) -> None:
+    opened(place).deploy(["w1"])
+    here = socket.gethostname()
+    Party(place, "w1", host=here, pid=NOWHERE, process_ids="of another container").register()
+    with pytest.raises(NameTakenError, match=f"taken by process {NOWHERE} on {here}"):
+        Party(place, "w1", host=here, pid=os.getpid()).register()
 
 
 def test_a_worker_is_placed_only_while_it_is_there(place: Place) -> None:

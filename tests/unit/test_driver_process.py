@@ -13,7 +13,8 @@ import pytest
 
 from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.errors import SparkJobError
-from airflow_trident.ledger.workers import Worker
+from airflow_trident.ledger.workers import Worker, is_alive, own_process_ids
+from airflow_trident.protocol.records import Owner
 from airflow_trident.tasks.driver_process import DriverProcess, find_client_driver
 from airflow_trident.tasks.spark_driver import ClusterKind, DriverCluster
 from tests.fixtures.spark import free_port
@@ -63,6 +64,16 @@ def test_a_driver_on_another_machine_is_looked_up_among_the_live_workers() -> No
     assert not replace(driver, pid=8).active()
     listed.clear()
     assert not driver.active()
+
+
+def test_a_worker_whose_process_ids_are_not_ours_is_alive_as_long_as_it_is_listed() -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    gone = Worker(host=socket.gethostname(), pid=process.pid, task="drain", txid=None, since_ms=0)
+    owner = Owner(program="drain", host=gone.host, pid=gone.pid)
+    assert not is_alive([gone], owner)  # listed by a version that did not say
+    assert not is_alive([replace(gone, process_ids=own_process_ids())], owner)
+    assert is_alive([replace(gone, process_ids="of a container with the network of this machine")], owner)
 
 
 @pytest.mark.parametrize("kind", [ClusterKind.STANDALONE, ClusterKind.YARN])

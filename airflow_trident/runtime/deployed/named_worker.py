@@ -25,6 +25,7 @@ from airflow_trident.errors import (
     recorded_text,
 )
 from airflow_trident.ledger.deployments import Deployed, Deployments
+from airflow_trident.ledger.workers import own_process_ids
 from airflow_trident.protocol.deployment import Acknowledgement, DeploymentCommand, Registration, Roster, WorkerStatus
 from airflow_trident.protocol.deployment_steps import MAX_ERROR, Doing, Duty, duty
 from airflow_trident.protocol.records import Owner
@@ -107,6 +108,7 @@ class NamedWorker:
             pid=self.owner.pid,
             task=self.owner.who,
             since_ms=time.time_ns() // 1_000_000,
+            process_ids=own_process_ids(),
         )
 
     def run(self) -> bool:
