@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 
 from airflow_trident import settings
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     airflow_outcome,
@@ -262,8 +263,18 @@ class TridentDrainOperator(EngineOperator):
     def _limits(self) -> DrainLimits:
         return DrainLimits(
             max_transactions=settings.parse_limit("max_transactions", self.max_transactions),
-            max_time_s=None if self.max_time_s in (None, "") else float(str(self.max_time_s)),
+            max_time_s=_seconds(self.max_time_s),
             max_pending=settings.parse_limit("max_pending", self.max_pending),
             group=self.group,
             tries=self.tries,
         )
+
+
+def _seconds(given: float | str | None) -> float | None:
+    """:raises ConfigurationError: it is no number."""
+    if given is None or not str(given).strip():
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        raise ConfigurationError(f"max_time_s = {given!r} is no number of seconds", "Give 0 or more.") from None

@@ -168,8 +168,8 @@ class EngineOperator(TridentOperator):
 
 
 def _seconds(limit: timedelta | float | None) -> float | None:
-    """:raises ConfigurationError: it is not above 0."""
+    """:raises ConfigurationError: it is not above 0, or not finite."""
     seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-    if seconds is not None and seconds <= 0:
+    if seconds is not None and not 0 < seconds < float("inf"):
         raise ConfigurationError(f"attempt_timeout = {limit!r}", "Give more than 0 seconds, or None for no limit.")
     return seconds

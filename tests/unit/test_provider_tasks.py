@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -112,6 +113,16 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
         (lambda: TridentTurnSensor(task_id="t", topology="no/name", txid=1), "no/name"),
         (lambda: trident_transaction(words(), task_id="mine"), "task_id"),
         (lambda: TridentDrainOperator(task_id="t", topology=words(), group=0), "group=0"),
+        *(
+            (partial(TridentDrainOperator, task_id="t", topology=words(), **{name: value}), name)
+            for name, value in (
+                ("max_time_s", -1),
+                ("max_time_s", math.nan),
+                ("max_time_s", "soon"),
+                ("attempt_timeout", math.nan),
+                ("attempt_timeout", math.inf),
+            )
+        ),
         (lambda: TridentDrainOperator(task_id="t", topology=words(), group="20", max_pending=10), "max_pending=10"),
         (
             lambda: TridentDrainOperator(task_id="t", topology=words(Alone("words.db")), group=20),

@@ -26,7 +26,8 @@ class DrainLimits:
     twice the group, and three where each goes alone. `tries`: attempts of one transaction by itself before it is
     FAILED or SKIPPED. `wait_s`: how long the drain waits at its end for transactions that other workers hold.
 
-    :raises ConfigurationError: a number is below 1, or `max_pending` has no room for the group.
+    :raises ConfigurationError: a number is below 1, `max_time_s` is below 0, or `max_pending` has no room for the
+        group.
     """
 
     max_transactions: int | None = None
@@ -42,6 +43,10 @@ class DrainLimits:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ConfigurationError(f"a drain with {name}={number}", "It must be at least 1.")
+        if self.max_time_s is not None and not self.max_time_s >= 0:  # nan is not, either
+            raise ConfigurationError(
+                f"a drain with max_time_s={self.max_time_s}", "Give 0 or more seconds, or leave it out."
+            )
         if isinstance(self.group, int) and self.max_pending is not None and self.group > self.max_pending:
             raise ConfigurationError(
                 f"a drain with group={self.group} and max_pending={self.max_pending}: {self.group} transactions are "
