@@ -144,7 +144,7 @@ def number(option: Option, *, least: float) -> float:
         found = float(value)
     except ValueError:
         found = least - 1
-    if found < least or (option.type == "integer" and found != int(found)):
+    if not least <= found < float("inf") or (option.type == "integer" and found != int(found)):
         raise ConfigurationError(
             f"[{SECTION}] {option.name} = {value!r} is not a number of at least {least:g}",
             f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{option.name.upper()}; the default is {option.default}.",

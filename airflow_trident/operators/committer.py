@@ -70,7 +70,7 @@ class TridentCommitterOperator(EngineOperator):
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         self.txid = txid
-        self.retention = retention
+        self.retention = settings.parse_limit("retention", retention)
         self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = turn_wait_s
         self.on_failure = on_failure_of(topology.states, on_failure)

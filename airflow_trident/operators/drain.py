@@ -99,7 +99,7 @@ class TridentDrainOperator(EngineOperator):
         self.group = group
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = on_failure_of(topology.states, on_failure)
-        self.retention = retention
+        self.retention = settings.parse_limit("retention", retention)
         self.deferrable = checked_deferrable(deferrable)
         self.allow_backfill_runs = allow_backfill_runs
         self._submitted: SubmittedDrain | None = None

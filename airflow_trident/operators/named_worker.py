@@ -75,7 +75,7 @@ class TridentWorkerOperator(EngineOperator):
             on_failure_of(one.states, on_failure)
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = OnFailure(on_failure)
-        self.retention = retention
+        self.retention = settings.parse_limit("retention", retention)
         self._worker: NamedWorker | None = None
         self._killed = False
 

@@ -90,7 +90,7 @@ def test_options_have_defaults_and_the_environment_wins(monkeypatch: pytest.Monk
     assert settings.number(settings.MAX_PENDING, least=1) == 7
 
 
-@pytest.mark.parametrize("written", ["0", "2.5", "many"])
+@pytest.mark.parametrize("written", ["0", "2.5", "many", "nan", "inf"])
 def test_a_number_that_cannot_be_meant_names_the_option(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TRIDENT__MAX_PENDING", written)
     with pytest.raises(ConfigurationError, match="AIRFLOW__TRIDENT__MAX_PENDING"):

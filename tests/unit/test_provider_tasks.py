@@ -114,6 +114,11 @@ def test_a_topology_without_a_state_is_refused_where_the_dag_is_built(dag: DAG) 
         (lambda: trident_transaction(words(), task_id="mine"), "task_id"),
         (lambda: TridentDrainOperator(task_id="t", topology=words(), group=0), "group=0"),
         *(
+            (partial(make, task_id="t", topology=words(), retention=-5, **more), "retention = -5")
+            for make, more in ((TridentDrainOperator, {}), (TridentCommitterOperator, {"txid": 1}))
+        ),
+        (lambda: TridentWorkerOperator(task_id="t", topologies=[words()], name="w", retention=0), "retention = 0"),
+        *(
             (partial(TridentDrainOperator, task_id="t", topology=words(), **{name: value}), name)
             for name, value in (
                 ("max_time_s", -1),
