@@ -23,6 +23,8 @@ YARN := tests/yarn tests/integration/test_on_a_cluster.py tests/contracts/test_h
 	tests/contracts/test_storage.py tests/contracts/test_hdfs_tables.py tests/integration/test_file_spout_on_hdfs.py
 # Test processes: two more than cores, since many tests wait for servers and disks. WORKERS=0 runs all tests in one process.
 WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
+# A test that ended its process is tried again in the next one, with all of its file: once is enough.
+APART := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 help:
 	@echo "make demo      exactly-once batches through Airflow, Spark and ZooKeeper, with attempts killed on the way"
@@ -60,10 +62,10 @@ tweets: java venv
 	@$(RUN) python -m demo.tweets $(ARGS)
 
 test: archive
-	@$(RUN) $(ARCHIVES) python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) $(ARCHIVES) python -m pytest $(APART) $(ARGS)
 
 quick: lint types imports
-	@$(RUN) python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(or $(ARGS),tests/unit)
+	@$(RUN) python -m pytest -q $(APART) $(or $(ARGS),tests/unit)
 
 rare: java venv
 	@$(RUN) python -m pytest -m rare $(ARGS)
@@ -82,7 +84,7 @@ model: java venv
 	@$(RUN) python -m tests.model.tlc $(ARGS)
 
 contracts: java venv
-	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/contracts $(ARGS)
+	@$(RUN) AIRFLOW_TRIDENT_CONTRACTS=all python -m pytest $(APART) tests/contracts $(ARGS)
 
 test-yarn: java venv
 	@$(RUN) python -m pytest -m rare $(YARN) $(ARGS)
