@@ -30,7 +30,8 @@ def coalesces(plan: Plan) -> Coalesces:
     """What may be done with several transactions of this plan together."""
     why_neither = _why_neither(plan)
     why_one = why_neither or _why_committed_one_by_one(plan)
-    why_no = why_neither or next(filter(None, (_why_alone(stage, plan.stages) for stage in plan.stages)), "")
+    before = before_transforms(plan.stages)
+    why_no = why_neither or next(filter(None, (_why_alone(stage, plan.stages, before) for stage in plan.stages)), "")
     why_tagged = why_no or why_one or _why_not_by_key(plan)
     how = Coalescing.NO if why_no else Coalescing.BY_TRANSACTION if why_tagged else Coalescing.BY_KEY
     return Coalesces(how=how, why=why_tagged, commits=not why_one, why_one=why_one)
@@ -50,11 +51,15 @@ def by_expression(node: Node) -> bool:
 
 def in_place(stage: Stage, stages: Sequence[Stage]) -> bool:
     """Are its tuples still in the partitions in which they were read?"""
-    if stage.source is not None:
-        return True
-    if stage.exchange is not None or stage.begin is not None:
-        return False
-    return in_place(stages[stage.upstreams[0]], stages)
+    first = _brought_by(stage, stages)
+    return first.exchange is None and first.source is not None
+
+
+def _brought_by(stage: Stage, stages: Sequence[Stage]) -> Stage:
+    """The stage that brought the tuples of this one into their partitions."""
+    while stage.exchange is None and stage.begin is None:
+        stage = stages[stage.upstreams[0]]
+    return stage
 
 
 def before_transforms(stages: Sequence[Stage], besides: Collection[int] = ()) -> frozenset[int]:
@@ -103,11 +108,11 @@ def _why_committed_one_by_one(plan: Plan) -> str:
     return ""
 
 
-def _why_alone(stage: Stage, stages: Sequence[Stage]) -> str:
+def _why_alone(stage: Stage, stages: Sequence[Stage], before: frozenset[int]) -> str:
+    """:param before: the stages that a transform's rows come from."""
     for node in stage.nodes:
         if isinstance(node, StateQueryNode):
             return f"{node.name} asks a state"
-    before = before_transforms(stages)
     if stage.index in before and stage.source is None and (stage.forks or stage.sinks):
         return f"several take what comes out of {_end_of(stage)}, one of them a transform"
     if stage.source is not None:
@@ -137,11 +142,10 @@ def _end_of(stage: Stage) -> str:
 
 def _moved_by(stage: Stage, stages: Sequence[Stage]) -> str:
     """What brought the tuples of a stage into other partitions than those in which they were read."""
-    if stage.exchange is not None:
+    first = _brought_by(stage, stages)
+    if first.exchange is not None:
         return "a repartition"
-    if stage.begin is not None:
-        return "a transform" if stage.transform is not None else "a merge"
-    return _moved_by(stages[stage.upstreams[0]], stages)
+    return "a transform" if first.transform is not None else "a merge"
 
 
 def _why_not_by_key(plan: Plan) -> str:

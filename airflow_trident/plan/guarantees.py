@@ -52,13 +52,15 @@ class Shortfall:
 def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> tuple[Shortfall, ...]:
     """Every pair outside of the matrix. Each state is paired with all streams of its topology: a repeated attempt
     repeats all streams."""
-    found = []
-    for stream, spout in spouts.items():
-        for name, spec in states.items():
-            kind = spec.factory.capabilities.kind
-            if (spout.kind, kind) not in EXACTLY_ONCE:
-                found.append(Shortfall(stream, spout.describe(), spout.kind, name, spec.factory.describe(), kind))
-    return tuple(found)
+    kinds = {name: spec.factory.capabilities.kind for name, spec in states.items()}
+    of_kind = {
+        spout: [name for name, state in kinds.items() if (spout, state) not in EXACTLY_ONCE] for spout in SpoutKind
+    }
+    return tuple(
+        Shortfall(stream, spout.describe(), spout.kind, name, states[name].factory.describe(), kinds[name])
+        for stream, spout in spouts.items()
+        for name in of_kind[spout.kind]
+    )
 
 
 def require_exactly_once(topology: str, spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from airflow_trident.contracts.spout import Spout
-from airflow_trident.contracts.state import StateSpec
+from airflow_trident.contracts.state import StateKind, StateSpec
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.commit.committers import committer_notes
 from airflow_trident.plan.commit.nodes import NewValuesNode
@@ -36,6 +36,9 @@ class NodeGraph:
         self.exactly_once = exactly_once
         self._sources: dict[str, SourceNode] = {}
         self._sinks: dict[str, PersistNode] = {}
+        self._first_spouts: dict[SpoutKind, tuple[str, Spout]] = {}
+        self._first_states: dict[StateKind, tuple[str, StateSpec]] = {}
+        """One of each kind stands for all: a topology of many streams is built in a time that grows with them."""
         self._counter = 0
         self._changed()
         self._settings = PlanSettings()
@@ -59,9 +62,10 @@ class NodeGraph:
                 "Give it a FileSpout or another subclass of Spout.",
             )
         if self.exactly_once:
-            require_exactly_once(self.name, {name: spout}, self.states)
+            require_exactly_once(self.name, {name: spout}, dict(self._first_states.values()))
         node = SourceNode(name=name, schema=spout.schema, spout=spout)
         self._sources[name] = node
+        self._first_spouts.setdefault(spout.kind, (name, spout))
         self._changed()
         return node
 
@@ -74,8 +78,9 @@ class NodeGraph:
             )
         self.queries.require_none(sink)
         if self.exactly_once:
-            require_exactly_once(self.name, self.spouts, {sink.name: sink.state})
+            require_exactly_once(self.name, dict(self._first_spouts.values()), {sink.name: sink.state})
         self._sinks[sink.name] = sink
+        self._first_states.setdefault(sink.state.factory.capabilities.kind, (sink.name, sink.state))
         self._changed()
 
     def set_node(self, name: str, **said: Any) -> None:
@@ -132,10 +137,11 @@ class NodeGraph:
         if self._states is None:
             # Not decided when a state is declared: an opaque spout, or a stream of its new values, may follow later.
             told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
+            opaque = self.opaque
             self._states = {
                 name: replace(
                     sink.state,
-                    opaque=self.opaque and sink.state.factory.capabilities.opaque,
+                    opaque=opaque and sink.state.factory.capabilities.opaque,
                     told=name in told and not isinstance(sink.state.updater, WindowUpdater),
                 )
                 for name, sink in self._sinks.items()

@@ -14,6 +14,8 @@ import pytest
 from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, StateUpdater, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expr.tree import col, explode, split
+from airflow_trident.plan.rewrites.fusion import MOST_FUSED
+from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.topology_definition import Definition, StateDefinition
 from airflow_trident.topology.stream import Stream
@@ -287,6 +289,43 @@ def test_a_window_of_other_fields_is_another_definition_beside_names_only() -> N
     for inputs in [("a, c",), ("b, a",), (), ("a, b", "c")]:
         before = recorded(now, inputs)
         assert len(before.differences(now.definition())) == len(now.definition().differences(before)) == 1, inputs
+
+
+class CountedSpout(PaperSpout):
+    """Counts how often it is asked for its kind."""
+
+    asked = 0
+
+    @property
+    def kind(self) -> SpoutKind:  # type: ignore[override]
+        CountedSpout.asked += 1
+        return SpoutKind.TRANSACTIONAL
+
+
+def asked_for(streams: int) -> int:
+    before, topology = CountedSpout.asked, Topology("wide")
+    for number in range(streams):
+        counted = topology.new_stream(f"s{number}", CountedSpout("user string")).group_by("user")
+        counted.persistent_aggregate(PaperState(), Count(), f"n{number}")
+    topology.compile()
+    topology.definition()
+    return CountedSpout.asked - before
+
+
+def test_what_a_topology_asks_its_spouts_grows_with_their_number() -> None:
+    assert asked_for(80) == 2 * asked_for(40)
+
+
+@pytest.mark.parametrize("verb", [lambda s: s.peek("user", repr), lambda s: s.shuffle().peek("user", repr)])
+def test_a_topology_may_be_deeper_than_the_stack_of_python(verb: Callable[[Stream], Stream]) -> None:
+    topology = Topology("deep")
+    stream = topology.new_stream("orders", PaperSpout("user string"))
+    for _ in range(1_100):
+        stream = verb(stream)
+    stream.group_by("user").persistent_aggregate(PaperState(), Count(), "n")
+    plan = topology.compile()
+    assert "peek-2 repr(user)" in explain(plan)
+    assert max(len(stage.nodes) for stage in plan.stages) <= MOST_FUSED
 
 
 def test_building_a_topology_imports_no_spark_no_zookeeper_client_no_arrow_and_no_airflow() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, Sinks, ordered, readers_of
@@ -10,6 +10,9 @@ from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode, ProjectNode, SourceNode
 from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.stages import Stage
+
+MOST_FUSED = 200
+"""The most nodes of one stage: each pulls from the one before it, and Python's stack is no deeper than 1,000 calls."""
 
 
 def fuse(sinks: Sinks, settings: PlanSettings) -> tuple[Stage, ...]:
@@ -68,46 +71,68 @@ def _is_written(node: Node) -> bool:
     return not node.name.endswith(".partial") and not (isinstance(node, ProjectNode) and node.implied)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What becomes the stage that ends at a node. `above`: where its upstreams end."""
+
+    begin: BeginNode | None
+    exchange: PartitionNode | None
+    nodes: tuple[Node, ...]
+    above: tuple[Node, ...]
+
+
 class _Fusion:
     """Works from the sinks upwards."""
 
     def __init__(self, sinks: Sinks) -> None:
-        self._sinks = sinks
+        self._ends = [sink.input for sink in sinks]
         self._readers = readers_of(sinks)
+        self._sinks: dict[int, list[SinkNode]] = {}
+        for sink in sinks:
+            self._sinks.setdefault(id(sink.input), []).append(sink)
         self._stages: list[Stage] = []
         self._by_end: dict[int, int] = {}
 
     def stages(self) -> tuple[Stage, ...]:
-        for sink in self._sinks:
-            self._ending_at(sink.input)
+        cuts: dict[int, _Cut] = {}
+        waiting = list(reversed(self._ends))
+        while waiting:  # no recursion: a topology may be deeper than Python's stack
+            end = waiting[-1]
+            cut = cuts.get(id(end)) or cuts.setdefault(id(end), self._cut(end))
+            above = [one for one in cut.above if id(one) not in self._by_end]
+            if id(end) in self._by_end or not above:
+                self._add(waiting.pop(), cut)
+            else:
+                waiting += reversed(above)
         return tuple(self._stages)
 
-    def _ending_at(self, end: Node) -> int:
-        if id(end) in self._by_end:
-            return self._by_end[id(end)]
+    def _cut(self, end: Node) -> _Cut:
         chain: list[Node] = []
         node = end
-        while isinstance(node, ProcessorNode) and self._is_inside(node, end):
+        while isinstance(node, ProcessorNode) and self._is_inside(node, end) and len(chain) < MOST_FUSED:
             chain.append(node)
             node = node.input
         exchange = node if isinstance(node, PartitionNode) and self._is_inside(node, end) else None
         above = exchange.input if exchange is not None else node
         reads = isinstance(above, SourceNode) and exchange is not None  # a source is read in its own stage
         begin = above if isinstance(above, BeginNode) and self._is_inside(above, end) and not reads else None
-        upstreams = tuple(self._ending_at(one) for one in (begin.inputs if begin is not None else (above,)))
+        return _Cut(begin, exchange, tuple(reversed(chain)), begin.inputs if begin is not None else (above,))
+
+    def _add(self, end: Node, cut: _Cut) -> None:
+        if id(end) in self._by_end:
+            return
         stage = Stage(
             index=len(self._stages),
-            begin=begin,
-            upstreams=upstreams,
-            exchange=exchange,
-            nodes=tuple(reversed(chain)),
-            sinks=tuple(sink for sink in self._sinks if sink.input is end),
+            begin=cut.begin,
+            upstreams=tuple(self._by_end[id(one)] for one in cut.above),
+            exchange=cut.exchange,
+            nodes=cut.nodes,
+            sinks=tuple(self._sinks.get(id(end), ())),
             forks=self._readers[id(end)] > 1,
             schema=end.schema,
         )
         self._stages.append(stage)
         self._by_end[id(end)] = stage.index
-        return stage.index
 
     def _is_inside(self, node: Node, end: Node) -> bool:
         """A node with several readers ends its own stage, so it is computed only once."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.graph import Node
 from airflow_trident.plan.nodes import SourceNode
@@ -22,9 +24,9 @@ def trees(sources: tuple[Node, ...], sinks: tuple[Node, ...]) -> list[str]:
     """One tree per source; a node with several inputs stands in full below the first of them."""
     children: dict[int, list[Node]] = {}
     seen: set[int] = set()
-    waiting: list[Node] = list(sinks)
+    waiting = deque(sinks)
     while waiting:
-        node = waiting.pop(0)
+        node = waiting.popleft()
         if id(node) in seen:
             continue
         seen.add(id(node))
@@ -33,16 +35,13 @@ def trees(sources: tuple[Node, ...], sinks: tuple[Node, ...]) -> list[str]:
             waiting.append(one)
     lines: list[str] = []
     shown: set[int] = set()
-    for source in sources:
-        _tree(source, children, "", lines, shown)
+    left = [(source, "") for source in reversed(sources)]
+    while left:  # no recursion: a topology may be deeper than Python's stack
+        node, indent = left.pop()
+        if id(node) in shown:
+            lines.append(f"{indent}{node.name}, see above")
+            continue
+        shown.add(id(node))
+        lines.append(f"{indent}{node.describe()}")
+        left += [(child, indent + "  ") for child in reversed(children.get(id(node), []))]
     return lines
-
-
-def _tree(node: Node, children: dict[int, list[Node]], indent: str, lines: list[str], shown: set[int]) -> None:
-    if id(node) in shown:
-        lines.append(f"{indent}{node.name}, see above")
-        return
-    shown.add(id(node))
-    lines.append(f"{indent}{node.describe()}")
-    for child in children.get(id(node), []):
-        _tree(child, children, indent + "  ", lines, shown)
