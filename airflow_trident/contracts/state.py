@@ -223,6 +223,13 @@ class StateSpec:
 
     def describe(self) -> str:
         """One line, part of the topology's definition: it must not change silently."""
+        return self.applied if self.committer is not None else f"{self.factory.describe()} {self.applied}"
+
+    @property
+    def applied(self) -> str:
+        """What is done with the staged rows, wherever the state is kept."""
+        if self.committer is not None:
+            return self.committer.describe()
         how = "+".join(type(part).__name__ for part in self.combiners)
         if self.reducer is not None:
             how = type(self.reducer).__name__
@@ -233,12 +240,10 @@ class StateSpec:
             how = "overwriting partitions" if self.overwrites else how
             how += f", gone where {self.deleted}" if self.deleted else ""
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
-        if self.committer is not None:
-            return self.committer.describe()
         if self.stateful is not None:
             emits = f" -> ({', '.join(map(str, self.emits))})" if self.emits else ""
-            return f"{self.factory.describe()} ({keys}) by {self.stateful.describe()}{emits}"
-        return f"{self.factory.describe()} ({keys}) -> ({values}) by {how or 'updater'}"
+            return f"({keys}) by {self.stateful.describe()}{emits}"
+        return f"({keys}) -> ({values}) by {how or 'updater'}"
 
     @property
     def key_names(self) -> tuple[str, ...]:

@@ -24,9 +24,9 @@ _DIGITS = 16
 def made_by(plan: Plan) -> dict[str, str]:
     """Name of each staged batch -> package version and digest.
 
-    Rows of a state mean what the state's definition says, so the digest is that of the definition: what leads to the
-    state may change, and the batch stays what it was. Tuples that are handed on mean what the stream does that they are
-    of. As everywhere in a plan, a function is known by its name.
+    Rows of a state mean what the state's definition says, so the digest is that of the definition but for its place:
+    what leads to the state may change, or the state may move, and the batch stays what it was. Tuples that are handed
+    on mean what the stream does that they are of. As everywhere in a plan, a function is known by its name.
     """
     handed_on = [sink for sink in plan.staged if isinstance(sink, CarriedNode)]
     trees: dict[int, str] = {}
@@ -36,7 +36,7 @@ def made_by(plan: Plan) -> dict[str, str]:
     staged = {sink.name for sink in plan.staged}
     for sink in plan.sinks:
         if sink.name in staged:
-            found[sink.name] = _digest(sink.state.describe(), *sink.state.inputs, *recorded_transforms(sink))
+            found[sink.name] = _digest(sink.state.applied, *sink.state.inputs, *recorded_transforms(sink))
     return {name: f"{VERSION} {digest}" for name, digest in found.items()}
 
 

@@ -3,6 +3,7 @@ what a state may have is never replaced by another batch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,12 +98,18 @@ def test_swapped_lines_are_two_other_streams(store: SqliteState, tmp_path: Path)
     assert found == {"counts": (4,), "twice": (8,), "tenfold": (40,)}
 
 
-@pytest.mark.parametrize("behind", [True, False])
-def test_what_changes_behind_a_state_or_before_it_leaves_the_batch_as_it_was_staged(
-    store: SqliteState, tmp_path: Path, behind: bool
+CHANGES: dict[str, Callable[[SqliteState], tuple[Topology, Topology]]] = {
+    "what leads to a state": lambda store: (totals(store, Sum()), totals(store, Sum(), below=3)),
+    "the place of a state": lambda store: (totals(store, Sum()), totals(SqliteState(f"{store.path}-2"), Sum())),
+    "what follows a state": lambda store: (handed_on(store, "twice"), handed_on(store, "twice", looked_at=True)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_does_not_change_the_meaning_of_a_batch_leaves_it_as_it_was_staged(
+    store: SqliteState, tmp_path: Path, change: str
 ) -> None:
-    before = handed_on(store, "twice") if behind else totals(store, Sum())
-    after = handed_on(store, "twice", looked_at=True) if behind else totals(store, Sum(), below=3)
+    before, after = CHANGES[change](store)
     assert before.compile().digest != after.compile().digest
     site = changed(processed(before, tmp_path), after)
     assert replace(site.committer(), engine=no_engine).commit(2).committed == (1, 2)
