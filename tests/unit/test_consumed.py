@@ -86,7 +86,9 @@ class Folder:
             if chosen is None:
                 return False
             files, after = list(chosen.files), chosen.after()
-            assert files == sorted(files, key=lambda file: file.place)
+            late = limits.late_files is LateFiles.TAKE
+            for part in chosen.batches if late else [files]:
+                assert list(part) == sorted(part, key=lambda file: file.place)
             assert 0 < len(chosen.batches) <= most
             assert all(0 < len(batch) <= limits.max_files for batch in chosen.batches)
             for file in files:
@@ -95,10 +97,10 @@ class Folder:
             assert consumed_from_json(self.state) == after
             return True
 
-    def read_all(self) -> None:
+    def read_all(self, limits: BatchLimits = LIMITS) -> None:
         """Transactions until nothing is new: each of them reads a file at least."""
         for _ in range(self.made + 1):
-            if not self.transact(LIMITS):
+            if not self.transact(limits):
                 return
             self.now += SECOND
         raise AssertionError(f"{self.made} files were made, and they are read again and again: {self.read}")
@@ -179,7 +181,7 @@ def test_a_clock_that_is_set_back_hides_no_file(steps: list[tuple[str, Any, Any]
     live(steps, max_seen)
 
 
-def live(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
+def live(steps: list[tuple[str, Any, Any]], max_seen: int, limits: BatchLimits = LIMITS) -> None:
     folder = Folder()
     moved = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -201,7 +203,7 @@ def live(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
             elif kind in ("wait", "clock back"):
                 folder.turn_clock(one if kind == "wait" else -one)
             elif kind == "transact":
-                folder.transact(replace(LIMITS, max_files=one))
+                folder.transact(replace(limits, max_files=one))
             else:
                 # The folder "a" was listed before the file came, "b" after a later one.
                 seen = folder.listing().files
@@ -210,9 +212,9 @@ def live(steps: list[tuple[str, Any, Any]], max_seen: int) -> None:
                 known = set(folder.files)
                 folder.add("b", 0)
                 late = tuple(file for path, (_, file) in folder.files.items() if path not in known)
-                folder.transact(LIMITS, Listing(seen + late, took_ns=one))
+                folder.transact(limits, Listing(seen + late, took_ns=one))
             folder.now += 1
-        folder.read_all()
+        folder.read_all(limits)
     assert all(times == 1 for times in folder.read.values()), "no file is read twice"
     assert all(folder.read[number] == 1 for number, _ in folder.files.values()), "no file is lost"
 
@@ -294,36 +296,6 @@ def test_a_read_file_of_the_window_may_go_away_and_come_back() -> None:
     assert not later.contents
 
 
-LATE = [file("a", 10_000), file("very late", 100, 10_001)]
-
-
-def test_a_file_that_comes_after_the_window_is_asked_about() -> None:
-    _, before = choose(LATE[:1])
-    with pytest.raises(ConfigurationError, match=r"'very late' in '/in' .*late_files=\"take\".*\"ignore\""):
-        choose(LATE, before)
-    with pytest.raises(ConfigurationError, match="'very late' and 1 more in"):
-        choose([*LATE, file("z", 101, 10_001)], before)
-
-
-def test_late_files_can_be_taken_once_or_ignored_for_ever() -> None:
-    _, before = choose(LATE[:1])
-    names, after = choose(LATE, before, late_files=LateFiles.TAKE)
-    assert names == ["very late"]
-    assert choose(LATE, after)[0] == []
-    assert choose(LATE, before, late_files=LateFiles.IGNORE)[0] == []
-    newer = [*LATE, file("new", 20_000)]
-    names, after = choose(newer, before, late_files=LateFiles.IGNORE)
-    assert names == ["new"]
-    assert choose(newer, after)[0] == [], "the ignored one is not asked about again"
-
-
-def test_late_files_that_do_not_fit_the_batch_are_not_lost() -> None:
-    files = [file("a", 10_000), *(file(f"late {number}", 100 + number, 10_001) for number in range(5))]
-    _, before = choose(files[:1])
-    read = all_batches(files, before, late_files=LateFiles.TAKE, max_files=2)
-    assert read == [["late 0", "late 1"], ["late 2", "late 3"], ["late 4"]]
-
-
 def test_a_read_file_that_changed_is_an_error_within_the_window() -> None:
     _, before = choose([file("a", 10_000)])
     for changed in (file("a", 10_001), file("a", 9_000), file("a", 10_000, size=2)):
@@ -396,12 +368,6 @@ def test_the_content_says_whether_a_file_of_another_time_is_the_read_one() -> No
     assert again("digest of a") == ["b"]
     with pytest.raises(SourceChangedError, match=r"'a' in '/in' was consumed .* accept-source"):
         again("another")
-
-
-def test_a_folder_that_is_moved_in_is_asked_about() -> None:
-    _, before = choose([file("x/a", 10_000)])
-    with pytest.raises(ConfigurationError, match="'y/b'"):
-        choose([file("x/a", 10_000), file("y/b", 100)], before)
 
 
 def test_what_is_kept_of_read_files_is_bounded() -> None:

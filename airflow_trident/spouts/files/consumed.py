@@ -19,11 +19,10 @@ so a person decides (`late_files`). Nothing is read twice or lost in silence.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +30,8 @@ from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles, cut, is_old_enough
 from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
+from airflow_trident.spouts.files.known_names import gone_away, with_older
+from airflow_trident.spouts.files.late_steps import MAX_TAKEN, in_steps, marks_before
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place
 from airflow_trident.spouts.files.marks import (
     FOLDER_LENGTH,
@@ -159,8 +160,8 @@ ContentOf = Callable[[FoundFile], str]
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFiles:
-    """The next batches. `read`: files that were read before; `left`: new files without room. `files` and `left` are
-    oldest first."""
+    """The next batches, oldest first. `read`: files that were read before; `left`: new files without room, late ones
+    first."""
 
     batches: Sequence[Sequence[FoundFile]]
     read: Sequence[FoundFile]
@@ -180,7 +181,7 @@ class ChosenFiles:
 
         :param digests: of the batches' files, by path.
         """
-        away = _gone_away(self.before, self.listing.files)
+        away = gone_away(self.before.seen, self.listing.files, self.before.window_ns, self.before.cursor[0])
         after = self._marked(digests or {}, away)
         left, window_ns = {file.path for file in self.left}, after.window_ns
         old = [
@@ -197,16 +198,14 @@ class ChosenFiles:
     def _marked(self, digests: Mapping[str, str], away: Sequence[Away]) -> Consumed:
         before, found = self.before, self.listing.files
         contents = {name_mark(path): content_mark(digest) for path, digest in digests.items() if digest}
-        files = self.files
+        files = sorted(self.files, key=by_place)
         cursor = max(before.cursor, files[-1].place)
         if self.left and self.left[0].place < cursor:
             # Old files are still unread, so the marks that tell them from read files must not change.
-            seen = _with_older(before, found, files)
-            return replace(before, cursor=cursor, seen=seen, contents={**before.contents, **contents})
-        newest = max(map(attrgetter("ctime_ns"), found), default=0)
-        settled = max(before.settled_ns, newest - self.listing.took_ns - _SLACK_NS)
-        if self.now_ns - newest > self.listing.took_ns + _CLOCKS_APART_NS:
-            settled = newest + 1  # whatever comes from now on is newer
+            seen = with_older(before.seen, found, files)
+            after = replace(before, cursor=cursor, seen=seen, contents={**before.contents, **contents})
+            return after if len(seen) <= MAX_SEEN else self._stepped(after)
+        settled = _settled(before, self.listing, self.now_ns)
         window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
         read = [*self.read, *files]
         times = [*(file.mtime_ns for file in read), *(one.latest_ns for one in away)]
@@ -230,52 +229,37 @@ class ChosenFiles:
             contents={name: contents[name] for name in seen if name in contents},
         )
 
+    def _stepped(self, after: Consumed) -> Consumed:
+        """Without the names of files that look read by marks that may be moved on while others are left.
 
-def _gone_away(before: Consumed, found: Iterable[FoundFile]) -> list[Away]:
-    """The read files that are not there now, and may come back. Their times are between those of their neighbours,
-    because the names are in the order of the files' times."""
-    names = _times_when_read(before, found)
-    earliest = accumulate((-1 if time_ns is None else min(time_ns, before.window_ns) for _, _, time_ns in names), max)
-    upwards = (before.cursor[0] if time_ns is None else time_ns for _, _, time_ns in reversed(names))
-    latest = reversed(list(accumulate(upwards, min)))
-    return [
-        Away(name, *bounds)
-        for (name, is_there, _), *bounds in zip(names, earliest, latest, strict=True)
-        if not is_there
-    ]
+        :raises ConfigurationError: too many came with one folder.
+        """
+        found = self.listing.files
+        settled, folders = marks_before(
+            self.left,
+            found,
+            window_ns=after.window_ns,
+            settled_ns=after.settled_ns,
+            most_ns=_settled(self.before, self.listing, self.now_ns),
+            folders=after.folders,
+        )
+        after = replace(after, settled_ns=settled, folders=folders)
+        old = {name_mark(file.path) for file in found if _kind(file, after) is _Kind.OLD}
+        seen = {name: stamp for name, stamp in after.seen.items() if name not in old}
+        if len(seen) > MAX_TAKEN + MAX_SEEN:
+            raise ConfigurationError(
+                f"more than {MAX_TAKEN} files of the folder {self.left[0].folder!r} are older than what has been read, "
+                "and came at once: a transaction cannot know so many by their names",
+                "Give those that are left the present time (`touch`): then they are new.",
+            )
+        return replace(after, seen=seen, contents={name: one for name, one in after.contents.items() if name in seen})
 
 
-def _times_when_read(before: Consumed, found: Iterable[FoundFile]) -> list[tuple[str, bool, int | None]]:
-    """Each known name, whether its file is there, and the time that it had, if it is known."""
-    there = {name_mark(file.path): file for file in found}
-    times: list[tuple[str, bool, int | None]] = []
-    for name, stamp in before.seen.items():
-        file = there.get(name)
-        is_same = file is not None and stamp == stamp_of(file.size, file.mtime_ns, file.etag)
-        times.append((name, file is not None, file.mtime_ns if file and is_same else None))
-    return times
-
-
-def _with_older(before: Consumed, found: Iterable[FoundFile], files: Sequence[FoundFile]) -> dict[str, str]:
-    """The names that are known, and those of files that are older than some: each after the last one that is known to
-    be older, so that nothing seems older than it is."""
-    seen, waiting, unknown = dict[str, str](), list(files), list[str]()
-
-    def put(upto_ns: float) -> None:
-        while waiting and waiting[0].mtime_ns < upto_ns:
-            file = waiting.pop(0)
-            seen[name_mark(file.path)] = stamp_of(file.size, file.mtime_ns, file.etag)
-        seen.update((name, before.seen[name]) for name in unknown)
-        unknown.clear()
-
-    for name, _, time_ns in _times_when_read(before, found):
-        if time_ns is not None:
-            put(time_ns)
-            seen[name] = before.seen[name]
-        else:
-            unknown.append(name)
-    put(math.inf)
-    return seen
+def _settled(before: Consumed, listing: Listing, now_ns: int) -> int:
+    newest = max(map(attrgetter("ctime_ns"), listing.files), default=0)
+    if now_ns - newest > listing.took_ns + _CLOCKS_APART_NS:
+        return newest + 1  # whatever comes from now on is newer
+    return max(before.settled_ns, newest - listing.took_ns - _SLACK_NS)
 
 
 def next_batch(
@@ -304,18 +288,21 @@ def next_batch(
         stretches, hidden = look.stretches, {file.path for file in look.came}
     if late and limits.late_files is LateFiles.ERROR:
         raise _late(late, base)
-    taken_late = late if limits.late_files is LateFiles.TAKE else []
-    new = [*kinds[_Kind.NEW], *taken_late, *(file for file in kinds[_Kind.OLD] if file.path in hidden)]
-    offered = sorted(new, key=by_place)
+    taken_late = in_steps(late, before.settled_ns) if limits.late_files is LateFiles.TAKE else []
+    waiting: list[FoundFile] = []
+    if len(before.seen) >= MAX_TAKEN and taken_late and taken_late[0].ctime_ns >= _settled(before, listing, now_ns):
+        taken_late, waiting = [], taken_late
+    new = [*kinds[_Kind.NEW], *(file for file in kinds[_Kind.OLD] if file.path in hidden)]
+    offered = [*taken_late, *sorted(new, key=by_place)]
     # No file is passed over: the cursor must not move beyond a file that is left for later.
     ready = takewhile(lambda file: is_old_enough(file, limits, now_ns), offered)
     batches = cut(list(ready), limits, most)
     if not batches:
         return None
     return ChosenFiles(
-        batches=batches,
+        batches=[sorted(batch, key=by_place) for batch in batches] if taken_late else batches,
         read=[*seen, *(file for file in kinds[_Kind.OLD] if file.path not in hidden)],
-        left=offered[sum(map(len, batches)) :],
+        left=[*waiting, *offered[sum(map(len, batches)) :]],
         listing=listing,
         before=before,
         stretches=stretches,
