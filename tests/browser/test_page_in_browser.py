@@ -13,7 +13,20 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
-from tests.fixtures.browser import Login, browser, confirm, login, open_row, page, picture, small, status
+from tests.fixtures.browser import (
+    Login,
+    asked_files,
+    browser,
+    confirm,
+    held,
+    login,
+    open_row,
+    page,
+    picture,
+    small,
+    status,
+    tab_to,
+)
 from tests.fixtures.ledger import commit
 from tests.fixtures.page import PageServer, begin, fail
 from tests.fixtures.page_ledgers import OTHERS
@@ -48,16 +61,10 @@ def test_the_overview_shows_at_first_sight_which_topology_stands_still_and_why(l
 def test_a_second_visit_asks_for_none_of_the_pages_files(login: Login) -> None:
     window = login("ada")
     expect(window.locator("#overview-rows tr").nth(OTHERS)).to_be_visible()
-    files, kept, network = dict[str, str](), set[str](), window.context.new_cdp_session(window)
-    network.on("Network.requestWillBeSent", lambda told: files.update({told["requestId"]: told["request"]["url"]}))
-    network.on("Network.requestServedFromCache", lambda told: kept.add(told["requestId"]))
-    network.on(
-        "Network.responseReceived", lambda told: told["response"]["fromDiskCache"] and kept.add(told["requestId"])
-    )
-    network.send("Network.enable")
+    asked_from_now_on = asked_files(window)
     window.goto(window.url)
     expect(window.locator("#overview-rows tr").nth(OTHERS)).to_be_visible()
-    asked = {url: number in kept for number, url in files.items() if "/trident/page/" in url}
+    asked = asked_from_now_on()
     assert len(asked) > 8
     assert [url for url, from_cache in asked.items() if not from_cache] == []
 
@@ -113,22 +120,13 @@ def test_a_click_counts_although_its_row_changes_while_the_button_is_held(
     open_row(window, 1)
     expect(window.locator("tr.open td.wide")).to_contain_text("Metadata")  # it moves no more
     button = window.get_by_role("button", name="Replay, transaction 1")
-    if by == "mouse":
-        button.hover()
-        window.mouse.down()
-    else:
-        button.focus()
-        window.keyboard.down(" ")
-    with page.ledger(small) as ledger:
-        ledger.start_attempt(1, owner="the second one")
-        fail(ledger, 1, "ValueError: another")
-    with window.expect_response(re.compile(f"/api/topologies/{small}")):
-        window.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    window.evaluate("new Promise(requestAnimationFrame)")
-    if by == "mouse":
-        window.mouse.up()
-    else:
-        window.keyboard.up(" ")
+    with held(window, button, by):
+        with page.ledger(small) as ledger:
+            ledger.start_attempt(1, owner="the second one")
+            fail(ledger, 1, "ValueError: another")
+        with window.expect_response(re.compile(f"/api/topologies/{small}")):
+            window.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        window.evaluate("new Promise(requestAnimationFrame)")
     expect(window.get_by_role("dialog")).to_be_visible()
     window.locator("#cancel").click()
     expect(window.locator("#rows tr.row").last).to_contain_text("ValueError: another")
@@ -354,14 +352,7 @@ def test_the_keyboard_alone_opens_a_row_and_skips_it(login: Login, page: PageSer
     window.keyboard.press("Enter")
     expect(opener).to_have_attribute("aria-expanded", "true")
     expect(window.get_by_role("button", name="Skip, transaction 1")).to_be_visible()
-    # In one look: a row that is drawn anew between two (find the button, ask whether it is the focused one) is missed.
-    focused = "document.activeElement.getAttribute('aria-label')"
-    for _ in range(20):
-        window.keyboard.press("Tab")
-        if window.evaluate(focused) == "Skip, transaction 1":
-            break
-    else:
-        pytest.fail("twenty steps of the Tab key do not reach the button")
+    tab_to(window, "Skip, transaction 1")
     window.keyboard.press("Enter")
     expect(window.get_by_label("Reason")).to_be_focused()
     window.keyboard.type("by keyboard")

@@ -17,21 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident import FileSink, FixedBatchSpout, ParquetTable, Topology
 from airflow_trident.contracts.state import Applied
-from airflow_trident.errors import (
-    ConfigurationError,
-    FencedError,
-    OutcomeUnknownError,
-    PlanError,
-    TableChangedError,
-)
-from airflow_trident.runtime.drains.limits import pending_of
+from airflow_trident.errors import FencedError, OutcomeUnknownError, TableChangedError
 from airflow_trident.states.parquet import table as parquet_table
 from airflow_trident.types import parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (
-    FIELDS,
     KINDS,
     appended,
     files_in,
@@ -323,77 +314,7 @@ def test_a_commit_killed_anywhere_is_there_whole_or_not_at_all(tmp_path: Path, k
     assert found(table) == [(1, "a"), (2, "ours"), (3, "c"), (4, "d"), (5, "e")]
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------
-
-
-def test_what_cannot_be_rewritten_is_refused_when_the_dag_is_built(tmp_path: Path) -> None:
-    def persisted(into: Any, fields: str = "id long, word string, gone boolean", **options: Any) -> Topology:
-        made = Topology("words")
-        made.new_stream("s", FixedBatchSpout(fields, [], 1)).persist_table(into, mode="rewrite", **options)
-        return made
-
-    place = str(tmp_path / "t")
-    for made, text in (
-        (lambda: persisted(FileSink(place), keys="id"), "persist_table got FileSink"),
-        (lambda: persisted(ParquetTable(place)), "mode='rewrite' and no keys"),
-        (lambda: persisted(ParquetTable(place), keys="id", deleted="word"), "no such boolean field"),
-        (lambda: persisted(ParquetTable(place), "id double, w string", keys="id"), "key id of type double"),
-        (lambda: persisted(ParquetTable(place), "id array<long>, w string", keys="id"), "key id of type array"),
-    ):
-        with pytest.raises(PlanError, match=text):
-            made()
-    good = persisted(ParquetTable(place), keys="id")
-    assert not good.compile().coalesces.passes
-    assert "rewritten" in good.compile().coalesces.why
-    assert pending_of(good.states, None) == pending_of(good.states, 1) == 1
-    with pytest.raises(ConfigurationError, match="2 transactions at once, and state 'rows' has mode='rewrite'"):
-        pending_of(good.states, 2)
-
-
-def test_a_table_of_keys_has_one_writer(table: ForeignTable, tmp_path: Path) -> None:
-    with table.opened() as state:
-        two(table, state)
-    spec = table.spec
-    for other, text in (
-        (replace(spec, topology="others"), "has the rows of state 'rows' of topology 'words'|others writes to it"),
-        (replace(spec, keys=(), values=FIELDS, rewrites=False, deleted=None), "has the rows of state 'rows'"),
-        (replace(spec, deleted=None), r"rows by the keys \['id'\], deleted where gone, and not rows by"),
-    ):
-        with pytest.raises(ConfigurationError, match=text):
-            spec.factory.make_state(other)
-    factory: Any = spec.factory
-    with pytest.raises(ConfigurationError, match="no changes by key"):
-        factory.latest()
-
-
-def test_a_table_that_was_there_before_is_taken_unless_another_topology_writes_to_it(tmp_path: Path) -> None:
-    table: Any = keyed(tmp_path)
-    plain = replace(table.spec, keys=(), values=FIELDS, rewrites=False, deleted=None)
-    with plain.factory.make_state(replace(plain, topology="others")) as other:
-        appended(table, rows_of((1, "a"), (1, "again"), (2, "b")))
-        with table.opened() as state:
-            state.apply_files(ticket(1), processed(table, state, 1, (1, "ours")))
-        assert found(table) == [(1, "ours"), (2, "b")]
-        with pytest.raises(ConfigurationError, match="has the rows of state 'rows' of topology 'words'"):
-            other.apply(ticket(1, topology="others"), rows_of((3, "theirs")))
-    second = keyed(tmp_path / "second")
-    with second.spec.factory.make_state(replace(plain, topology="others", factory=second.spec.factory)) as other:
-        other.apply(ticket(1, topology="others"), rows_of((3, "theirs")))
-    with pytest.raises(ConfigurationError, match="others/rows writes to it, too"):
-        second.opened()
-
-
-def test_a_delta_table_that_was_there_before_must_say_whose_it_is(tmp_path: Path) -> None:
-    table = keyed(tmp_path, "delta")
-    path = tmp_path / "sales"
-    deltalake.write_deltalake(path, rows_of((1, "a"), (1, "again"), (2, "b")))
-    with pytest.raises(ConfigurationError, match=r"was not made for rows by key.*have this one say") as refused:
-        table.opened()
-    said = refused.value.cure.partition("say ")[2].partition(", if its")[0]
-    deltalake.DeltaTable(path).alter.set_table_description(said)
-    with table.opened() as state:
-        state.apply_files(ticket(1), processed(table, state, 1, (1, "ours")))
-    assert found(table) == [(1, "ours"), (2, "b")]
+# ---- its files -------------------------------------------------------------------------------------------------
 
 
 def test_a_rewritten_file_has_the_rows_in_few_row_groups(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,22 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_trident import (
-    Count,
-    DataFrameSpout,
-    FileSpout,
-    MemoryLedger,
-    MemoryState,
-    Stream,
-    Topology,
-    TransformContext,
-    col,
-)
+from airflow_trident import DataFrameSpout, FileSpout, Stream, Topology, TransformContext, col
 from airflow_trident.engine.base import Engine
-from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.submit import SubmitEngine
-from airflow_trident.errors import UnknownNodeError, UserCodeError
-from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.errors import UserCodeError
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run
 from tests.fixtures.transform import ORDERS, TRANSFORMS, Build, meant, next_ten, orders, stamped, tens
 
@@ -372,18 +359,7 @@ def test_a_table_that_the_function_reads_itself_is_read_anew_and_a_stream_of_it_
     assert again == {"by_itself": rows_as_text([(10,), (100,)]), "by_a_stream": rows_as_text([(10,)])}
 
 
-# ---- who refuses it --------------------------------------------------------------------------------------------
-
-
-def test_the_local_engine_refuses_it_with_the_cure_and_commits_nothing(tmp_path: Path) -> None:
-    topology = Topology("local")
-    days = orders(topology).transform(lambda frame: frame, FIELDS).group_by("day")
-    days.persistent_aggregate(MemoryState(), Count(), "n")
-    with MemoryLedger("local") as ledger:
-        runner = LocalRunner(ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=str(tmp_path))
-        with pytest.raises(UnknownNodeError, match=r"the local engine.*transform-1.*engine='spark'"):
-            runner.run()
-    assert not any(files for _, _, files in os.walk(tmp_path))
+# ---- where its code runs ---------------------------------------------------------------------------------------
 
 
 def test_functions_of_dag_files_travel_to_the_executors(engine: Engine, tmp_path: Path, job_of: JobOf) -> None:

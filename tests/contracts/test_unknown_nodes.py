@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, Topology
+from airflow_trident import Count, MemoryLedger, MemoryState, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.driver_tags import DriverTags
@@ -24,8 +25,10 @@ from airflow_trident.plan.nodes import PeekNode, PersistNode, SourceNode
 from airflow_trident.plan.stages import CommitLevel
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket
 from airflow_trident.runtime.downstream import apply_downstream
+from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.engine import JobOf, keep, lines
 from tests.fixtures.plan import PaperState
+from tests.fixtures.transform import orders
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -186,3 +189,14 @@ def test_a_query_with_an_unknown_node_has_no_answer(kind: str, job_of: JobOf) ->
 def test_what_no_stage_can_be_made_of_is_refused_where_the_topology_is_built(job_of: JobOf) -> None:
     with pytest.raises(UnknownNodeError, match="the compiler does not know what to do with node 'mine' \\(Stray\\)"):
         with_node(job_of(kept), stray)
+
+
+def test_the_local_engine_refuses_a_transform_with_the_cure_and_commits_nothing(tmp_path: Path) -> None:
+    topology = Topology("local")
+    days = orders(topology).transform(lambda frame: frame, "cust int, cents int, day string").group_by("day")
+    days.persistent_aggregate(MemoryState(), Count(), "n")
+    with MemoryLedger("local") as ledger:
+        runner = LocalRunner(ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=str(tmp_path))
+        with pytest.raises(UnknownNodeError, match=r"the local engine.*transform-1.*engine='spark'"):
+            runner.run()
+    assert not any(files for _, _, files in os.walk(tmp_path))

@@ -3,7 +3,6 @@ ledger, Airflow's database and its audit log."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,18 +10,29 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, TxRecord, claim_key
+from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures.ledger import commit
 from tests.fixtures.page import DEFINITION, MENDING, PageServer, begin, empty_dag, fail, page_server
+from tests.fixtures.page_actions import (
+    TWO_TOPOLOGIES,
+    audit,
+    claim_again,
+    committed_in_two,
+    numbers,
+    of_two_dags,
+    run_of,
+    seen,
+    start_run,
+    state_of_run,
+    tx,
+    whole,
+)
 from tests.fixtures.page_ledgers import put_three
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
-
-numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -38,45 +48,6 @@ def page(
 @pytest.fixture
 def topology(page: PageServer) -> str:
     return put_three(page, f"topology-{next(numbers)}")
-
-
-def tx(page: PageServer, topology: str, txid: int) -> TxRecord:
-    with page.ledger(topology) as ledger:
-        found = ledger.view(txid).tx
-    assert found is not None
-    return found
-
-
-def whole(page: PageServer, topology: str) -> object:
-    """Everything that an action may change."""
-    with page.ledger(topology) as ledger:
-        return ledger.topology(), ledger.view(0), list(ledger.transactions())
-
-
-def seen(page: PageServer, topology: str, txid: int | None = None) -> dict[str, Any]:
-    """What the page sends of what it showed."""
-    data = page.shown(topology)
-    if txid is None:
-        return {"incarnation": data["incarnation"], "epoch": data["epoch"], "reason": "because"}
-    (row,) = [one for one in data["transactions"] if one["txid"] == txid]
-    attempt = NO_ATTEMPT if row["attempt"] is None else row["attempt"]
-    shown = {"incarnation": data["incarnation"], "status": row["status"], "attempt": attempt}
-    return {**shown, "txid": txid, "reason": "because"}
-
-
-def audit(page: PageServer, topology: str) -> list[tuple[str, str, str]]:
-    """(event, user, DAG) of what Airflow's audit log has about a topology."""
-    answer = page.ask("ada", "GET", "/api/v2/eventLogs?limit=1000&order_by=id", below="").raise_for_status().json()
-    return [
-        (one["event"], one["owner"], one["dag_id"])
-        for one in answer["event_logs"]
-        if one["event"].startswith("trident_") and f'"{topology}"' in (one["extra"] or "")
-    ]
-
-
-def run_of(page: PageServer, run_id: str) -> Any:
-    path = f"/api/v2/dags/{MENDING_DAG}/dagRuns/{run_id}"
-    return page.ask("ada", "GET", path, below="").raise_for_status().json()
 
 
 # ---- each action, and its effect -----------------------------------------------------------------------------------
@@ -142,22 +113,6 @@ def test_a_backfill_is_of_a_range_or_of_what_is_unfinished(page: PageServer, top
     assert "txid" not in conf
 
 
-def start_run(page: PageServer, run_id: str, dag_id: str = "words", failed: tuple[str, ...] = ()) -> None:
-    """A run of a DAG. With failed tasks it is a failed one."""
-    runs = f"/api/v2/dags/{dag_id}/dagRuns"
-    page.ask("ada", "POST", runs, {"dag_run_id": run_id, "logical_date": None}, below="").raise_for_status()
-    for task_id in failed:
-        task = f"{runs}/{run_id}/taskInstances/{task_id}"
-        page.ask("ada", "PATCH", task, {"new_state": "failed"}, below="").raise_for_status()
-    if failed:
-        page.ask("ada", "PATCH", f"{runs}/{run_id}", {"state": "failed"}, below="").raise_for_status()
-
-
-def state_of_run(page: PageServer, run_id: str, dag_id: str = "words") -> str:
-    run = page.ask("ada", "GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}", below="")
-    return str(run.raise_for_status().json()["state"])
-
-
 def test_failed_runs_of_what_is_committed_are_cleared_and_no_others(page: PageServer, topology: str) -> None:
     runs = {f"{topology}-{name}": number for number, name in enumerate(("green", "red", "half", "waits"), 4)}
     for number, run_id in enumerate(runs):
@@ -180,39 +135,6 @@ def test_failed_runs_of_what_is_committed_are_cleared_and_no_others(page: PageSe
     assert again.status_code == 409
     assert "no failed run" in again.json()["detail"]
     assert audit(page, topology)[0] == ("trident_clear_runs", "uwe", "words")
-
-
-TWO_TOPOLOGIES = """
-from airflow.sdk import DAG
-from airflow.providers.standard.operators.empty import EmptyOperator
-
-
-class TridentTurnSensor(EmptyOperator):
-    pass
-
-
-with DAG("two", schedule=None):
-    tasks = {name: EmptyOperator(task_id=name) for name in ("a_emit", "a_commit", "b_emit", "b_commit", "check")}
-    turns = {name: TridentTurnSensor(task_id=name) for name in ("a_turn", "b_turn")}
-    for name in ("a", "b"):
-        begin = EmptyOperator(task_id=f"{name}_begin")
-        begin >> tasks[f"{name}_emit"] >> turns[f"{name}_turn"] >> tasks[f"{name}_commit"]
-"""
-
-
-def committed_in_two(page: PageServer, name: str, part: str, run_id: str) -> None:
-    """Begin and commit the one transaction of a topology that is part `part` of DAG `two`."""
-    with page.ledger(name) as ledger:
-        ledger.register(DEFINITION)
-        claim = Claim(
-            key=claim_key("two", f"{part}_begin", run_id, -1, 0),
-            dag_id="two",
-            run_id=run_id,
-            task_ids={"emit": f"{part}_emit", "commit": f"{part}_commit"},
-            coordinator=f"{part}_begin",
-        )
-        ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=1_000_000)
-        commit(ledger, 1)
 
 
 @pytest.mark.parametrize("other", ["b_emit", "b_turn", "check"])
@@ -248,11 +170,6 @@ def test_a_run_with_any_failed_task_of_the_topology_is_cleared(page: PageServer,
     assert state_of_run(page, run_id, "two") == "queued"
 
 
-def claim_again(ledger: Ledger, run_id: str) -> None:
-    claim = Claim(key=f"words:{run_id}:1", dag_id="words", run_id=run_id)
-    ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=1_000_000)
-
-
 # ---- who may -------------------------------------------------------------------------------------------------------
 
 
@@ -281,23 +198,6 @@ def test_a_topology_of_two_dags_is_for_those_who_may_edit_both(page: PageServer,
     assert answer.status_code == 403
     assert "all its DAGs" in answer.json()["detail"]
     assert page.act("uwe", topology, action="pause", **seen(page, topology)).status_code == 200
-
-
-def of_two_dags(page: PageServer, *, fails: bool) -> tuple[str, str]:
-    """A topology whose first transaction is of DAG `others`, with 25 of `words` behind it. Its name, and that run."""
-    name = f"topology-{next(numbers)}"
-    run_id = f"{name}-run"
-    start_run(page, run_id, "others", failed=("commit",))
-    with page.ledger(name) as ledger:
-        ledger.register(DEFINITION)
-        begin(ledger, 1, dag_id="others", run_id=run_id)
-        for number in range(2, 27):
-            begin(ledger, number)
-        if fails:
-            fail(ledger, 1)
-        else:
-            commit(ledger, 1)
-    return name, run_id
 
 
 def test_runs_of_a_dag_that_the_user_may_not_change_are_not_cleared(page: PageServer) -> None:

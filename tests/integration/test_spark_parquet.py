@@ -16,17 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import Count, FileSpout, FixedBatchSpout, Function, OperationContext, Stream, Topology, col
-from airflow_trident.contracts.spout import BatchFrame, Emitter
-from airflow_trident.engine.base import Job
+from airflow_trident.contracts.spout import BatchFrame
 from airflow_trident.engine.spark.engine import SparkEngine
-from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.spouts.files.file_emitter import FileEmitter
 from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
 from airflow_trident.types import INTERVAL, parse_declared
-from tests.fixtures.engine import JobOf, keep, run, staged
+from tests.fixtures.engine import JobOf, keep, run
+from tests.fixtures.parquet_in_spark import as_it_is, by_python, check_equal, grouped_numbers, reader_of, transformed
 from tests.fixtures.plan import PaperState
 from tests.generated.operations import Twice
 from tests.generated.types import VALUES
@@ -57,43 +56,6 @@ def of_all_types() -> pa.Table:
         for kind, given in zip(TYPES, values, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=arrow_schema(parse_declared(FIELDS)))
-
-
-def as_it_is(frame: DataFrame) -> DataFrame:
-    return frame
-
-
-def transformed(folder: Path, fields: str, **options: Any) -> Callable[[Topology], None]:
-    def build(topology: Topology) -> None:
-        spout = FileSpout(f"{folder}/**/*.parquet", format="parquet", fields=fields, **options)
-        keep(topology.new_stream("rows", spout).transform(as_it_is, fields))
-
-    return build
-
-
-def grouped_numbers(topology: Topology) -> None:
-    numbers = topology.new_stream("numbers", FixedBatchSpout("a long", [1, 2]))
-    numbers.group_by("a").persistent_aggregate(PaperState(), Count(), "n")
-
-
-def reader_of(engine: SparkEngine, job: Job) -> str:
-    with engine._attached(job) as attached:
-        plans = PlanRun(attached, job, native=True).physical().values()
-    return "Spark" if any("FileScan parquet" in plan for plan in plans) else "Python"
-
-
-def by_python(engine: SparkEngine, job: Job, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    with monkeypatch.context() as patch:
-        patch.setattr(FileEmitter, "data_frame", Emitter.data_frame)
-        assert reader_of(engine, job) == "Python"
-        return run(engine, job)
-
-
-def check_equal(engine: SparkEngine, job: Job, monkeypatch: pytest.MonkeyPatch, reader: str, rows: int) -> None:
-    assert reader_of(engine, job) == reader
-    manifest = engine.run(job)
-    assert staged(job, manifest) == by_python(engine, job, monkeypatch)
-    assert manifest.rows_read == rows == sum(file.rows for file in manifest.files)
 
 
 def test_every_type_and_its_extremes_in_several_files(

@@ -19,11 +19,11 @@ from airflow_trident.types import parse_declared
 from tests.contracts.test_tables_on_s3 import FACTORIES, table_of
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.object_store import CONN_ID, Lake
+from tests.fixtures.parquet_in_spark import reader_of
 from tests.fixtures.program import Program
 from tests.fixtures.s3a import s3a_jars
 from tests.fixtures.state import batch, ticket
 from tests.integration.test_spark_object_stores import CLUSTER
-from tests.integration.test_spark_parquet import reader_of
 from tests.integration.test_spark_tables import job_for
 
 FIELDS = "word string, n long"

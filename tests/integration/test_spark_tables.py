@@ -26,9 +26,9 @@ from airflow_trident.types import parse_declared
 from tests.contracts.test_iceberg_spouts import Table as IcebergMade
 from tests.contracts.test_spouts import rows_of
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run, staged
+from tests.fixtures.parquet_in_spark import as_it_is, reader_of
 from tests.fixtures.state import ticket
 from tests.fixtures.table import ForeignParquetTable
-from tests.integration.test_spark_parquet import as_it_is, reader_of
 
 pytestmark = pytest.mark.spark
 

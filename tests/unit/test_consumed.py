@@ -3,132 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.errors import ConfigurationError, SourceChangedError
+from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.files import consumed
-from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json, next_batch
-from airflow_trident.spouts.files.listing import FoundFile, Listing
-
-SECOND = 1_000_000_000
-HOUR = 3600 * SECOND
-LIMITS = BatchLimits(max_files=3, max_bytes=10**9, min_age_ns=0, late_window_ns=HOUR, late_files=LateFiles.ERROR)
-
-
-@dataclass
-class Folder:
-    """A folder with a clock. Files are known by a number that no other file has."""
-
-    now: int = 1_000_000 * SECOND
-    files: dict[str, tuple[int, FoundFile]] = field(default_factory=dict)
-    read: Counter[int] = field(default_factory=Counter)
-    made: int = 0
-    touched: set[int] = field(default_factory=set)
-    went_back: bool = False
-    state: Any = None
-
-    def add(self, folder: str, age: int, *, moved: bool = False) -> None:
-        """A file appears with a time `age` before now; `moved`: with its whole folder, so that its ctime is old too."""
-        self.made += 1
-        path = f"{folder}/{self.made % 7}-{self.made}".removeprefix("/")
-        mtime = self.now - age
-        # The clock of a file system ticks every 4 ms.
-        ctime = (mtime if moved else self.now) // 4_000_000 * 4_000_000
-        self.files[path] = (self.made, FoundFile(path, 1, mtime, ctime))
-
-    def turn_clock(self, by: int) -> None:
-        self.now = max(100_000 * SECOND, self.now + by)
-        self.went_back = self.went_back or by < 0
-
-    def touch_status(self, place: int) -> None:
-        """As chmod does."""
-        if self.files:
-            path = sorted(self.files)[place % len(self.files)]
-            number, file = self.files[path]
-            self.files[path] = (number, replace(file, ctime_ns=self.now // 4_000_000 * 4_000_000))
-            self.touched.add(number)
-
-    def remove(self, place: int) -> None:
-        if self.files:
-            del self.files[sorted(self.files)[place % len(self.files)]]
-
-    def listing(self) -> Listing:
-        return Listing(tuple(file for _, file in self.files.values()), took_ns=0)
-
-    def transact(self, limits: BatchLimits, listing: Listing | None = None) -> bool:
-        """One transaction, with a person who answers questions about late files; False: nothing new."""
-        asked = list[str]()
-        while True:
-            assert len(asked) == len(set(asked)), f"its answer does not settle the question: {asked[-1]}"
-            seen = listing or self.listing()
-            before = consumed_from_json(self.state)
-            try:
-                most = 1 + self.made % 3  # batches at a time
-                chosen = next_batch(seen, before, limits, base="/in", now_ns=self.now, most=most)
-            except ConfigurationError as error:
-                asked.append(str(error))
-                self.answer(asked[-1])
-                listing = None
-                continue
-            except SourceChangedError as error:
-                asked.append(str(error))
-                self.touch_what_was_in_no_batch(asked[-1])
-                listing = None
-                continue
-            if chosen is None:
-                return False
-            files, after = list(chosen.files), chosen.after()
-            late = limits.late_files is LateFiles.TAKE
-            for part in chosen.batches if late else [files]:
-                assert list(part) == sorted(part, key=lambda file: file.place)
-            assert 0 < len(chosen.batches) <= most
-            assert all(0 < len(batch) <= limits.max_files for batch in chosen.batches)
-            for file in files:
-                self.read[self.files[file.path][0]] += 1
-            self.state = json.loads(json.dumps(after.to_json()))
-            assert consumed_from_json(self.state) == after
-            return True
-
-    def read_all(self, limits: BatchLimits = LIMITS) -> None:
-        """Transactions until nothing is new: each of them reads a file at least."""
-        for _ in range(self.made + 1):
-            if not self.transact(limits):
-                return
-            self.now += SECOND
-        raise AssertionError(f"{self.made} files were made, and they are read again and again: {self.read}")
-
-    def touch_what_was_in_no_batch(self, question: str) -> None:
-        """A person follows the cure, once the clock is where it was."""
-        assert "the clock was set back" in question
-        assert self.went_back, f"a needless question: {question}"
-        self.now = max(self.now, consumed_from_json(self.state).settled_ns) + SECOND
-        for path, (number, file) in self.files.items():
-            if not self.read[number]:
-                self.files[path] = (number, replace(file, mtime_ns=self.now, ctime_ns=self.now))
-
-    def answer(self, question: str) -> None:
-        """A person knows: a new file gets the present time, one that was read goes away."""
-        before = consumed_from_json(self.state)
-        self.now = max(self.now, before.settled_ns, before.window_ns)
-        found = re.search(r"the file '([^']+)'", question)
-        assert found
-        number, file = self.files[found[1]]
-        if self.read[number]:
-            assert number in self.touched, f"a needless question: {question}"
-            del self.files[found[1]]
-        else:
-            assert file.place < before.cursor, f"a needless question: {question}"
-            assert file.mtime_ns < before.window_ns, f"a needless question: {question}"
-            self.files[found[1]] = (number, replace(file, mtime_ns=self.now, ctime_ns=self.now))
-
+from airflow_trident.spouts.files.listing import Listing
+from tests.fixtures.consumed import HOUR, LIMITS, SECOND, Folder, all_batches, choose, file
 
 AGES = st.one_of(st.just(0), st.integers(0, 10 * SECOND), st.integers(0, HOUR), st.integers(0, 30 * HOUR))
 STEPS = st.one_of(
@@ -220,30 +106,6 @@ def live(steps: list[tuple[str, Any, Any]], max_seen: int, limits: BatchLimits =
 
 
 # ---- single rules ----------------------------------------------------------------------------------------------
-
-
-def file(path: str, mtime_s: float, ctime_s: float | None = None, size: int = 1) -> FoundFile:
-    ctime_s = mtime_s if ctime_s is None else ctime_s
-    return FoundFile(path, size, int(mtime_s * SECOND), int(ctime_s * SECOND))
-
-
-def choose(
-    files: list[FoundFile], before: Consumed | None = None, now_s: float = 10**6, **limits: Any
-) -> tuple[list[str], Consumed]:
-    given = replace(LIMITS, **limits)
-    chosen = next_batch(Listing(tuple(files), 0), before or Consumed(), given, base="/in", now_ns=int(now_s * SECOND))
-    return ([found.path for found in chosen.files], chosen.after()) if chosen else ([], before or Consumed())
-
-
-def all_batches(files: list[FoundFile], before: Consumed | None = None, **limits: Any) -> list[list[str]]:
-    """Batches until nothing is new: each has a file at least."""
-    read: list[list[str]] = []
-    for _ in range(len(files) + 1):
-        names, before = choose(files, before, **limits)
-        if not names:
-            return read
-        read.append(names)
-    raise AssertionError(f"files are read again and again: {read}")
 
 
 def test_oldest_files_come_first_and_equal_times_by_path() -> None:

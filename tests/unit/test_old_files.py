@@ -17,7 +17,7 @@ from airflow_trident.spouts.files import consumed
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.old_files import MAX_STRETCHES
-from tests.unit.test_consumed import HOUR, LIMITS, SECOND, Folder, choose, file
+from tests.fixtures.consumed import HOUR, LIMITS, SECOND, Folder, choose, file
 
 GONE_AND_BACK = "in '/in' that should have been read are not those that were: .* some that were read had gone away"
 

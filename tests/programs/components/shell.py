@@ -234,11 +234,10 @@ class Ids(Bolt):
 class Batches(Bolt):
     """Keeps rows until the second tick, then emits the count of each word, anchored to all rows."""
 
-    def __init__(self):
-        self.kept, self.ticks = [], 0
+    kept, ticks = (), 0
 
     def line(self, name, line):
-        self.kept.append((name, line))
+        self.kept += ((name, line),)
 
     def tick(self, message):
         self.ticks += 1
@@ -249,7 +248,7 @@ class Batches(Bolt):
                 emit([f"{word}={words.count(word)}"], anchors=names)
             for name in names:
                 ack(name)
-            self.kept = []
+            self.kept = ()
         ack(message["id"])
 
 
@@ -296,8 +295,7 @@ class KilledAtEnd(Bolt):
 
 class Code2(Bolt):
     def end(self):
-        emit_error = {"command": "error", "msg": "Read EOF"}
-        send(emit_error)
+        send({"command": "error", "msg": "Read EOF"})
         sys.exit(2)
 
 
@@ -336,29 +334,26 @@ class AcksFirst(Ids):
 class AcksBatches(Ids):
     """At a tick it acknowledges its rows, and then emits their words, of no row, waiting for task ids."""
 
-    def __init__(self):
-        self.kept = []
+    kept = ()
 
     def line(self, name, line):
-        self.kept.append((name, line))
+        self.kept += ((name, line),)
 
     def tick(self, message):
-        kept, self.kept = self.kept, []
+        kept, self.kept = self.kept, ()
         for name, _ in kept:
             ack(name)
         ack(message["id"])
         time.sleep(0.1)
-        for _, line in kept:
-            for word in line.split():
-                emit([word], need_task_ids=True)
-                self.ids()
+        for word in (word for _, line in kept for word in line.split()):
+            emit([word], need_task_ids=True)
+            self.ids()
 
 
 class Deaf(Bolt):
     """Answers no heartbeat, and gives a total at the end."""
 
-    deaf = True
-    lines = 0
+    deaf, lines = True, 0
 
     def line(self, name, line):
         self.lines += 1
