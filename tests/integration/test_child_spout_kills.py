@@ -90,8 +90,7 @@ def test_what_a_spout_without_acknowledgement_gave_and_was_not_spooled_is_lost_a
         return append(self, polled)
 
     monkeypatch.setattr(spool.Spool, "append", interrupted)
-    close = type(coordinator.source).close
-    monkeypatch.setattr(type(coordinator.source), "close", lambda self: None)
+    monkeypatch.setattr(type(coordinator), "close", lambda self: None)
     with MemoryLedger("forgetful") as ledger:
         runner = LocalRunner(
             ledger=ledger, topology=topology, engine=LocalEngine(), staging_root=str(tmp_path / "staging")
@@ -99,7 +98,7 @@ def test_what_a_spout_without_acknowledgement_gave_and_was_not_spooled_is_lost_a
         with pytest.raises(KeyboardInterrupt):
             runner.run()
         runner.run()
-    close(coordinator.source)
+    coordinator.source.close()
     spec = topology.states["count"]
     with spec.factory.make_state(spec) as opened:
         counts = {int(key[0]): value[0] for key, value in opened.items()}
