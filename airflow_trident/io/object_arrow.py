@@ -1,7 +1,8 @@
 """Objects for pyarrow, which reads only the needed parts of a Parquet file. To be imported where pyarrow is needed.
 
-pyarrow has a client of its own for S3. It has one for Azure, too, but that one takes fewer credentials than obstore,
-mixes them with the environment's, and shows SAS tokens in its errors. So there obstore serves pyarrow.
+pyarrow has a client of its own for S3. It follows no certificates of a connection, nor, on Linux, its time-outs. Where
+a connection has such, obstore serves pyarrow. pyarrow has a client for Azure, too, but that one takes fewer credentials
+than obstore, mixes them with the environment's, and shows SAS tokens in its errors. So there obstore serves pyarrow.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def arrow_files(place: ObjectPlace) -> pafs.FileSystem:
     :raises ConfigurationError: as :meth:`ObjectPlace.resolved`.
     """
     whole = replace(place.resolved(), prefix="")
-    files = ReadOnlyFiles(whole.scheme, whole, partial(_part_reader, whole))
-    return whole.service.arrow_files(dict(whole.settings)) or pafs.PyFileSystem(files)
+    own = None if whole.client else whole.service.arrow_files(dict(whole.settings))
+    return own or pafs.PyFileSystem(ReadOnlyFiles(whole.scheme, whole, partial(_part_reader, whole)))
 
 
 def _part_reader(whole: ObjectPlace, key: str) -> _Reader:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -154,7 +154,8 @@ class ObjectPlace:
         """The open store (a class of `obstore.store`), one per process; names are relative to the prefix.
 
         :raises MissingExtraError: obstore is not installed.
-        :raises ConfigurationError: as :meth:`resolved`, or obstore refuses the settings.
+        :raises ConfigurationError: as :meth:`resolved`, or obstore refuses the settings, or the process was forked from
+            one that has used a store.
         """
         return _open(self.resolved(), os.getpid())
 
@@ -241,11 +242,23 @@ class StoredObject:
         return True
 
 
+@cache
+def _first_user() -> int:
+    """The process that opened the first store; its forks know the number, too."""
+    return os.getpid()
+
+
 @lru_cache(maxsize=16)
 def _open(place: ObjectPlace, _process: int) -> Any:
-    """:param _process: one client per process: it does not survive a fork."""
+    """:param _process: a fork is another process, in which obstore would wait for ever for threads that it lacks."""
     from datetime import timedelta
 
+    if _first_user() != os.getpid():
+        raise ConfigurationError(
+            f"process {os.getpid()} was forked from process {_first_user()}, which had used an object store: it cannot "
+            f"use {place.where!r}, as no client of object stores survives a fork",
+            "Start processes anew (spawn or forkserver of multiprocessing), or fork before any store is used.",
+        )
     service, exceptions = place.service, place.obstore().exceptions
     client, settings = dict(place.client), dict(place.settings)
     service.require_alone(settings)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
 from airflow_trident.errors import ConfigurationError, Outcome, TridentError
+from airflow_trident.io.object_arrow import arrow_files
+from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.verbs import Storage
 from tests.contracts.test_storage import put
 from tests.faults.http_proxy import Answer, Rule, Verdict
-from tests.fixtures.object_store import VARIABLE, Bucket
+from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket, connection
+from tests.fixtures.program import run_code
 
 # ---- what is found when an attempt begins ----------------------------------------------------------------------
 
@@ -144,3 +148,45 @@ def test_without_a_connection_the_environment_is_asked(bucket: Bucket, monkeypat
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
     assert storage_at(f"s3://{bucket.name}").put_if_absent("t/m", b"x")
+
+
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        ({"verify": "/no/ca.pem"}, r"certificates in '/no/ca\.pem', which cannot be read"),
+        ({"config_kwargs": {"read_timeout": "long"}}, "'long' as read_timeout"),
+        ({"config_kwargs": {"connect_timeout": "long"}}, "'long' as connect_timeout"),
+    ],
+)
+def test_pyarrow_reads_with_certificates_and_time_outs_of_the_connection(
+    extra: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, connection("https://127.0.0.1:1", **extra))
+    place = ObjectPlace.parse("it", f"s3://{CONN_ID}@bucket/a")
+    with pytest.raises(ConfigurationError, match=text):
+        arrow_files(place).open_input_file(place.key("b"))
+
+
+IN_A_FORK = """
+import os
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.object_stores import ObjectPlace
+
+place = ObjectPlace.parse("it", "s3://bucket/a")
+place.store()
+if os.fork() == 0:
+    try:
+        place.store()
+    except ConfigurationError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+place.store()
+"""
+
+
+def test_a_fork_of_a_process_that_used_a_store_does_not_wait_for_ever() -> None:
+    done = run_code(IN_A_FORK)
+    assert done.returncode == 0, done.stdout
+    assert "was forked from process" in done.stdout
+    assert "spawn or forkserver" in done.stdout
