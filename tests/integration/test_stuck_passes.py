@@ -54,6 +54,10 @@ class TimedOut(BaseException):
     """As Airflow's time-out of a task, no Exception."""
 
 
+class Failed(Exception):
+    """Of the ledger, or of whatever the drain does while a pass runs."""
+
+
 class Stuck(LocalEngine):
     """Its first pass calls `then` and does not end before `free` is set; cancelling does not help."""
 
@@ -97,9 +101,9 @@ def drain_of(world: World, engine: LocalEngine, timeout_s: float | None = None) 
 
 
 @contextmanager
-def alarm() -> Iterator[None]:
+def alarm(error: type[BaseException]) -> Iterator[None]:
     def raise_it(_signal: int, _frame: object) -> None:
-        raise TimedOut
+        raise error
 
     before = signal.signal(signal.SIGUSR1, raise_it)
     try:
@@ -132,8 +136,12 @@ def emit(world: World, engine: LocalEngine) -> None:
 
 
 @pytest.mark.parametrize("run", [lambda *both: drain_of(*both).run(), replay, emit], ids=["drain", "backfill", "emit"])
-def test_a_time_out_of_the_task_ends_it_though_its_pass_goes_on(
-    world: World, run: Callable[[World, LocalEngine], object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [TimedOut, Failed])
+def test_a_time_out_or_an_error_of_the_task_ends_it_though_its_pass_goes_on(
+    world: World,
+    run: Callable[[World, LocalEngine], object],
+    error: type[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = threading.Event()
 
@@ -148,7 +156,7 @@ def test_a_time_out_of_the_task_ends_it_though_its_pass_goes_on(
     monkeypatch.setattr(drain_passes, "wait", wait)
     engine = Stuck(ring_when_it_waits)
     try:
-        with alarm(), pytest.raises(TimedOut):
+        with alarm(error), pytest.raises(error):
             run(world, engine)
     finally:
         engine.free.set()

@@ -104,7 +104,8 @@ class Passes:
 
     Threads run the engine; only the caller's thread speaks to the ledger. Used as a context manager, it cancels running
     passes when the context ends with an error. A pass that does not end when it is cancelled is left to itself: after
-    its limit, or at once when the whole process is to end. It cannot publish anything; its attempt is superseded.
+    its limit; `GRACE_S` after an error; or `CANCEL_S` after it if the whole process is to end. It cannot publish
+    anything; its attempt is superseded.
 
     :param attempts: `last_try`: nobody will try again when a transaction has no tries left here.
     :param size: how many transactions go together; each pass corrects it.
@@ -155,17 +156,26 @@ class Passes:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, Exception):
-            if kind is not None:
-                self.engine.cancel()
+        if kind is None:
             self._threads.close(self._limit_s)
             return
-        deadline = time.monotonic() + CANCEL_S
+        closed = Event()
+
+        def cancel() -> None:
+            while not closed.is_set():  # again and again: a job may have begun in between
+                with suppress(Exception):  # only saves work: nobody takes the results
+                    self.engine.cancel()
+                closed.wait(timeouts.AGAIN_S)
+
+        canceller = Thread(target=cancel, name="trident-cancel", daemon=True)
         if self._running:
-            canceller = Thread(target=self.engine.cancel, name="trident-cancel", daemon=True)
             canceller.start()
-            canceller.join(CANCEL_S)
-        self._threads.close(deadline - time.monotonic())
+        try:
+            self._threads.close(timeouts.GRACE_S if issubclass(kind, Exception) else CANCEL_S)
+        finally:
+            closed.set()
+        if canceller.ident is not None:  # else its last call could meet what this engine runs next
+            canceller.join(timeouts.AGAIN_S)
 
     @property
     def _limit_s(self) -> float | None:
