@@ -8,13 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_trident.engine.spark import order_takers
 from airflow_trident.engine.spark.order_takers import NOBODY_KNOWN, Taker, take, take_back
+from airflow_trident.engine.spark.sessions import session
 from airflow_trident.errors import FencedError, SparkJobError
 from airflow_trident.protocol.records import Command
+from airflow_trident.runtime.drains import app
 from airflow_trident.runtime.drains.drain import DrainResult
 from airflow_trident.runtime.drains.order import DrainFiles, answer, collect, removing
 
@@ -113,3 +117,27 @@ def test_a_driver_that_was_stopped_until_the_drain_had_ended_begins_nothing(
     monkeypatch.setattr(order_takers, "take", stopped)
     assert order_takers.content_for_driver(files.order, "the order") is None
     assert os.listdir(os.path.dirname(files.order)) == []
+
+
+@pytest.mark.parametrize("on_yarn", [True, False])
+def test_a_driver_without_an_order_makes_a_context_only_where_yarn_waits_for_one(
+    on_yarn: bool, files: DrainFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    did: list[str] = []
+
+    class Base:
+        def stop(self) -> None:
+            did.append("stopped")
+
+    class Builder:
+        def getOrCreate(self) -> Base:  # noqa: N802 - Spark's name
+            did.append("made")
+            return Base()
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    monkeypatch.setattr(session.Sibling, "of", lambda base: SimpleNamespace(session=base))
+    monkeypatch.setattr(app, "content_for_driver", lambda *_: None)
+    monkeypatch.setenv(session.YARN_CONTAINER, "1") if on_yarn else monkeypatch.delenv(session.YARN_CONTAINER, False)
+    assert app.main(files.order, files.result) == 0
+    assert did == (["made", "stopped"] if on_yarn else [])
+    assert collect(files) is None

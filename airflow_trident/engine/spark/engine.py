@@ -139,7 +139,7 @@ class SparkEngine(Engine):
         if attached.about != self._told:  # only once per application: a drain runs thousands of attempts
             self._told = attached.about
             job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
-            if not attached.local and (told := mixes_runs(attached.version)):
+            if not attached.local and (told := mixes_runs(attached.session.version)):
                 job.progress(told)
         with self._lock:
             self._running.append((job.slot, attached))

@@ -65,7 +65,9 @@ def main(order_path: str, result_path: str) -> int:
     try:
         content = content_for_driver(order_path, "the order of a drain")
         if content is None:
-            ApplicationSessions().close()
+            sessions = ApplicationSessions()
+            sessions.begin()
+            sessions.close()
             return 0
         order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
         remove(order_path)

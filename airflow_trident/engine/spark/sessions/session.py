@@ -175,7 +175,8 @@ class ApplicationSessions(Sessions):
 
     def begin(self) -> None:
         """Make the application's context now, if it is YARN's: that ends an application whose driver has made none
-        within ``spark.yarn.am.waitTime`` (100 s), whatever else the driver does."""
+        within ``spark.yarn.am.waitTime`` (100 s), whatever else the driver does, and fails one that ends without one.
+        """
         if YARN_CONTAINER in os.environ:
             self._own()
 
@@ -200,12 +201,8 @@ class ApplicationSessions(Sessions):
             return True
 
     def close(self) -> None:
-        from pyspark.sql import SparkSession
-
         if self._sibling is not None:
             self._sibling.session.stop()
-        elif YARN_CONTAINER in os.environ:
-            SparkSession.builder.getOrCreate().stop()
 
 
 def send_to_executors(session: SparkSession) -> None:
