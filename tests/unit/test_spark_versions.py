@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.spark.versions import (
     hashed_to,
     mixes_runs,
@@ -17,6 +22,7 @@ from airflow_trident.engine.spark.versions import (
 )
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Plan
+from airflow_trident.staging.manifest import Slot
 from tests.fixtures.engine import TOPOLOGIES, make_job
 from tests.fixtures.transform import TRANSFORMS
 
@@ -49,6 +55,26 @@ def test_a_spark_that_can_mix_two_runs_of_code_is_named() -> None:
     assert [bool(mixes_runs(version)) for version in ("3.5.9", "4.0.5", "4.1.0-preview1", "4.2.0")] == [1, 1, 0, 0]
     assert "Spark 4.0.5 does not notice" in mixes_runs("4.0.5")
     assert "Use Spark 4.1 or newer" in mixes_runs("4.0.5")
+
+
+class OfVersion(Sessions):
+    def __init__(self, version: str, *, local: bool) -> None:
+        self.version, self.local = version, local
+
+    def open(self, slot: Slot, *, trial: bool = False) -> Attached:
+        nothing: Any = lambda: None  # noqa: E731
+        session: Any = SimpleNamespace(version=self.version)
+        return Attached(session, sys, 1, nothing, nothing, local=self.local, about=f"Spark {self.version}")
+
+
+@pytest.mark.parametrize(("version", "local", "told"), [("4.0.5", False, 1), ("4.0.5", True, 0), ("4.1.4", False, 0)])
+def test_that_runs_can_be_mixed_is_said_once_where_executors_can_be_lost(version: str, local: bool, told: int) -> None:
+    said: list[str] = []
+    engine = SparkEngine(OfVersion(version, local=local))
+    for _ in range(2):
+        with engine._upkeep("words", said.append):
+            pass
+    assert sum("rows of two runs" in line for line in said) == told
 
 
 def test_pyspark_is_refused_with_the_jars_of_another_spark() -> None:
