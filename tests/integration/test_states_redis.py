@@ -250,6 +250,18 @@ def test_a_record_of_a_namespace_of_a_version_that_did_not_count_keys_is_read(wh
         assert state.marks().fence == 1
 
 
+def test_who_may_only_read_looks_up_keys(where: Any, client: Any) -> None:
+    spec = counts(RedisState(**where))
+    with spec.factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", 1)))
+    name = f"reader-{where['db']}"
+    client.execute_command("ACL SETUSER", name, "on", ">secret", "~*", "+@read", "+select")
+    spec = counts(RedisState(**where, username=name, password="secret"))
+    with spec.factory.make_state(spec) as state:
+        assert state.get_many([("a",)]) == [(1,)]
+        assert content(state) == {("a",): (1,)}
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_record_of_a_version_that_did_not_count_keys_is_read(where: Any, client: Any, layout: str) -> None:
     spec = tables(RedisState(**where, **LAYOUTS[layout], key="k"))

@@ -110,7 +110,8 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         super().__init__(server, self._data, self._layout, spec)
 
     def _read_first(self) -> None:
-        self._read()
+        """Asks only whose the record is: who looks up keys may have the right to read and no other."""
+        self._decoded(self._session.call(lambda: self._client.get(self._record)))
 
     # ---- the marker --------------------------------------------------------------------------------------------
 
@@ -122,23 +123,29 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         """
         :raises CorruptRecordError: the record cannot be read, or does not fit what is there.
         """
-        where = f"{self._record} of Redis at {self._session.server.place}"
         while True:
             text, found = self._session.call(self._fetch)
-            if text is None:
+            record = self._decoded(text)
+            if record is None:
                 return None
-            record = decode_record(text, self._spec, self._layout, where)
             if isinstance(found, Exception):
                 with redis_errors(self._session.server.place, StoreUnavailableError):
                     raise found
             if self._layout == RedisLayout.HASH:
-                return record.found_with(found, where)
+                return record.found_with(found, self._where)
             op, _, witness = (found or b"").partition(b" ")
             # An older version wrote the record without a witness.
-            if op.decode() != record.op or not witness or self._session.call(partial(self._client.exists, witness)):
+            if op != record.op.encode() or not witness or self._session.call(partial(self._client.exists, witness)):
                 return record
             if self._session.call(lambda: self._client.get(self._record)) == text:  # no other step removed it
-                raise keys_changed(f"no key {witness.decode(errors='replace')!r}, which its record {where} needs")
+                raise keys_changed(f"no key {witness.decode(errors='replace')!r}, which its record {self._where} needs")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._record} of Redis at {self._session.server.place}"
+
+    def _decoded(self, text: bytes | None) -> Record | None:
+        return None if text is None else decode_record(text, self._spec, self._layout, self._where)
 
     def _fetch(self) -> tuple[bytes | None, Any]:
         """At one moment: the record, and how many keys there are, or one that must be there, or why that is not
