@@ -349,9 +349,8 @@ def note_failure(
         if not (attempts.last_try or hopeless):
             ledger.attempt_failed(txid, attempt, text)
             return None
-        ledger.fail(txid, attempt, text)
-        if attempts.on_failure is OnFailure.SKIP:
-            ledger.skip(txid, f"on_failure=skip after {text}")
+        skip = f"on_failure=skip after {text}" if attempts.on_failure is OnFailure.SKIP else ""
+        ledger.fail(txid, attempt, text, skip=skip)
     except FencedError as stale:
         return stale
     except TridentError as second:

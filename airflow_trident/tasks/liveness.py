@@ -243,9 +243,8 @@ def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Ab
     if record.status is not Status.PROCESSING or record.invalidated:
         return Abandoned(record.txid, gone.why)
     with suppress(FencedError, TransitionError):  # its status changed meanwhile: somebody works on it
-        ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {gone.why}")
-        if skip:
-            ledger.skip(record.txid, f"on_failure=skip: {gone.why}")
+        reason = f"on_failure=skip: {gone.why}" if skip else ""
+        ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {gone.why}", skip=reason)
     return None
 
 

@@ -109,7 +109,7 @@ _BY_STATUS: dict[Status, tuple[tuple[str, ...], Callable[[TxRecord], list[Metric
     Status.PROCESSED: (("processed",), _processed),
     Status.COMMITTED: (("committed",), _committed),
     Status.FAILED: (("fail", "take_back"), _counted("failed")),
-    Status.SKIPPED: (("skip",), _counted("skipped")),
+    Status.SKIPPED: (("skip", "fail"), _counted("skipped")),
 }
 """Status -> the verbs that lead to it, and its metrics."""
 

@@ -293,6 +293,24 @@ def test_l2_each_verb_moves_as_the_table_says_or_changes_nothing(place: Place, s
         assert ledger.export() == before
 
 
+def test_an_attempt_that_fails_for_good_lets_others_pass_in_the_same_step_unless_a_state_may_hold_it(
+    place: Place,
+) -> None:
+    ledger = place.registered()
+    begun(ledger, 1)
+    begun(ledger, 2)
+    attempt = ledger.start_attempt(1, owner="emitter").attempt
+    with pytest.raises(StaleAttemptError):
+        ledger.fail(1, attempt - 1, "late", skip="late")
+    record = ledger.fail(1, attempt, "boom", skip="on_failure=skip")
+    assert (record.status, record.first_error, record.attempts[-1].error) == (Status.SKIPPED, "boom", "boom")
+    view = ledger.view(2)
+    assert (view.pointer.committed, view.exceptions.failed, list(view.exceptions.skipped)) == (1, (), [1])
+    brought_to(ledger, 2, Status.PROCESSED)
+    again = ledger.restart_attempt(ledger.gate(2, owner="committer"), owner="committer")
+    assert ledger.fail(2, again.attempt, "boom", skip="on_failure=skip").status is Status.FAILED
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_l2_a_transaction_that_was_never_begun_is_refused(ledger: Ledger, verb: Status) -> None:
     begun(ledger, 1)

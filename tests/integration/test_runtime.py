@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,8 +119,12 @@ def test_on_failure_skip_lets_the_others_pass_and_the_skipped_one_is_backfilled_
         world.begin(f"run-{number}")
         if number != 3:
             world.process(number)
+    answers: list[Any] = []
+    world.ledger.listener = lambda _ledger, _verb, answer: answers.append(answer)
     with pytest.raises(UserCodeError):
         world.process(3, last_try=True, on_failure=OnFailure.SKIP)
+    assert [one.status for one in answers] == [Status.PROCESSING, Status.SKIPPED], "nobody sees it FAILED, and ends"
+    world.ledger.listener = None
     world.committer().commit(5)
     assert world.statuses() == [Status.COMMITTED] * 2 + [Status.SKIPPED] + [Status.COMMITTED] * 2
     world.sickness.words.clear()

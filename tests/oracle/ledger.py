@@ -327,15 +327,15 @@ class OracleLedger(OracleStates, OracleGroups):
                 raise TransitionError(f"transaction {txid} is {record.status}: no attempt is at work", "Do nothing.")
             return self._store(record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error))
 
-    def fail(self, txid: int, attempt: int, error: str) -> TxRecord:
+    def fail(self, txid: int, attempt: int, error: str, *, skip: str = "") -> TxRecord:
         with self._changed:
             record = self._of_attempt(txid, attempt)
-            if record.status is Status.FAILED:
-                return record
-            target = move(record.status, Status.FAILED, txid=txid)
-            self._list_as(self._failed, txid)
-            over = record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error)
-            return self._store(over, status=target)
+            if record.status is not Status.FAILED:
+                target = move(record.status, Status.FAILED, txid=txid)
+                self._list_as(self._failed, txid)
+                over = record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error)
+                record = self._store(over, status=target)
+            return self.skip(txid, skip) if skip and not (record.touched or record.invalidated) else record
 
     # ---- the rest ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import common
+from airflow_trident.ledger.verbs import common, manual
 from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, StagedRef, TxRecord
@@ -168,8 +168,22 @@ def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Chang
     return Change(writes=(snap.set_tx(record),), witness=snap.paths.tx(txid), result=record)
 
 
-def fail(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """-> FAILED: no attempts are left."""
+def fail(
+    snap: Snapshot, txid: int, attempt: int, error: str, *, skip: str = ""
+) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """-> FAILED: no attempts are left.
+
+    :param skip: if this is not empty, it is SKIPPED in the same step, for this reason: whoever waits must not see it
+        FAILED in between, and end for that. It stays FAILED if a state may hold it, or if it has no batch to leave out.
+    """
+    together = Together(snap)
+    record = together.then(partial(_failed, txid=txid, attempt=attempt, error=error))
+    if skip and not record.touched and not record.invalidated:
+        record = together.then(partial(manual.skip, txid=txid, reason=skip))
+    return together.change(record)
+
+
+def _failed(snap: Snapshot, *, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:
     tx = common.of_attempt(snap, txid, attempt)
     if tx.status is Status.FAILED:
         return Unchanged(tx)
