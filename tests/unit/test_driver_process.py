@@ -15,6 +15,7 @@ from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.errors import SparkJobError
 from airflow_trident.ledger.workers import Worker, is_alive, own_process_ids
 from airflow_trident.protocol.records import Owner
+from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.tasks.driver_process import DriverProcess, find_client_driver
 from airflow_trident.tasks.spark_driver import ClusterKind, DriverCluster
 from tests.fixtures.spark import free_port
@@ -74,6 +75,16 @@ def test_a_worker_whose_process_ids_are_not_ours_is_alive_as_long_as_it_is_liste
     assert not is_alive([gone], owner)  # listed by a version that did not say
     assert not is_alive([replace(gone, process_ids=own_process_ids())], owner)
     assert is_alive([replace(gone, process_ids="of a container with the network of this machine")], owner)
+
+
+def test_the_task_of_a_submitted_drain_is_alive_while_its_driver_is() -> None:
+    """Its own process may have ended: it is deferred."""
+    task = Owner(dag_id="dag", run_id="run", task_id="drain", try_number=1, host="where it was", pid=7)
+    owner = drain_app.here(task)
+    assert owner.is_same_task(task)
+    assert is_alive([drain_app.listed(owner)], owner)
+    program = Owner(program="airflow trident drain")
+    assert drain_app.here(program) == program
 
 
 @pytest.mark.parametrize("kind", [ClusterKind.STANDALONE, ClusterKind.YARN])

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import NoReturn
 
 from airflow_trident.engine.base import Job
@@ -87,28 +88,33 @@ def _drain(order: DrainOrder) -> DrainResult:
         DriverEngine(sessions) as engine,
         open_ledger(order.zookeeper, name, root=order.root, chunk_bytes=order.chunk_bytes) as ledger,
     ):
-        if Owner.of(order.attempts.owner).is_task:
-            with suppress(TridentError):  # for people; the first drain of a topology creates its ledger only later
-                worker = Worker(
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    task=Owner.of(order.attempts.owner).who,
-                    txid=None,
-                    since_ms=time.time_ns() // 10**6,
-                    is_task=True,
-                )
-                ledger.enlist(worker)
+        owner = here(Owner.of(order.attempts.owner))
+        if owner.is_task:
+            with suppress(TridentError):  # the first drain of a topology creates its ledger only later
+                ledger.enlist(listed(owner))
         return Drain(
             ledger=ledger,
             topology=order.topology,
             engine=engine,
             staging_root=order.staging_root,
-            attempts=order.attempts,
+            attempts=replace(order.attempts, owner=owner),
             claim=order.claim,
             limits=order.limits,
             retention=order.retention,
             progress=say,
         ).run()
+
+
+def here(owner: Owner) -> Owner:
+    """A task as the owner of attempts and commits is where its driver is: who looks whether it is alive finds that
+    process among the workers. The task's own ends when it is deferred. A program is listed by the drain itself."""
+    return replace(owner, host=socket.gethostname(), pid=os.getpid()) if owner.is_task else owner
+
+
+def listed(task: Owner) -> Worker:
+    """A task that is here, among the workers."""
+    since_ms = time.time_ns() // 10**6
+    return Worker(host=task.host, pid=task.pid, task=task.who, txid=None, since_ms=since_ms, is_task=True)
 
 
 def _known(order: DrainOrder, conn_id: str) -> connections.Connection:
