@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import stat
 import subprocess
 import sys
@@ -134,3 +135,14 @@ def test_an_order_of_another_user_is_refused_before_it_is_unpickled(tmp_path: Pa
 def test_an_order_of_this_user_is_read(tmp_path: Path) -> None:
     path = driver_orders.place(str(tmp_path), "x", ".job", b"order")
     assert driver_orders.read_order(path, "the order of a job") == b"order"
+
+
+def test_of_an_order_that_cannot_be_written_whole_nothing_stays(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8, hard))  # as a full disk
+    try:
+        with pytest.raises(OSError, match="too large"):
+            driver_orders.place(str(tmp_path), "x", ".order", b"a password and more")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []

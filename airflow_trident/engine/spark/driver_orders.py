@@ -45,7 +45,12 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
     path = os.path.join(folder, f"{name}{ending}")
     # mode 0600, whatever the folder's: the driver accepts it from this user only
     with open(path, "xb", opener=lambda one, flags: os.open(one, flags, _MODE)) as file:
-        file.write(content)
+        try:
+            file.write(content)
+            file.flush()
+        except BaseException:  # a full disk: what is there holds logins, and nobody would look for it
+            remove(path)
+            raise
     return path
 
 
