@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.files import consumed
+from airflow_trident.spouts.files.batch_limits import BatchLimits
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json, next_batch
 from airflow_trident.spouts.files.listing import Listing
 from tests.fixtures.consumed import HOUR, LIMITS, SECOND, Folder, all_batches, choose, file
