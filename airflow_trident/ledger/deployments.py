@@ -160,12 +160,16 @@ class Deployments:
         return self._done([Check(self._path(roster.deployment.topology), roster.version), write])
 
     def advance(self, roster: Roster, *, by: str) -> bool:
-        """Gives the next command if the workers' answers have made it due. False: nothing was written."""
+        """Gives the next command if the workers' answers have made it due. False: nothing was written, also if the
+        record of the topology cannot be read: whoever works on it says so, and a worker goes on with its others."""
         path = topology_path(self._root, roster.deployment.topology)
         node = self.znodes.read([path]).nodes[path]
         if node is None:
             return False
-        topology = codec.decode_topology(node.data, path)
+        try:
+            topology = codec.decode_topology(node.data, path)
+        except CorruptError:
+            return False
         command = next_command(roster, topology.command)
         if command is None or topology.incarnation != roster.deployment.incarnation:
             return False

@@ -172,6 +172,22 @@ def test_the_name_of_a_process_of_another_container_or_machine_that_shares_the_h
         Party(place, "w1", host=here, pid=os.getpid()).register()
 
 
+@pytest.mark.parametrize("damage", [b"{", b'{"v":99}'], ids=["damaged", "of a newer version"])
+def test_a_topology_whose_record_cannot_be_read_is_told_nothing_and_its_worker_goes_on(
+    place: Place, damage: bytes
+) -> None:
+    ledger = opened(place)
+    ledger.deploy(["w1"])
+    party = Party(place, "w1").register()
+    party.says(WorkerStatus.REGISTERED)
+    path = ledger.paths().topology
+    for _ in range(3):
+        node = party.deployments.znodes.read([path]).nodes[path]
+        assert node is not None
+        party.deployments._done([Set(path, damage, node.version)])
+    assert not party.deployments.advance(party.roster(), by="w1")
+
+
 def test_a_worker_is_placed_only_while_it_is_there(place: Place) -> None:
     opened(place).deploy(["w1", "w2"])
     first = Party(place, "w1").register()
