@@ -152,6 +152,13 @@ def test_the_workers_that_it_is_deployed_on_are_shown(login: Login, page: PageSe
     window = login("ada", f"/trident/?topology={small}")
     expect(window.locator("#named tr")).to_have_count(2)
     expect(window.locator("#named tr").first).to_contain_text("w1missing")
+    expect(window.get_by_role("alert").first).to_contain_text("stands still: no worker runs it: w1, w2 are not there")
+    with page.ledger(small) as ledger:
+        ledger.skip(1, "else that comes first")
+    window.goto(window.url.partition("?")[0])
+    mine = window.locator("#overview-rows tr").filter(has_text=small)
+    expect(mine).to_contain_text("stands still")
+    expect(mine).to_contain_text("no worker runs it")
 
 
 def test_an_unknown_topology_in_a_link_is_said_and_no_other_is_shown(login: Login) -> None:
