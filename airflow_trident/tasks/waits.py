@@ -67,6 +67,10 @@ def decide_wait(view: LedgerView, txid: int, until: Until) -> WaitDecision:
         return Over(committed=True)
     if isinstance(decision, Closed):
         return Over()  # its committer reports it
+    if isinstance(decision, Blocked) and decision.skipped:
+        # Others pass it, perhaps those of its own run: its committer commits these, and reports this one.
+        lower = view.waits_for(txid)
+        return Over() if lower is None else Wait(on=lower, why=f"transaction {lower} is not committed yet")
     if isinstance(decision, Blocked | Unknown):
         return decision
     if until is Until.PASSED:

@@ -206,6 +206,16 @@ def test_a_turn_comes_before_the_own_batch_is_staged_but_a_commit_is_not_ready(l
     assert isinstance(decide_wait(ledger.view(4), 4, Until.READY), Wait)
 
 
+def test_the_turn_of_a_skipped_one_comes_as_that_of_others(ledger: MemoryLedger) -> None:
+    """Its committer has others to commit, perhaps, and says what became of it."""
+    ledger.skip(3, "let them pass")
+    waits = decide_wait(ledger.view(3), 3, Until.TURN)
+    assert isinstance(waits, Wait)
+    assert waits.on == 2
+    ledger.committed(ledger.gate(2, owner=NOBODY))
+    assert decide_wait(ledger.view(3), 3, Until.TURN) == Over()
+
+
 def test_a_failed_one_below_makes_every_wait_vain_and_a_skipped_one_none(ledger: MemoryLedger) -> None:
     ledger.fail(2, 0, "it cannot be")
     assert decide_wait(ledger.view(3), 3, Until.TURN) == Blocked(2)
