@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from airflow_trident.engine.spark.python_daemon import end_when_idle
 
 LOOKS = """
@@ -45,5 +47,6 @@ def test_the_daemon_of_a_session_ends_without_workers() -> None:
     assert daemon({"SPARK_JOB_ARTIFACT_UUID": "of a session"}).stdout == "10 looks with a child\n"
 
 
-def test_the_only_daemon_of_an_application_stays() -> None:
-    assert daemon({}).stdout == "no timer\n"
+@pytest.mark.parametrize("environment", [{}, {"SPARK_JOB_ARTIFACT_UUID": "default"}])
+def test_the_only_daemon_of_an_application_stays(environment: dict[str, str]) -> None:
+    assert daemon(environment).stdout == "no timer\n"

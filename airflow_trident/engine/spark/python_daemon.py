@@ -12,7 +12,7 @@ import signal
 
 IDLE_S = 300.0
 """A daemon that has had no worker for so long ends; Spark ends a worker that has nothing to do after a minute."""
-_OF_A_SESSION = "SPARK_JOB_ARTIFACT_UUID"
+_OF_A_SESSION, _OF_NONE = "SPARK_JOB_ARTIFACT_UUID", "default"
 
 
 def end_when_idle(idle_s: float = IDLE_S) -> None:
@@ -21,7 +21,7 @@ def end_when_idle(idle_s: float = IDLE_S) -> None:
     A timer, not a thread: a process with threads must not fork. Forked children have no timers. A daemon that is not a
     Connect session's stays: its application has no other.
     """
-    if _OF_A_SESSION not in os.environ or not hasattr(signal, "setitimer"):
+    if os.environ.get(_OF_A_SESSION, _OF_NONE) == _OF_NONE or not hasattr(signal, "setitimer"):
         return
     looks_without_child = 0
 
