@@ -1,7 +1,7 @@
 "use strict";
 // A spout program as qtopology 0.7 starts it, on the plain channel: argv is the number of tuples, and its faults. With "held"
 // it gives nothing more until it gets spout_ack, as the spout of qtopology's demo does. It prints the messages that it gets.
-// With "behind" it answers `next` no sooner than it hears `run` or `shutdown`.
+// With "behind" it answers `next` no sooner than it hears `run` or `shutdown`, with "beats" it says what it gives, too.
 const [count, ...flags] = process.argv.slice(2);
 const has = (flag) => flags.includes(flag);
 let left = Number(count);
@@ -56,6 +56,9 @@ function take({ cmd, data }) {
         }
         const n = left--;
         held = has("held");
+        if (has("beats")) {
+            console.log(`gives ${n}`);
+        }
         const datum = { n, text: `č ${n}` };
         say("data", has("seed") ? datum : { data: datum, stream_id: has("streams") && n % 2 ? "odd" : null });
         if (has("twice")) {
