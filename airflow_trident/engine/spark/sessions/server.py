@@ -6,6 +6,7 @@ It listens on this machine only: anyone who reaches a Connect server can run cod
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -91,10 +92,16 @@ class EmbeddedConnectServer(BackgroundServer):
             "spark.connect.grpc.binding.port": str(port),
             "spark.driver.memory": f"{self._heap_mb}m",
             "spark.local.dir": str(self.data_dir / "tmp"),
-            "spark.python.daemon.module": python_daemon.__name__,
         }
+        if self._workers_have_this_package():
+            conf["spark.python.daemon.module"] = python_daemon.__name__
         conf |= self._conf
         return [*submit_command(self._master, conf), "--class", _CLASS, "spark-internal"]
+
+    def _workers_have_this_package(self) -> bool:
+        """Do they run here, with this Python?"""
+        named = {self._environment()["PYSPARK_PYTHON"], self._conf.get("spark.pyspark.python", sys.executable)}
+        return self._master.startswith("local") and named == {sys.executable}
 
     def _environment(self) -> dict[str, str]:
         return submit_environment()
