@@ -23,7 +23,7 @@ YARN := tests/yarn tests/integration/test_on_a_cluster.py tests/contracts/test_h
 	tests/contracts/test_storage.py tests/contracts/test_hdfs_tables.py tests/integration/test_file_spout_on_hdfs.py
 # Test processes: two more than cores, since many tests wait for servers and disks. WORKERS=0 runs all tests in one process.
 WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
-# A test that ended its process is tried again in the next one, with all of its file: once is enough.
+# A test that ended its process is tried again in the next one; a second such end, of whatever test, ends the run.
 APART := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 
 help:

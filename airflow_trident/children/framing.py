@@ -193,10 +193,13 @@ def _parsed(part: bytes) -> Message | None:
 
 
 _TEXTS = json.JSONDecoder()
+_COMMANDS = ("emit", "ack", "fail", "log", "error", "sync", "metrics")
+"""What a component of Storm says (multilang protocol; `ShellBolt` and `ShellSpout`)."""
 
 
 def _has_message(text: bytes) -> bool:
-    """Does a line begin with a message of a component? (An object without ``command`` or ``pid`` is none.)"""
+    """Does a line begin with a message of a component: an object with one of multilang's commands, or its ``pid``
+    alone? What a component logs may be JSON, and have these fields."""
     if b'"command"' not in text and b'"pid"' not in text:
         return False
     whole = text.decode(errors="replace")
@@ -205,7 +208,7 @@ def _has_message(text: bytes) -> bool:
             found, _ = _TEXTS.raw_decode(whole, line.end())
         except (ValueError, RecursionError):
             continue
-        if "command" in found or "pid" in found:
+        if found.get("command") in _COMMANDS or found.keys() == {"pid"}:
             return True
     return False
 

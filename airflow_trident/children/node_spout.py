@@ -162,6 +162,7 @@ class NodeProgram(NodeComponent, ChildSpout):
         self.heartbeat_s, self.limits = heartbeat_s, limits
         acks = self.is_program and self.protocol is NodeProtocol.V07
         self.ack = self.one_of(SpoutAck, "ack", ack) if acks else SpoutAck.NEVER
+        self.acks_last = self.ack is not SpoutAck.NEVER
         if self.ack is not SpoutAck.SPOOLED:
             self.note = "what its child gave is lost if it is killed before that is spooled: at most once until then"
 

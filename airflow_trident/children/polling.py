@@ -69,6 +69,8 @@ class ChildSpout(ABC):
     limits: ChildLimits
     acks_by_id: bool = False
     """Do its tuples have ids, which may be acknowledged by another process, too?"""
+    acks_last: bool = False
+    """Is its last tuple acknowledged while the child runs? If it is not, the next child may give it again."""
     heartbeat_s: float | None = None
     note: str = ""
     """A note for the plan; empty: none."""

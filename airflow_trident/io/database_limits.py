@@ -51,14 +51,17 @@ class Limits:
                 return {"timeout": lock_s}
         return {}
 
-    def settings(self, database: str) -> tuple[str, ...]:
-        """Statements for a new session, by SQLAlchemy's name of the database."""
+    def settings(self, database: str, options: str = "") -> tuple[str, ...]:
+        """Statements for a new session, by SQLAlchemy's name of the database.
+
+        :param options: libpq's ``options`` of the connection: what they name is left as it is.
+        """
         lock_ms, statement_ms = round(self.lock_s * 1000), round(self.statement_s * 1000)
         match database:
             case "postgresql":
                 both = {"lock_timeout": lock_ms, "statement_timeout": statement_ms}
-                calls = (f"set_config('{name}', '{limit_ms}', false)" for name, limit_ms in both.items())
-                return (f"SELECT {', '.join(calls)}",)
+                calls = [f"set_config('{name}', '{most}', false)" for name, most in both.items() if name not in options]
+                return (f"SELECT {', '.join(calls)}",) if calls else ()
             case "mysql" | "mariadb":
                 return (f"SET lock_wait_timeout = {max(1, round(self.lock_s))}",)
             case "mssql":

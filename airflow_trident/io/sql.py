@@ -62,7 +62,8 @@ def make_engine(where: Connection, who: str, limits: Limits | None = None, **opt
             f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
             "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
         ) from None
-    settings = limits.settings(engine.dialect.name) if limits is not None else ()
+    told = str(url.query.get("options", ""))
+    settings = limits.settings(engine.dialect.name, told) if limits is not None else ()
     if statement := _IN_UTC.get(engine.dialect.name):
         settings = (statement, *settings)
     if settings:

@@ -101,7 +101,7 @@ class TridentCommitterOperator(EngineOperator):
         from airflow_trident.runtime.drains.process_many import known_records
 
         while left := [one for one in known_records(ledger, txids) if not one.status.lets_others_pass]:
-            self._commit(context, ledger, left[0].txid)
+            self._commit(context, ledger, left[0].txid, others=True)
         passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
         if len(passed) == len(txids):
             raise blocked(self.topology_name, Blocked(txids[0], skipped=True))
@@ -118,9 +118,10 @@ class TridentCommitterOperator(EngineOperator):
             extra |= {"attempt": record.attempt, "rows_read": staged.rows_read, "rows": dict(staged.rows)}
         note_assets(self, context, extra)
 
-    def _commit(self, context: Context, ledger: Ledger, txid: int) -> tuple[int, ...]:
+    def _commit(self, context: Context, ledger: Ledger, txid: int, *, others: bool = False) -> tuple[int, ...]:
         """Wait and commit until `txid` is committed. Returns the txids that this task committed.
 
+        :param others: of the task may follow: it is no error if somebody skips this one meanwhile.
         :raises BlockedError: `txid` cannot be committed now.
         """
         mine, left = began_by(owner(context)), set[tuple[int, int]]()
@@ -152,7 +153,7 @@ class TridentCommitterOperator(EngineOperator):
             look=look,
             say=lambda story: self.log.info("%s", story),
         )
-        if isinstance(own, Blocked):
+        if isinstance(own, Blocked) and not (own.skipped and others):
             raise blocked(self.topology_name, own)
         if isinstance(own, Wait):
             self._stand_back(context, txid)

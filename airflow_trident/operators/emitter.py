@@ -176,10 +176,13 @@ class TridentEmitterOperator(EngineOperator):
             return True
         if self._stays_skipped(context, record):
             return True
+        return self._began_since_clear(context, record) and status is not Status.PROCESSING
+
+    def _began_since_clear(self, context: Context, record: TxRecord) -> bool:
+        """Is its last attempt that of an earlier try of this task, since a person last cleared the task?"""
         me = owner(context)
         mine = record.owner.is_same_task(me) and record.owner.try_number < me.try_number
-        since = mine and record.owner.try_number >= first_try(context, self.retries or 0)
-        return since and status is not Status.PROCESSING
+        return mine and record.owner.try_number >= first_try(context, self.retries or 0)
 
     def _is_left_behind(self, context: Context, record: TxRecord | None) -> bool:
         """Did another run process it, and is it here only to be committed? Its staged batch is good as it is."""
@@ -190,12 +193,13 @@ class TridentEmitterOperator(EngineOperator):
 
     def _stays_skipped(self, context: Context, record: TxRecord | None) -> bool:
         """Was a transaction of this run SKIPPED, and has nobody cleared the task since? A retry that Airflow makes by
-        itself does not undo what a person decided; in another run the task is there to replay it."""
+        itself does not undo what a person decided; in another run the task is there to replay it. A clear counts until
+        the task has begun an attempt."""
         ti = context["ti"]
         if record is None or record.status is not Status.SKIPPED:
             return False
-        first = first_try(context, self.retries or 0)
-        cleared = ti.try_number == first and (first > 1 or bool(context["dag_run"].clear_number))
+        cleared = first_try(context, self.retries or 0) > 1 or bool(context["dag_run"].clear_number)
+        cleared = cleared and not self._began_since_clear(context, record)
         return not cleared and (record.claim.dag_id, record.claim.run_id) == (ti.dag_id, ti.run_id)
 
     def _story(self, result: ProcessResult, took_s: float) -> str:

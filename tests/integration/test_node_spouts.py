@@ -99,21 +99,23 @@ def test_rows_of_heartbeats_belong_to_the_batch(tmp_path: Path) -> None:
     assert sorted(n for n, _ in found) == [-1, 1, 2]
 
 
+@pytest.mark.parametrize("ack", ["never", "spooled"])
 @pytest.mark.parametrize(("flags", "max_rows", "polls"), [((), 5, 3), (("behind",), 1, 2), (("behind",), 1, 6)])
 def test_what_a_spout_gives_at_heartbeats_is_neither_lost_nor_taken_for_an_answer(
-    flags: tuple[str, ...], max_rows: int, polls: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    flags: tuple[str, ...], max_rows: int, polls: int, ack: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A poll begins with a heartbeat. If that gives enough, the answer to `next` comes later, or at the end."""
-    spout = program(tmp_path, "2", "beats", "hears", *flags, heartbeat_s=1e-9, max_rows=max_rows)
+    """A poll begins with a heartbeat. If that gives enough, the answer to `next` comes later, or at the end, where no
+    acknowledgement can follow: a spout that waits for those gives it again."""
+    spout = program(tmp_path, "2", "beats", "hears", *flags, heartbeat_s=1e-9, max_rows=max_rows, ack=ack)
     with caplog.at_level(logging.INFO), closing(spout.coordinator()) as coordinator:
         last = None
         for _ in range(polls):
             last = begin(coordinator, last) or last
     printed = [record.getMessage().rpartition("): ")[2] for record in caplog.records]
-    given = [int(line.removeprefix("gives ")) for line in printed if line.startswith("gives ")]
+    heard = printed if ack == "never" else printed[: printed.index('"shutdown"')]
+    given = [int(line.removeprefix("gives ")) for line in heard if line.startswith("gives ")]
     files = (tmp_path / "spool").glob("*.arrow")
     found = [row["n"] for path in files for row in pa.ipc.open_file(path).read_all().to_pylist()]
-    assert given
     assert sorted(found) == sorted([-1] * printed.count('"heartbeat"') + given)
     assert "nobody asked for" not in caplog.text
 

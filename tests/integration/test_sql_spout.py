@@ -276,6 +276,14 @@ def test_each_database_is_told_the_limits_in_its_own_words(
     assert setting in "".join(limits.settings(database))
 
 
+def test_what_the_options_of_a_connection_say_is_left_as_it_is() -> None:
+    limits = Limits(connect_s=7, lock_s=8, statement_s=9)
+    assert limits.settings("postgresql", "-c statement_timeout=0") == (
+        "SELECT set_config('lock_timeout', '8000', false)",
+    )
+    assert limits.settings("postgresql", "-c statement_timeout=0 -c lock_timeout=1s") == ()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -6,9 +6,11 @@ import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
@@ -20,8 +22,10 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     UserCodeError,
 )
+from airflow_trident.io.redis import RedisServer
 from airflow_trident.operations.aggregators import Count, Max, Sum
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
+from airflow_trident.states.redis.retrying import _require_no_eviction
 from airflow_trident.states.redis.state import OpenRedisState, RedisState
 from tests.fixtures.redis import Server, own_server
 from tests.fixtures.state import apply, batch, combined, content, counts, product, ticket
@@ -379,6 +383,24 @@ def test_no_node_of_a_cluster_may_remove_keys(tmp_path: Path) -> None:
             with pytest.raises(ConfigurationError, match=rf"at 127\.0\.0\.1:{server.port} removes keys.*allkeys-lru"):
                 factory.make_state(counts(factory))
             server.client().config_set("maxmemory-policy", "noeviction")
+
+
+@pytest.mark.parametrize("error", [redis.exceptions.ConnectionError, redis.exceptions.TimeoutError])
+def test_a_node_that_does_not_answer_is_asked_in_vain_unless_it_is_a_primary(error: type[Exception]) -> None:
+    class Cluster:
+        def get_nodes(self) -> list[Any]:
+            return [SimpleNamespace(name="a", server_type="primary"), SimpleNamespace(name="b", server_type=hung)]
+
+        def info(self, _: str, target_nodes: Any) -> dict[str, Any]:
+            if target_nodes.name == "b":
+                raise error("no answer")
+            return {}
+
+    server, hung = RedisServer(place="here", options={}, cluster=True), "replica"
+    _require_no_eviction(Cluster(), server)
+    hung = "primary"
+    with pytest.raises(error):
+        _require_no_eviction(Cluster(), server)
 
 
 def _join(one: Server, two: Server) -> None:

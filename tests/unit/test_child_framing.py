@@ -154,6 +154,13 @@ def test_no_message_is_passed_over_because_another_follows_it_in_one_frame(frame
         MultilangDecoder(what="ShellBolt 'x'").feed(frame + b"\nend\n")
 
 
+@pytest.mark.parametrize("line", [b'{"level":30,"pid":7,"msg":"hi"}', b'{"command":"npm start"}', b'say "pid"'])
+def test_what_a_component_logs_as_json_is_no_message(line: bytes) -> None:
+    stray: list[bytes] = []
+    assert MultilangDecoder(stray=stray.append).feed(line + b'\n{"command":"sync"}\nend\n') == [{"command": "sync"}]
+    assert stray == [line]
+
+
 @pytest.mark.parametrize(
     "line",
     [b"x", b"null", b"[1]", b'"text"', b"7", b'{"a":1', b"[" * 100_000, b"\xff\xfe", b'{"a":1},{"b":2}', b"{} {}"],

@@ -103,7 +103,7 @@ def test_too_many_late_files_that_came_at_once_are_an_error_with_its_cure(monkey
     _, before = choose(files[:1])
     for _ in range(3):
         _, before = choose(files, before, late_files=LateFiles.TAKE, max_files=9)
-    with pytest.raises(ConfigurationError, match=r"more than 20 files of the folder 'x' .*touch"):
+    with pytest.raises(ConfigurationError, match=r"more than 30 files of the folder 'x' .*touch"):
         choose(files, before, late_files=LateFiles.TAKE, max_files=9)
     left = {name_mark(one.path) for one in files} - before.seen.keys()
     touched = [replace(one, mtime_ns=20_000 * SECOND) if name_mark(one.path) in left else one for one in files]

@@ -153,8 +153,9 @@ def test_a_cleared_run_whose_transaction_holds_up_nobody_waits_for_no_data_eithe
 
 
 @pytest.mark.parametrize("group", [None, 1])
+@pytest.mark.parametrize("cleared_try", [3, 4], ids=["at once", "in a retry, as its first try was killed on the way"])
 def test_a_retry_that_airflow_makes_by_itself_does_not_undo_a_persons_skip_and_a_clear_of_the_task_does(
-    failed: Site, group: int | None
+    failed: Site, cleared_try: int, group: int | None
 ) -> None:
     failed.ledger().skip(1, "a person said so")
     emit = partial(failed.run, "words.emit", "first", retries=2, group=group)
@@ -164,7 +165,7 @@ def test_a_retry_that_airflow_makes_by_itself_does_not_undo_a_persons_skip_and_a
     failed.run("words.turn", "first")  # there may be others of its run behind it
     with pytest.raises(AirflowFailException, match=r"1 of topology 'words' is SKIPPED: .*backfill words --txid 1"):
         failed.run("words.commit", "first")
-    emit(try_number=3, max_tries=4)
+    emit(try_number=cleared_try, max_tries=4)
     assert statuses(failed) == [(Status.PROCESSED, 1)]
 
 

@@ -86,11 +86,15 @@ class ChildSource(SpoolSource):
         return polled
 
     def rest(self) -> Polled | None:
-        """Ends the child. An error at its end is only logged."""
+        """Ends the child. An error at its end is only logged. What it gave at its end, and cannot be acknowledged any
+        more, is left to the next child: spooled, it would come twice."""
         child, self._child = self._child, None
         if child is None:
             return None
         given, error = child.stop()
+        if given and self.spout.acks_last:
+            _log.info("%s: %d tuples came after the last poll, unacknowledged: not taken", self.spout, len(given))
+            given = []
         polled, misfit = self._polled(given)
         for one in (error, misfit):
             if one is not None:

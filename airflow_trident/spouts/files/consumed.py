@@ -248,8 +248,8 @@ class ChosenFiles:
         seen = {name: stamp for name, stamp in after.seen.items() if name not in old}
         if len(seen) > MAX_TAKEN + MAX_SEEN:
             raise ConfigurationError(
-                f"more than {MAX_TAKEN} files of the folder {self.left[0].folder!r} are older than what has been read, "
-                "and came at once: a transaction cannot know so many by their names",
+                f"more than {MAX_TAKEN + MAX_SEEN} files of the folder {self.left[0].folder!r} are older than what has "
+                "been read, and came at once: a transaction cannot know so many by their names",
                 "Give those that are left the present time (`touch`): then they are new.",
             )
         return replace(after, seen=seen, contents={name: one for name, one in after.contents.items() if name in seen})

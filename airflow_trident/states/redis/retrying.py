@@ -106,10 +106,11 @@ def _memory_of_nodes(client: Any, server: RedisServer) -> Iterator[tuple[str, di
     if not server.cluster:
         yield server.place, client.info("memory")
         return
+    exceptions = require_extra("redis.exceptions", EXTRA)
     for node in client.get_nodes():
         try:
             yield node.name, client.info("memory", target_nodes=node)
-        except require_extra("redis.exceptions", EXTRA).ConnectionError:
+        except (exceptions.ConnectionError, exceptions.TimeoutError):
             if node.server_type == "primary":  # a cluster works without a replica
                 raise
 
