@@ -144,8 +144,9 @@ class Coordinator(Closing):
         """
 
     def cleanup_before(self, txid: int) -> None:
-        """No batch of a transaction below `txid` is ever read again: each is COMMITTED or CLOSED. A SKIPPED one can
-        still be backfilled, so `txid` never passes it. (Storm: ITransactionalSpout.Emitter.cleanupBefore.)
+        """No batch of a transaction below `txid` is read again, but to rebuild a state: each is COMMITTED or CLOSED. A
+        SKIPPED one can still be backfilled, so `txid` never passes it. (Storm: ITransactionalSpout.Emitter's
+        cleanupBefore.)
 
         Called once by the coordinator of any later claim, after :meth:`success`, and as that again and again.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
@@ -99,10 +99,14 @@ def staged_by_other_plan(area: StagingArea, ledger: Ledger, tx: TxRecord, plan: 
         return []
 
 
-def require_same_plan(manifest: Manifest, plan: Plan) -> None:
-    """:raises OtherPlanError: another plan staged it. Emitting it again would change the batch: some states may have
-    it, and others would get another one."""
-    others, slot = made_otherwise(manifest.made_by, plan.made_by), manifest.slot
+def require_same_plan(manifest: Manifest, plan: Plan, sinks: Collection[SinkNode] | None = None) -> None:
+    """
+    :param sinks: those whose batches are taken; None: all.
+    :raises OtherPlanError: another plan staged one. Emitting it again would change the batch: some states may have it,
+        and others would get another one.
+    """
+    taken = {sink.name for sink in (plan.staged if sinks is None else sinks)}
+    others, slot = sorted(taken.intersection(made_otherwise(manifest.made_by, plan.made_by))), manifest.slot
     if others:
         raise OtherPlanError(
             f"attempt {slot.attempt} of transaction {slot.txid} of topology {slot.topology!r} was staged by another "

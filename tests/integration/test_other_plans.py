@@ -25,8 +25,15 @@ from tests.fixtures.committing import Site
 ROWS = [("a", 1), ("a", 2), ("b", 3), ("b", 4)]
 
 
-def numbers(topology: Topology) -> Any:
-    return topology.new_stream("numbers", FixedBatchSpout("word string, n long", ROWS, 2))
+class Described(FixedBatchSpout):
+    """A user's, which describes itself otherwise in each process."""
+
+    def describe(self) -> str:
+        return f"numbers at {id(self)}"
+
+
+def numbers(topology: Topology, kind: type[FixedBatchSpout] = FixedBatchSpout) -> Any:
+    return topology.new_stream("numbers", kind("word string, n long", ROWS, 2))
 
 
 def totals(store: Any, how: Any, *, below: int = 10) -> Topology:
@@ -38,10 +45,12 @@ def totals(store: Any, how: Any, *, below: int = 10) -> Topology:
     return topology
 
 
-def handed_on(store: Any, *names: str, looked_at: bool = False) -> Topology:
+def handed_on(
+    store: Any, *names: str, looked_at: bool = False, kind: type[FixedBatchSpout] = FixedBatchSpout
+) -> Topology:
     """Streams that are handed on to the commit phase, in this order in the DAG file."""
     topology = Topology("t")
-    stream = numbers(topology)
+    stream = numbers(topology, kind)
     new = stream.persistent_aggregate(store, Count(), "counts").new_values_stream().project("counts")
     for name in names:
         made = stream.each(col("n") * (2 if name == "twice" else 10), "made").project("made")
@@ -49,6 +58,20 @@ def handed_on(store: Any, *names: str, looked_at: bool = False) -> Topology:
         if looked_at:
             both = both.peek("made", repr)
         both.persistent_aggregate(store, "made", Max(), "most", name=name)
+    return topology
+
+
+def filtered(store: Any, *, more: bool) -> Topology:
+    """The filter is moved before the function where nobody else reads what that makes."""
+    topology = Topology("t")
+    stream = numbers(topology)
+    new = stream.persistent_aggregate(store, Count(), "counts").new_values_stream().project("counts")
+    made = stream.each(col("n") * 2, "made")
+    topology.merge([new, made.filter(col("n") > 1).project("made")], "made").persistent_aggregate(
+        store, "made", Max(), "most", name="most"
+    )
+    if more:
+        made.peek("word", repr).persistent_aggregate(store, "made", Sum(), "total")
     return topology
 
 
@@ -101,6 +124,11 @@ def test_swapped_lines_are_two_other_streams(store: SqliteState, tmp_path: Path)
 CHANGES: dict[str, Callable[[SqliteState], tuple[Topology, Topology]]] = {
     "what leads to a state": lambda store: (totals(store, Sum()), totals(store, Sum(), below=3)),
     "the place of a state": lambda store: (totals(store, Sum()), totals(SqliteState(f"{store.path}-2"), Sum())),
+    "how a spout describes itself": lambda store: (
+        handed_on(store, "twice", kind=Described),
+        handed_on(store, "twice", kind=Described),
+    ),
+    "a branch beside it": lambda store: (filtered(store, more=True), filtered(store, more=False)),
     "what follows a state": lambda store: (handed_on(store, "twice"), handed_on(store, "twice", looked_at=True)),
 }
 
@@ -149,6 +177,11 @@ def test_a_state_is_rebuilt_by_the_plan_of_today(tmp_path: Path) -> None:
     which["total"] = 1
     rebuild(site).run(["total"])
     assert total(site) == {(): (4,)}
+    which["counts"] = 1
+    site.said.clear()
+    rebuild(site).run(["counts"])
+    assert site.content("counts") == {"a": 2, "b": 2}
+    assert not [one for one in site.said if "replaying it" in one], "nothing has changed for this one"
 
 
 def test_another_version_of_the_package_may_say_it_in_other_words() -> None:

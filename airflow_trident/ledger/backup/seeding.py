@@ -7,6 +7,7 @@ the next transaction begins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from airflow_trident.contracts.state import Marker
@@ -165,8 +166,10 @@ def _events(znodes: ZNodes, paths: LedgerPaths, seed: Seed, op: str) -> Iterator
         return
     # No event of theirs is older than the begin of the lowest one, or of the last one that the copy has.
     oldest = paths.tx(min(open_.lowest or 1, codec.decode_pointer(commit.data, paths.commit).committed))
-    tx = znodes.read([oldest]).nodes[oldest]
-    begun_ms = codec.decode_tx(tx.data, oldest, lambda _ref: ({}, {})).times_ms.get("begun", 0) if tx else 0
+    tx, begun_ms = znodes.read([oldest]).nodes[oldest], 0
+    if tx is not None:
+        with suppress(CorruptError):  # no record stops a repair: then events of any time are asked for
+            begun_ms = codec.decode_tx(tx.data, oldest, lambda _ref: ({}, {})).times_ms.get("begun", 0)
     asked = Announcement(txids=open_, by=Owner(program="repair"), since_ms=begun_ms)
     after = replace(events, announced=(*events.announced, asked))
     yield Set(paths.events, encode_events(after, op=op), node.version)

@@ -26,7 +26,7 @@ from airflow_trident.ledger.backup.seeding import GONE
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.commit.levels import leading_to
 from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
-from airflow_trident.plan.graph import ordered
+from airflow_trident.plan.graph import SinkNode, ordered
 from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.state_gaps import needed_by
@@ -158,7 +158,7 @@ class Rebuild:
             marker = markers[name]
             high = 0 if marker is None else marker.high
             for txid in lack[name]:
-                why = self._why_lost(records.get(txid)) or _why_not_in(self.topology.states[name], txid, high)
+                why = self._why_lost(records.get(txid), name) or _why_not_in(self.topology.states[name], txid, high)
                 if not why:
                     gone_on = [one for one in reads[name] if not _will_be_at(one, txid, lack, lost, markers)]
                     why = f"it is fed from state {gone_on[0]}, which has gone on" if gone_on else ""
@@ -166,7 +166,7 @@ class Rebuild:
                     lost[name][txid] = why
         return lost
 
-    def _why_lost(self, record: TxRecord | None) -> str:
+    def _why_lost(self, record: TxRecord | None, state: str) -> str:
         if record is None:
             return "its record is pruned"
         if record.status is Status.CLOSED:
@@ -175,21 +175,27 @@ class Rebuild:
             return "what its batch was went with the ledger that was repaired"
         kinds = {name: spout.kind for name, spout in self.topology.spouts.items()}
         odd = [name for name in record.metadata if kinds.get(name, SpoutKind.NON_TRANSACTIONAL) not in _REPLAYABLE]
-        if odd and not self._is_staged(record):
+        if odd and not self._is_staged(record, state):
             return f"a replay of stream {odd[0]} would give another batch"
         return ""
 
-    def _is_staged(self, record: TxRecord) -> bool:
+    def _is_staged(self, record: TxRecord, state: str) -> bool:
         try:
-            self._manifest(record)
+            self._manifest(record, self._batches_of({state}))
         except (StagingError, OtherPlanError):
             return False
         return True
 
-    def _manifest(self, record: TxRecord) -> Manifest:
+    def _manifest(self, record: TxRecord, wanted: Collection[SinkNode]) -> Manifest:
         manifest = manifest_of(StagingArea(self.staging_root), self.ledger, _staged(record))
-        require_same_plan(manifest, self.topology.compile())
+        require_same_plan(manifest, self.topology.compile(), wanted)
         return manifest
+
+    def _batches_of(self, states: Collection[str]) -> list[SinkNode]:
+        """Whose staged batches lead to these states."""
+        staged = self.topology.compile().staged
+        downstream = bool(set(states) - {sink.name for sink in staged})
+        return [sink for sink in staged if downstream or sink.name in states]
 
     def _accept(self, lost: LostReasons, reason: str) -> None:
         found = {name: txids for name, txids in _txids(lost).items() if txids}
@@ -263,11 +269,9 @@ class Rebuild:
 
     def _batches(self, record: TxRecord, into: Collection[str], engine: Engine) -> dict[str, pa.Table]:
         """The staged batch, if it still exists and today's plan would stage it; otherwise that of a replay."""
-        plan, area = self.topology.compile(), StagingArea(self.staging_root)
-        downstream = bool(set(into) - {sink.name for sink in plan.staged})
-        wanted = [sink for sink in plan.staged if downstream or sink.name in into]
+        area, wanted = StagingArea(self.staging_root), self._batches_of(into)
         try:
-            manifest = self._manifest(record)
+            manifest = self._manifest(record, wanted)
             return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in wanted}
         except StagingError:
             self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")
