@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_trident.io.connections import Connection
+from airflow_trident.spouts.sql import writers
 from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.types import Json
 from tests.fixtures.postgres import PASSWORD, PostgresServer
@@ -191,6 +193,13 @@ def test_a_writer_of_another_table_holds_up_a_view_alone(postgres: PostgresServe
     assert all_rows(spout(postgres, place, "seen"))[0] == [(1, "one")]
 
 
+def watched_sleep(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long who waits for writers wants to sleep; other threads sleep as ever."""
+    slept: list[float] = []
+    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
+    return slept
+
+
 def test_of_a_table_of_another_server_that_time_is_waited(
     postgres: PostgresServer, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,8 +217,7 @@ def test_of_a_table_of_another_server_that_time_is_waited(
         f"OPTIONS (schema_name '{schema}', table_name 'orders')",
         f"INSERT INTO {place}.orders (n) VALUES ('one')",
     )
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    slept = watched_sleep(monkeypatch)
     for table in ("there", "everywhere"):
         metadata = spout(postgres, place, table, settle_s=7.5).coordinator().initialize_transaction(1, None)
         assert metadata == {"from": 0, "to": 1, "rows": 1}
@@ -231,8 +239,7 @@ def replica() -> Iterator[Connection]:
 def test_on_a_replica_that_time_is_waited_for_the_writers_of_the_primary_cannot_be_seen(
     replica: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
+    slept = watched_sleep(monkeypatch)
     one = SqlSpout("db", table="orders", fields="id long, n string", settle_s=7.5, connection=replica)
     assert one.coordinator().initialize_transaction(1, None) == {"from": 0, "to": 1, "rows": 1}
     assert slept == [7.5]
