@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -33,6 +34,12 @@ class Worker:
     is_task: bool = False
     name: str = field(default="", compare=False)
     process_ids: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, owner: Owner, txid: int | None = None) -> Worker:
+        """Who works from now on, as the owner of what it does."""
+        since_ms = time.time_ns() // 10**6
+        return cls(host=owner.host, pid=owner.pid, task=owner.who, txid=txid, since_ms=since_ms, is_task=owner.is_task)
 
 
 _FORMAT = Format(noun="the worker", version=1, cure="It is not listed.")

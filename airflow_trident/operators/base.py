@@ -146,9 +146,7 @@ class LedgerTask:
         from airflow_trident.ledger.workers import Worker
 
         with suppress(Exception):
-            me, since_ms = owner(context), int(timezone.utcnow().timestamp() * 1000)
-            worker = Worker(host=me.host, pid=me.pid, task=me.who, txid=txid, since_ms=since_ms, is_task=True)
-            ledger.enlist(worker, wait=False)
+            ledger.enlist(Worker.of(owner(context), txid), wait=False)
 
     def asker(self, context: Context) -> Asker:
         """This task instance, as the waiting task of a look."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from airflow_trident.engine.base import Engine, Job
@@ -47,15 +47,11 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
         return run()
     expired, ended = threading.Event(), threading.Event()
 
-    def watch() -> None:
-        wait_s = limit_s
-        while not ended.wait(wait_s):
-            expired.set()
-            wait_s = AGAIN_S
-            with suppress(Exception):  # only saves work: a job that goes on cannot commit
-                engine.cancel(job.slot)
+    def cancel() -> None:
+        expired.set()
+        engine.cancel(job.slot)
 
-    threading.Thread(target=watch, name="trident-timeout", daemon=True).start()
+    canceller(cancel, ended, after_s=limit_s).start()
     try:
         with _interrupted_after(limit_s + GRACE_S):
             return run()
@@ -65,6 +61,19 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
         raise timed_out(group, limit_s) from error
     finally:
         ended.set()
+
+
+def canceller(cancel: Callable[[], None], ended: threading.Event, *, after_s: float = 0.0) -> threading.Thread:
+    """A thread that is not started: cancels after that time, and again and again until `ended` is set."""
+
+    def run() -> None:
+        wait_s = after_s
+        while not ended.wait(wait_s):
+            wait_s = AGAIN_S
+            with suppress(Exception):  # only saves work: a job that goes on cannot commit
+                cancel()
+
+    return threading.Thread(target=run, name="trident-cancel", daemon=True)
 
 
 def timed_out(group: Sequence[Job], limit_s: float) -> AttemptTimeoutError:

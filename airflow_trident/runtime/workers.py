@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,8 +31,7 @@ def at_work(ledger: Ledger, owner: Owner | str) -> Iterator[Owner]:
         yield me
         return
     me = replace(me, host=socket.gethostname(), pid=os.getpid())
-    worker = Worker(host=me.host, pid=me.pid, task=me.who, txid=None, since_ms=time.time_ns() // 10**6)
-    me = replace(me, worker=_enlist(ledger, worker))
+    me = replace(me, worker=_enlist(ledger, Worker.of(me)))
     try:
         yield me
     finally:

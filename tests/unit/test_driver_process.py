@@ -82,7 +82,7 @@ def test_the_task_of_a_submitted_drain_is_alive_while_its_driver_is() -> None:
     task = Owner(dag_id="dag", run_id="run", task_id="drain", try_number=1, host="where it was", pid=7)
     owner = drain_app.here(task)
     assert owner.is_same_task(task)
-    assert is_alive([drain_app.listed(owner)], owner)
+    assert is_alive([Worker.of(owner)], owner)
     program = Owner(program="airflow trident drain")
     assert drain_app.here(program) == program
 

@@ -98,12 +98,15 @@ class _Fusion:
         waiting = list(reversed(self._ends))
         while waiting:  # no recursion: a topology may be deeper than Python's stack
             end = waiting[-1]
+            if id(end) in self._by_end:
+                waiting.pop()
+                continue
             cut = cuts.get(id(end)) or cuts.setdefault(id(end), self._cut(end))
             above = [one for one in cut.above if id(one) not in self._by_end]
-            if id(end) in self._by_end or not above:
-                self._add(waiting.pop(), cut)
-            else:
+            if above:
                 waiting += reversed(above)
+            else:
+                self._add(waiting.pop(), cut)
         return tuple(self._stages)
 
     def _cut(self, end: Node) -> _Cut:
@@ -119,8 +122,6 @@ class _Fusion:
         return _Cut(begin, exchange, tuple(reversed(chain)), begin.inputs if begin is not None else (above,))
 
     def _add(self, end: Node, cut: _Cut) -> None:
-        if id(end) in self._by_end:
-            return
         stage = Stage(
             index=len(self._stages),
             begin=cut.begin,

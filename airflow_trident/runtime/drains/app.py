@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import pickle
 import socket
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -91,7 +90,7 @@ def _drain(order: DrainOrder) -> DrainResult:
         owner = here(Owner.of(order.attempts.owner))
         if owner.is_task:
             with suppress(TridentError):  # the first drain of a topology creates its ledger only later
-                ledger.enlist(listed(owner))
+                ledger.enlist(Worker.of(owner))
         return Drain(
             ledger=ledger,
             topology=order.topology,
@@ -109,12 +108,6 @@ def here(owner: Owner) -> Owner:
     """A task as the owner of attempts and commits is where its driver is: who looks whether it is alive finds that
     process among the workers. The task's own ends when it is deferred. A program is listed by the drain itself."""
     return replace(owner, host=socket.gethostname(), pid=os.getpid()) if owner.is_task else owner
-
-
-def listed(task: Owner) -> Worker:
-    """A task that is here, among the workers."""
-    since_ms = time.time_ns() // 10**6
-    return Worker(host=task.host, pid=task.pid, task=task.who, txid=None, since_ms=since_ms, is_task=True)
 
 
 def _known(order: DrainOrder, conn_id: str) -> connections.Connection:

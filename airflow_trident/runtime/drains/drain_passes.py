@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 from typing import TypeAlias
 
 from airflow_trident.engine.base import Engine, Job
@@ -160,14 +160,7 @@ class Passes:
             self._threads.close(self._limit_s)
             return
         closed = Event()
-
-        def cancel() -> None:
-            while not closed.is_set():  # again and again: a job may have begun in between
-                with suppress(Exception):  # only saves work: nobody takes the results
-                    self.engine.cancel()
-                closed.wait(timeouts.AGAIN_S)
-
-        canceller = Thread(target=cancel, name="trident-cancel", daemon=True)
+        canceller = timeouts.canceller(self.engine.cancel, closed)
         if self._running:
             canceller.start()
         try:
