@@ -306,6 +306,11 @@ class LedgerBehindStateError(CorruptError):
     """A state holds transactions that the ledger does not know: the ledger was wiped or restored from an old copy."""
 
 
+class GoneOverError(LedgerBehindStateError):
+    """A state holds transactions above one that does not come late: an old copy, as above, or an older version took up
+    what the commit of a group had gone over."""
+
+
 class StateBehindLedgerError(CorruptError):
     """A state lacks transactions that the ledger calls COMMITTED: it was restored, deleted, or there are two."""
 

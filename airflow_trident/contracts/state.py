@@ -131,7 +131,7 @@ class Marker:
     and may still come. Holes below `CommitTicket.floor`, which nothing can fill any more, are forgotten.
     `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
     `NO_ATTEMPT` (always if no spout is opaque). `group`: if `high` came with others in one step, txid -> the digest of
-    its position (`states.core.marker.digest_of`), for each of them: until all are COMMITTED, each may come again alone.
+    its position (`contracts.held.digest_of`), for each of them: until all are COMMITTED, each may come again alone.
     """
 
     incarnation: str

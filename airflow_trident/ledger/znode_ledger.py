@@ -27,18 +27,26 @@ class ZNodeLedger(Ledger):
     deploy = Verb(deployments.deploy, read_ahead.the_deployment)
     undeploy = Verb(deployments.undeploy, read_ahead.the_deployment)
 
-    def seed(self, definition: Definition, seed: Seed, *, first: Callable[[], object] = lambda: None) -> TopologyRecord:
+    def seed(
+        self,
+        definition: Definition,
+        seed: Seed,
+        *,
+        behind: bool = False,
+        first: Callable[[], object] = lambda: None,
+    ) -> TopologyRecord:
         """Makes the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
         From now on cleared runs whose claim keys were lost are refused (`floor_ms`).
 
+        :param behind: the ledger is behind although its numbers do not show it: a state has other transactions.
         :param first: called once it is certain that the ledger is behind, before anything is written.
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """
         op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
         record = record_of(self.topology_name, definition, seed, now_ms=now_ms)
         self.znodes.ensure(topologies_folder(self._root))
-        ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms)
+        ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms, behind=behind)
         first()
         if not self.transactor.apply(ops, witness=self._path, op=op):
             raise TransitionError(f"somebody else wrote to the ledger of {self.topology_name!r}", "Repair it again.")

@@ -273,17 +273,21 @@ class Committer:
         if ready is None:
             return False
         require_not_late(self.topology, txid, ready.pointer.committed)
-        for number in range(OVERTAKEN_TIMES):
-            done = self._commit_now(ready, txid, states, None if number else next(iter(held), None))
-            if done is not None:
+        ticket = next(iter(held), None)
+        for _ in range(OVERTAKEN_TIMES):
+            done = self._commit_now(ready, txid, states, ticket)
+            if isinstance(done, bool):
                 return done
+            ready, ticket = replace(ready, tx=done), None
         return False
 
-    def _commit_now(self, view: LedgerView, txid: int, states: OpenStates, ticket: CommitTicket | None) -> bool | None:
-        """Gate, unless there is a ticket; states, COMMITTED. False: others took it; None: they did not, but another
-        transaction's commit (late, or the one above a late one) gave a state a higher fence meanwhile."""
+    def _commit_now(
+        self, view: LedgerView, txid: int, states: OpenStates, ticket: CommitTicket | None
+    ) -> bool | TxRecord:
+        """Gate, unless there is a ticket; states, COMMITTED. False: others took it; its record: they did not, but
+        another transaction's commit (late, or the one above a late one) gave a state a higher fence meanwhile."""
         try:
-            ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner)
+            ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner, seen=view.tx)
             reached(Milestone.GATE_OPENED, txid)
             holds, late_rows = self._apply(ticket, states)
             if late_rows or not self.go_on([holds]):
@@ -292,7 +296,7 @@ class Committer:
             tx = self.ledger.view(txid).tx
             if ticket is None or tx is None or tx.status is not Status.COMMITTING:
                 return False
-            return None if tx.fence == ticket.fence else False
+            return tx if tx.fence == ticket.fence else False
         except LateBatchError as error:
             self._note(ticket, error)
             raise
@@ -389,4 +393,4 @@ class Committer:
         record = restart_attempt(self.ledger, self.topology, ticket, owner=self.attempts.owner)
         with self.engine() as engine:
             run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
-        return self.ledger.gate(ticket.txid, owner=self.attempts.owner)
+        return self.ledger.gate(ticket.txid, owner=self.attempts.owner, seen=record)

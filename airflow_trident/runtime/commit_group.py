@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -132,12 +132,13 @@ class GroupCommitter:
         if len(group) < 2:
             return None
         txids = [one.txid for one in group]
+        tickets = held if [one.txid for one in held] == txids else ()
         try:
-            for number in range(OVERTAKEN_TIMES):
-                known = not number and [one.txid for one in held] == txids
-                end = self._once(txids, manifests, states, held if known else ())
-                if end is not None:
+            for _ in range(OVERTAKEN_TIMES):
+                end = self._once(group, manifests, states, tickets)
+                if isinstance(end, GroupEnd):
                     return end
+                group, tickets = end, ()
         except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: waiting people look for it
             note_error(self.ledger, txids[0], error, rows=self.attempts.rows_in_errors)
             raise
@@ -160,19 +161,21 @@ class GroupCommitter:
 
     def _once(
         self,
-        txids: Sequence[int],
+        group: Sequence[TxRecord],
         manifests: Mapping[str, Manifest],
         states: OpenStates,
         tickets: Sequence[CommitTicket],
-    ) -> GroupEnd | None:
-        """None: others did not take it, but another transaction's commit gave a state a higher fence meanwhile."""
+    ) -> GroupEnd | tuple[TxRecord, ...]:
+        """Records: nobody took the group, as it now is, but another transaction's commit gave a state a higher fence
+        meanwhile."""
+        txids = [one.txid for one in group]
         try:
-            tickets = tickets or self.ledger.gate_many(txids, owner=self.attempts.owner)
+            tickets = tickets or self.ledger.gate_many(txids, owner=self.attempts.owner, seen=group)
             _told(Milestone.GATE_OPENED, tickets)
             self._apply(tickets, manifests, states)
             self._committed(tickets)
         except FencedError:
-            return self._fenced(tickets)
+            return self._fenced(group, tickets)
         except TransitionError:
             return GroupEnd(upto=txids[-1], gated=tuple(tickets))  # somebody changed one of them meanwhile
         except TridentError as error:
@@ -184,12 +187,13 @@ class GroupCommitter:
         self.progress(f"{_named([one.txid for one in tickets])} are committed in one step")
         return GroupEnd(committed=tuple(one.txid for one in tickets))
 
-    def _fenced(self, tickets: Sequence[CommitTicket]) -> GroupEnd | None:
+    def _fenced(self, group: Sequence[TxRecord], tickets: Sequence[CommitTicket]) -> GroupEnd | tuple[TxRecord, ...]:
         if not tickets:
             return GroupEnd(elsewhere=True)
-        tx = self.ledger.view(tickets[0].txid).tx
-        ours = tx is not None and tx.status is Status.COMMITTING and tx.fence == tickets[0].fence
-        return None if ours else GroupEnd(elsewhere=True)
+        tx, many = self.ledger.view(tickets[0].txid).tx, len(tickets)
+        if tx is None or tx.status is not Status.COMMITTING or tx.fence != tickets[0].fence:
+            return GroupEnd(elsewhere=True)
+        return (*(replace(one, fence=tx.fence) for one in group[:many]), *group[many:])
 
     def _apply(self, tickets: Sequence[CommitTicket], manifests: Mapping[str, Manifest], states: OpenStates) -> None:
         staged = self._staged(tickets, manifests)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
+from airflow_trident.contracts.held import of_others
 from airflow_trident.contracts.state import Marker, State
 from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.protocol.decide import Commit, decide_commit
-from airflow_trident.protocol.records import LedgerView, Loss
+from airflow_trident.protocol.records import LedgerView, Loss, TxRecord
 from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.topology.topology import Topology
+
+Records: TypeAlias = Sequence[TxRecord]
 
 BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs to its topology"
 
@@ -35,28 +39,46 @@ def markers_of_open(topology: Topology, states: Mapping[str, State]) -> dict[str
     return {name: state.marker() for name, state in states.items() if specs[name].factory.capabilities.knows_txids}
 
 
-def require_ledger_ahead(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
+def require_ledger_ahead(
+    topology: str, markers: Mapping[str, Marker | None], view: LedgerView, records: Callable[[int, int], Records]
+) -> None:
     """A ledger that was wiped or restored gives used txids to new data: the states would skip the data, or hold them
-    twice. A fence that a state has seen and the ledger never gave out proves it; so does a txid.
+    twice. A fence that a state has seen and the ledger never gave out proves it; so does a txid; and so does a
+    transaction that a state holds and that is another one in the ledger.
 
     :param markers: state name -> marker.
     :param view: read after the markers. Others may begin and commit meanwhile, so a later view knows all that a state
         held.
+    :param records: :meth:`Ledger.transactions`; called only if a state holds what is not committed yet.
     :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
     """
-    for name, marker in markers.items():
-        if marker is None:
-            continue
-        known = marker.high < view.next_txid and marker.fence <= view.pointer.fence
-        if marker.incarnation != view.topology.incarnation or not known:
-            raise LedgerBehindStateError(
+    known = {name: marker for name, marker in markers.items() if marker is not None}
+    for name, marker in known.items():
+        numbers = marker.high < view.next_txid and marker.fence <= view.pointer.fence
+        if marker.incarnation != view.topology.incarnation or not numbers:
+            raise _behind(
+                topology,
                 f"state {name!r} of topology {topology!r} holds transactions up to {marker.high} (incarnation "
                 f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
-                f"{view.topology.incarnation}, fence {view.pointer.fence}): the ledger was wiped, or restored from an "
-                "old copy",
-                "Nothing was changed. Restore the ledger, seed it from the states with `airflow trident repair "
-                f"{topology}`, or give the topology a new name and new states.",
+                f"{view.topology.incarnation}, fence {view.pointer.fence})",
             )
+    first, last = view.pointer.committed + 1, max((marker.high for marker in known.values()), default=0)
+    above = records(first, last) if first <= last else ()
+    for name, marker in known.items():
+        if others := of_others(marker, view, above):
+            raise _behind(
+                topology,
+                f"state {name!r} of topology {topology!r} holds {others}, and in the ledger these are other "
+                "transactions, which no state has",
+            )
+
+
+def _behind(topology: str, what: str) -> LedgerBehindStateError:
+    return LedgerBehindStateError(
+        f"{what}: the ledger was wiped, or restored from an old copy",
+        "Nothing was changed. Restore the ledger, seed it from the states with `airflow trident repair "
+        f"{topology}`, or give the topology a new name and new states.",
+    )
 
 
 def lacking(name: str, marker: Marker | None, view: LedgerView) -> Txids:
@@ -95,9 +117,10 @@ def require_agreement(ledger: Ledger, topology: Topology) -> None:
     before = ledger.view(0)
     markers = markers_of(topology)
     try:
-        require_ledger_ahead(topology.name, markers, before)
+        require_ledger_ahead(topology.name, markers, before, ledger.transactions)
     except LedgerBehindStateError:
-        require_ledger_ahead(topology.name, markers, ledger.view(0))  # others may have gone on meanwhile
+        # Others may have gone on meanwhile.
+        require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.transactions)
     require_states_whole(topology.name, markers, before)
     unknown = {name: marker for name, marker in markers.items() if name not in before.topology.since}
     if unknown:
@@ -154,7 +177,7 @@ def may_commit(
         require_states_whole(topology.name, markers, view)
         if strictly:
             view = ledger.view(txid)  # again, after the markers
-        require_ledger_ahead(topology.name, markers, view)
+        require_ledger_ahead(topology.name, markers, view, ledger.transactions)
     except (LedgerBehindStateError, StateBehindLedgerError):
         if strictly:
             raise

@@ -98,6 +98,28 @@ def test_l6_of_many_committers_at_once_exactly_one_ticket_stays_valid(place: Pla
     assert clients[winner].committed(tickets[winner]).fence == max(fences) == clients[0].view(0).pointer.fence
 
 
+@pytest.mark.parametrize("status", [Status.PROCESSED, Status.COMMITTING])
+def test_l6_whoever_decided_by_an_older_record_does_not_open_the_gate(place: Place, status: Status) -> None:
+    """Else a committer that remembers a record would fence one that is at work."""
+    ledger, other = place.registered(), place.registered()
+    seen = [processed(ledger, begun(ledger, number)) for number in (1, 2)]
+    if status is Status.COMMITTING:
+        ticket = other.gate(1, owner="c")
+    else:
+        brought_to(other, 1, status)  # under another attempt
+    found = other.view(1).tx
+    with pytest.raises(FencedError, match=r"transaction 1 was taken up by .* since"):
+        ledger.gate(1, owner="d", seen=seen[0])
+    with pytest.raises(FencedError, match=r"transaction 1 was taken up by .* since"):
+        ledger.gate_many([1, 2], owner="d", seen=seen)
+    assert other.view(1).tx == found
+    if status is Status.COMMITTING:
+        other.committed(ticket)
+    else:
+        other.committed(other.gate(1, owner="c", seen=found))
+    assert ledger.gate(2, owner="d", seen=seen[1]).txid == 2
+
+
 def test_the_ticket_says_what_is_to_be_committed(ledger: Ledger) -> None:
     ticket = gated(ledger, begun(ledger, 1))
     record = ledger.view(1).tx

@@ -280,11 +280,13 @@ class OracleLedger(OracleStates, OracleGroups):
                 record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="", first_error=""
             )
 
-    def gate(self, txid: int, *, owner: Owner | str) -> CommitTicket:
+    def gate(self, txid: int, *, owner: Owner | str, seen: TxRecord | None = None) -> CommitTicket:
         with self._changed:
             record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
             if record is None or record.staged is None or not isinstance(decision, Commit):
                 raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
+            if seen is not None and (record.attempt, record.fence) != (seen.attempt, seen.fence):
+                raise FencedError(f"transaction {txid} was taken up by {record.owner} since it was seen", "Look again.")
             return self._given(ticket_of(self.view(txid), record, record.staged), owner, Status.COMMITTING)
 
     def _given(self, ticket: CommitTicket, owner: Owner | str, target: Status) -> CommitTicket:

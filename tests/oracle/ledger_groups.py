@@ -68,14 +68,17 @@ class OracleGroups:
         with self._all_or_nothing():
             return tuple(self.processed(one.txid, one.attempt, one.staged) for one in done)
 
-    def gate_many(self, txids: Sequence[int], *, owner: Owner | str) -> tuple[CommitTicket, ...]:
+    def gate_many(
+        self, txids: Sequence[int], *, owner: Owner | str, seen: Sequence[TxRecord] = ()
+    ) -> tuple[CommitTicket, ...]:
         require_order(txids)
+        looked = {one.txid: one for one in seen}
         tickets: list[CommitTicket] = []
         with self._all_or_nothing():
             committed, fence = self._committed, self._fence
             for txid in txids:
                 self._fence = fence
-                tickets.append(self.gate(txid, owner=owner))
+                tickets.append(self.gate(txid, owner=owner, seen=looked.get(txid)))
                 self._committed = max(self._committed, txid)
             self._committed = committed
         return tuple(tickets)

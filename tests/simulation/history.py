@@ -14,7 +14,7 @@ from typing import Any
 from airflow_trident.protocol import codec
 from airflow_trident.runtime import commit, commit_group, group_phases, phases
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.mending import rebuild
+from airflow_trident.runtime.mending import rebuild, repair
 from airflow_trident.runtime.milestones import Milestone, told
 from tests.simulation import jobs
 from tests.simulation.clock import instead_of_time
@@ -27,6 +27,8 @@ from tests.simulation.world import MAX_STEPS, World, world_of
 
 JOBS_PER_WORKER = (10, 40)
 DECODERS = ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx")
+STAGE = (phases, group_phases, commit, commit_group, rebuild, repair)
+"""The modules that open the staging folder."""
 MID_COMMIT = (Milestone.GATE_OPENED, Milestone.APPLIED)
 BETWEEN_LEVELS = (Milestone.APPLIED, Milestone.NEW_VALUES, Milestone.APPLIED_DOWNSTREAM)
 
@@ -73,7 +75,7 @@ def instead_of_the_world(world: World) -> Iterator[None]:
 
     original = Committer._sweep
     swaps: list[tuple[Any, str, Any]] = [(Committer, "_sweep", sweep)]
-    swaps += [(module, "StagingArea", world.area) for module in (phases, group_phases, commit, commit_group, rebuild)]
+    swaps += [(module, "StagingArea", world.area) for module in STAGE]
     swaps += [(codec, name, _remembering(getattr(codec, name))) for name in DECODERS]
     with instead_of_time(world.clock), told(point), swapped(swaps):
         yield
@@ -121,7 +123,8 @@ def play(seed: int, kind: str = "transactional") -> Verdict:
     broken = ""
     do_one = jobs.do_one
     if world.kind.tasks:
-        from tests.simulation import shell_jobs  # Airflow takes seconds to import
+        # Airflow takes seconds to import. Whatever is imported later than the history begins has another clock.
+        from tests.simulation import follower, shell_jobs  # noqa: F401
 
         do_one = shell_jobs.do_one
     with ExitStack() as stack:

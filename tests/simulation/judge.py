@@ -12,6 +12,7 @@ from airflow_trident.ledger.znodes import Create, Delete, Op, Set
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, TxRecord
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
+from airflow_trident.protocol.txids import Ranges, Txids
 from airflow_trident.staging.manifest import Slot
 from tests.simulation.levels import FED, contents
 from tests.simulation.pieces import batch_of
@@ -50,6 +51,8 @@ class Judge:
     :param lost: transactions that states go on without, because nothing could bring them back and a person said so.
     :param now_ms: the clock of everybody; None if clocks jump.
     :param step: how many steps of the ledger were applied.
+    :param batches: txid -> all records that were ever to come with it. `gone`: those that nobody knew any more when the
+        ledger was repaired.
     :param gated: txid -> the step that opened its gate, and the process that did. `workers`: name -> the step that
         listed it, and host/process. `listed`: the names of all that ever were.
     """
@@ -83,6 +86,8 @@ class Judge:
     now_ms: Callable[[], int] | None = None
     step: int = 0
     gated: dict[int, tuple[int, Any]] = field(default_factory=dict)
+    batches: dict[int, set[int]] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
     workers: dict[str, tuple[int, str]] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
 
@@ -93,6 +98,18 @@ class Judge:
         for kept in (self.records, self.claims, self.attempts, self.done, self.first_of, self.heard, self.told):
             kept.clear()
         self.gated.clear()
+
+    def repaired(self, tree: Any, claims: dict[str, int], lost: Ranges) -> None:
+        """A person seeded the ledger from the states: from now on it must be right again.
+
+        :param lost: what it says to be lost: skipped transactions that were known to it or to the ledger before.
+        """
+        self.reborn()
+        self.gone = {one for txid in Txids(lost) for one in self.batches.get(txid, ())}
+        for path in tree.paths():
+            self._take_in(Create(path, tree.get(path).data))
+        self.claims.update(claims)
+        self.restored = self.silent = False
 
     def broken(self, promise: str, what: str) -> None:
         raise Broken(f"{promise}: {what}")
@@ -150,7 +167,8 @@ class Judge:
         elif name == "exceptions":
             self.exceptions = codec.decode_exceptions(op.data, op.path)
         elif kind.endswith("/tx"):
-            self.records[int(name)] = codec.decode_tx(op.data, op.path)
+            record = self.records[int(name)] = codec.decode_tx(op.data, op.path)
+            self.batches.setdefault(record.txid, set()).update(batch_of(record.metadata))
 
     def _changed(self, txid: int, old: TxRecord | None, new: TxRecord, pointer: CommitPointer) -> None:
         if old is None:

@@ -15,6 +15,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.mending.rebuild import Rebuild
+from airflow_trident.runtime.mending.repair import repair
 from tests.simulation.jobs import replay
 from tests.simulation.levels import FED, contents
 from tests.simulation.pieces import SimEngine, batch_of
@@ -32,25 +33,44 @@ def end(world: World, given_up: bool) -> None:
     :param given_up: a person gives up all runs, and no more data come: only new runs commit what is left.
     """
     try:
-        while world.scheduler.others_at_work():
-            world.scheduler.step()
+        _others_end(world)
         if given_up:
             from tests.simulation import shell_jobs
 
             shell_jobs.give_up_runs(world)
         _settle(world)
-        for number in range(WORKERS):
-            world.scheduler.freeze(f"worker-{number}", frozen=False)
-        while world.tree.held:
-            world.tree.deliver(0)
-        while world.scheduler.others_at_work():
-            world.scheduler.step()
+        _zombies_end(world)
         _settle(world)
     except LedgerBehindStateError as error:
         if not world.judge.restored:
             world.judge.broken("P11", f"nobody restored the ledger: {error}")
         world.note(f"refused: {error.message}")
         _nothing_is_called_committed_that_is_not(world)
+        _zombies_end(world)
+        _repair(world)
+        _settle(world)
+
+
+def _others_end(world: World) -> None:
+    while world.scheduler.others_at_work():
+        world.scheduler.step()
+
+
+def _zombies_end(world: World) -> None:
+    for number in range(WORKERS):
+        world.scheduler.freeze(f"worker-{number}", frozen=False)
+    while world.tree.held:
+        world.tree.deliver(0)
+    _others_end(world)
+
+
+def _repair(world: World) -> None:
+    """A person reads the refusal, pauses everything and seeds the ledger from the states."""
+    ledger = world.ledger()
+    seed = repair(ledger, world.topology, gettempdir())
+    world.note(f"repaired: {seed}")
+    world.judge.repaired(world.tree, ledger.export()["claims"], seed.lost)
+    world.total += 2  # the next transactions must find the states whole
 
 
 def calm_down(world: World) -> None:
@@ -168,7 +188,8 @@ def _require_all(world: World, ledger: ZNodeLedger) -> None:
     for name in (one for one in world.topology.states if not (world.judge.levels and one in FED)):
         records = world.judge.stores[name].records
         without = {*lost, *(one for txid in world.judge.lost.get(name, ()) for one in world.judge.done[txid])}
-        if +records != Counter(set(range(world.total)) - without):
+        gone = world.judge.gone - records.keys()
+        if +records != Counter(set(range(world.total)) - without - gone):
             world.judge.broken("P9", f"state {name} has {dict(records)} of {world.total} records, without {without}")
     claims = ledger.export()["claims"]
     if claims != world.judge.claims:

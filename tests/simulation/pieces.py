@@ -230,7 +230,13 @@ class SimArea:
         return Rows(tuple(record for part in parts for record in part.records))
 
     def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
-        old = [path for path, manifest in self.staging.manifests.items() if manifest.slot.txid < txid]
+        return self._remove(lambda one: one < txid)
+
+    def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
+        return self._remove(lambda one: one >= txid)
+
+    def _remove(self, is_old: Callable[[int], bool]) -> int:
+        old = [path for path, manifest in self.staging.manifests.items() if is_old(manifest.slot.txid)]
         for path in old:
             del self.staging.manifests[path]
         return len(old)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from airflow_trident.contracts.held import digest_of
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import LedgerBehindStateError
-from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.records import Claim, CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.state_agreement import require_ledger_ahead
 
 VIEW = LedgerView(
@@ -17,14 +26,24 @@ VIEW = LedgerView(
     exceptions=Exceptions(),
     tx=None,
 )
+HIGH = Marker(incarnation="i1", high=3, fence=7, position={"lines": 3})
+
+
+def tx(txid: int, **changes: Any) -> TxRecord:
+    known: dict[str, Any] = {"metadata": {"lines": txid}, "touched": True, "status": Status.COMMITTING, "attempt": 0}
+    return TxRecord(txid=txid, claim=Claim(key=f"run-{txid}"), op="", **known | changes)
+
+
+def of(*records: TxRecord) -> Callable[[int, int], list[TxRecord]]:
+    return lambda first, last: [one for one in records if first <= one.txid <= last]
 
 
 @pytest.mark.parametrize(
     "marker",
-    [None, Marker(incarnation="i1", high=3, fence=7), Marker(incarnation="i1", high=1, fence=2, holes=((1, 1),))],
+    [None, HIGH, Marker(incarnation="i1", high=1, fence=2, holes=((1, 1),))],
 )
 def test_a_ledger_that_gave_out_every_txid_and_fence_that_the_states_have_seen_is_ahead(marker: Marker | None) -> None:
-    require_ledger_ahead("words", {"counts": marker}, VIEW)
+    require_ledger_ahead("words", {"counts": marker}, VIEW, of(tx(3)))
 
 
 @pytest.mark.parametrize(
@@ -38,4 +57,59 @@ def test_a_ledger_that_gave_out_every_txid_and_fence_that_the_states_have_seen_i
 )
 def test_a_state_that_has_seen_more_than_the_ledger_gave_out_proves_an_old_copy(marker: Marker, why: str) -> None:
     with pytest.raises(LedgerBehindStateError, match=rf"'counts' of topology 'words'.*{why}.*Nothing was changed"):
-        require_ledger_ahead("words", {"other": None, "counts": marker}, VIEW)
+        require_ledger_ahead("words", {"other": None, "counts": marker}, VIEW, of())
+
+
+GROUP = Marker(incarnation="i1", high=4, fence=7, position={"lines": 4}, group={3: digest_of({"lines": 3}), 4: ""})
+OPAQUE = replace(VIEW.topology.definition, spouts={"lines": SpoutDefinition(text="lines", kind=SpoutKind.OPAQUE)})
+
+
+@pytest.mark.parametrize(
+    ("marker", "records", "is_behind"),
+    [
+        (HIGH, [tx(3)], False),
+        (HIGH, [tx(3, touched=False)], True),
+        (HIGH, [tx(3, metadata={"lines": 4})], True),
+        (HIGH, [tx(3, metadata={"lines": 4}, invalidated=True)], False),
+        (HIGH, [tx(3, touched=False, status=Status.COMMITTED)], False),
+        (HIGH, [], False),  # committed and pruned since the view was read
+        (GROUP, [tx(3), tx(4)], False),
+        (GROUP, [tx(3, metadata={"lines": 4}), tx(4)], True),
+        (replace(GROUP, group={}), [tx(3), tx(4)], True),
+        (replace(GROUP, group={}, holes=((3, 3),)), [tx(3), tx(4)], False),
+    ],
+)
+def test_what_a_state_holds_above_the_commit_pointer_is_the_same_in_the_ledger(
+    marker: Marker, records: list[TxRecord], is_behind: bool
+) -> None:
+    view = replace(VIEW, next_txid=5)
+    for found in (view, replace(view, tx=records[0] if records else None)):
+        with pytest.raises(LedgerBehindStateError, match="airflow trident repair") if is_behind else nullcontext():
+            require_ledger_ahead("words", {"counts": marker}, found, of(*records))
+
+
+@pytest.mark.parametrize(("held", "attempt", "is_behind"), [(1, 2, False), (2, 2, True), (3, 2, True)])
+def test_a_newer_attempt_of_an_opaque_batch_may_have_another_position(held: int, attempt: int, is_behind: bool) -> None:
+    view = replace(VIEW, topology=replace(VIEW.topology, definition=OPAQUE))
+    records = of(tx(3, attempt=attempt, metadata={"lines": 4}))
+    with pytest.raises(LedgerBehindStateError) if is_behind else nullcontext():
+        require_ledger_ahead("words", {"counts": replace(HIGH, attempt=held)}, view, records)
+
+
+def test_no_state_holds_what_is_skipped_or_what_comes_late_for_the_first_time() -> None:
+    held, lacks = replace(HIGH, high=2, position={}), replace(HIGH, high=2, position={}, holes=((1, 1),))
+    skipped = replace(VIEW, exceptions=Exceptions(skipped=Txids.of(1)))
+    late = replace(VIEW, exceptions=Exceptions(late=(1,)), tx=tx(1, touched=False))
+    for view in (skipped, late):
+        require_ledger_ahead("words", {"counts": lacks}, view, of())
+        with pytest.raises(LedgerBehindStateError, match="holds 1, and in the ledger"):
+            require_ledger_ahead("words", {"counts": held}, view, of())
+    again = replace(late, tx=tx(1))  # a commit of it has begun: then the state has it from that
+    require_ledger_ahead("words", {"counts": held}, again, of())
+
+
+def test_the_ledger_is_read_again_only_for_what_is_not_committed_yet() -> None:
+    def no_records(_first: int, _last: int) -> list[TxRecord]:
+        raise AssertionError("nothing has to be read")
+
+    require_ledger_ahead("words", {"counts": Marker(incarnation="i1", high=2, fence=7)}, VIEW, no_records)

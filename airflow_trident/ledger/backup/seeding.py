@@ -123,10 +123,13 @@ def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> 
     )
 
 
-def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, op: str, now_ms: int) -> list[Op]:
+def seed_ops(
+    znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, op: str, now_ms: int, behind: bool = False
+) -> list[Op]:
     """The one multi that makes the ledger agree with `seed`: it deletes records that contradict it, and claim keys of
     transactions that no state holds: their numbers are given out again.
 
+    :param behind: the ledger is behind although its numbers do not show it.
     :raises TransitionError: the ledger is not behind the states; seeding would lose what it knows.
     """
     paths = LedgerPaths(path, seed.incarnation)
@@ -134,7 +137,8 @@ def seed_ops(znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, o
         [path, *paths.folders(), paths.head, paths.commit, paths.exceptions],
         [paths.transactions, paths.chunks, paths.claims],
     )
-    _require_behind(read.nodes, paths, seed)
+    if not behind:
+        _require_behind(read.nodes, paths, seed)
     ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
     ops += [Create(folder) for folder in paths.folders() if read.nodes[folder] is None]
     ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
@@ -182,7 +186,6 @@ def _require_behind(nodes: Mapping[str, ZNode | None], paths: LedgerPaths, seed:
     current = codec.decode_topology(topology.data, paths.topology)
     next_txid = codec.decode_head(head.data, paths.head)
     pointer = codec.decode_pointer(commit.data, paths.commit)
-    # By the rule by which begins and commits refuse a ledger: what they refuse must have a cure.
     if current.incarnation == seed.incarnation and next_txid >= seed.next_txid and pointer.fence >= seed.fence:
         raise TransitionError(
             f"the ledger of topology {current.name!r} begins at {next_txid} and no state holds a transaction above "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.errors import ConfigurationError, FencedError, TransitionError
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.refusals import nothing_to_take_back, why_not
 from airflow_trident.ledger.snapshot import Snapshot, Write
@@ -23,23 +23,29 @@ from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status
 
 
-def gate(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket] | Unchanged[CommitTicket]:
+def gate(
+    snap: Snapshot, txid: int, *, owner: Owner | str, seen: TxRecord | None = None
+) -> Change[CommitTicket] | Unchanged[CommitTicket]:
     """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
 
+    :param seen: the record by which the caller decided that it may; None: it may in any case.
     :raises TransitionError: it is not its turn, or it has no staged batch; the error says what was found.
+    :raises FencedError: since `seen`, another attempt was made or somebody else opened the gate.
     """
-    return of_one(gate_many(snap, [txid], owner=owner))
+    return of_one(gate_many(snap, [txid], owner=owner, seen=() if seen is None else (seen,)))
 
 
 def gate_many(
-    snap: Snapshot, txids: Sequence[int], *, owner: Owner | str
+    snap: Snapshot, txids: Sequence[int], *, owner: Owner | str, seen: Sequence[TxRecord] = ()
 ) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
     """:func:`gate` for a group, in one step and with one fence. It is a member's turn when those before it in the group
     are counted as committed. Takes as many as fit into a step.
 
     :param txids: in ascending order.
+    :param seen: of all of them, or none.
     """
     require_order(txids)
+    looked = {one.txid: one for one in seen}
     view, fence = snap.view(0), snap.pointer().fence + 1
     snap.prefetch_transactions(txids)
     tickets: list[CommitTicket] = []
@@ -48,6 +54,7 @@ def gate_many(
     for txid in txids:
         ticket = _ticket(replace(view, tx=snap.tx(txid) if txid >= 1 else None), txid)
         tx = common.existing(snap, txid)
+        _require_as_seen(tx, looked.get(txid))
         write = snap.set_tx(common.moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=Owner.of(owner)))
         step_bytes += size(write)
         if writes and step_bytes > GROUP_BYTES:
@@ -65,6 +72,15 @@ def gate_many(
         # A transaction whose turn has come does not depend on new transactions or lifecycle commands.
         unchecked=frozenset({snap.paths.head, snap.paths.topology}),
     )
+
+
+def _require_as_seen(tx: TxRecord, seen: TxRecord | None) -> None:
+    if seen is not None and (tx.attempt, tx.fence) != (seen.attempt, seen.fence):
+        raise FencedError(
+            f"transaction {tx.txid} was taken up by {tx.owner} since this committer looked at it (attempt {tx.attempt} "
+            f"and fence {tx.fence}, then {seen.attempt} and {seen.fence})",
+            "Nothing was changed; look again.",
+        )
 
 
 def _ticket(view: LedgerView, txid: int) -> CommitTicket:

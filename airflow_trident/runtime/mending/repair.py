@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
-from airflow_trident.errors import TransitionError
+from airflow_trident.errors import LedgerBehindStateError, TransitionError, UnknownTopologyError
 from airflow_trident.ledger.backup.seeding import Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.phases import Progress
+from airflow_trident.runtime.state_agreement import require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -48,9 +51,19 @@ def repair(
         # Whoever is killed after the ledger was written would not come here again.
         StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
 
-    ledger.seed(topology.definition(), seed, first=clean)
+    ledger.seed(topology.definition(), seed, behind=_is_behind(ledger, topology, held), first=clean)
     progress(f"the ledger goes on at transaction {seed.next_txid}")
     return seed
+
+
+def _is_behind(ledger: ZNodeLedger, topology: Topology, held: Mapping[str, Marker]) -> bool:
+    """By the rule by which begins and commits refuse a ledger: what they refuse must have a cure."""
+    markers = {name: one if one.incarnation else None for name, one in held.items()}
+    try:
+        require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.transactions)
+    except (LedgerBehindStateError, UnknownTopologyError):
+        return True
+    return False
 
 
 def _held(topology: Topology, name: str) -> Marker:

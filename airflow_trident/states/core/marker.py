@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_trident.contracts.held import digest_of, is_known_as
 from airflow_trident.contracts.state import Applied, Marker, State, StateSpec, Verdict
-from airflow_trident.errors import FencedError, HeldError, LateBatchError, LedgerBehindStateError
+from airflow_trident.errors import FencedError, GoneOverError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.state_gaps import state_behind
@@ -96,12 +95,6 @@ def admit_group(
     return marker, tuple(verdicts)
 
 
-def digest_of(position: dict[str, Json]) -> str:
-    """Digest of `CommitTicket.position`: 16 bytes, hexadecimal. Equal positions have the same digest."""
-    text = json.dumps(position, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
 def group_to_json(group: dict[int, str]) -> list[list[Json]]:
     """`Marker.group` in stored form."""
     return [[txid, digest] for txid, digest in group.items()]
@@ -158,20 +151,27 @@ def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool)
     one of the highest txid's group; the latter must have the same digest of its position. The highest must have the
     same position, and no older attempt if attempts may have different batches.
     """
-    if ticket.txid > marker.high:
+    if ticket.txid > marker.high or (ticket.late and ticket.txid < marker.high):
         return
-    if ticket.txid < marker.high:
-        used = not ticket.late and marker.group.get(ticket.txid) != digest_of(ticket.position)
-    else:
-        used = ticket.position != marker.position or (opaque and ticket.attempt < marker.attempt)
-    if used:
-        raise LedgerBehindStateError(
-            f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}, or later "
-            f"ones (up to {marker.high}): the ledger was restored from an old copy and gives used txids to new data, "
-            "or an older version took up what a commit had gone over",
-            "Nothing was changed. `airflow trident doctor` says which of the two it is: in the second case it names "
-            f"the commands. In the first, seed the ledger from the states: `airflow trident repair {ticket.topology}`.",
+    if not is_known_as(marker, ticket.txid, ticket.position, ticket.attempt, opaque=opaque):
+        raise _another(ticket, marker, state)
+
+
+def _another(ticket: CommitTicket, marker: Marker, state: str) -> LedgerBehindStateError:
+    repair = f"seed the ledger from the states: `airflow trident repair {ticket.topology}`."
+    if marker.has(ticket.txid):
+        return LedgerBehindStateError(
+            f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}: the ledger was "
+            "restored from an old copy and gives used txids to new data",
+            f"Nothing was changed. Pause the DAG and {repair}",
         )
+    return GoneOverError(
+        f"state {state!r} holds transactions of topology {ticket.topology!r} up to {marker.high}, and not "
+        f"{ticket.txid}, which does not come late: the ledger was restored from an old copy and gives used txids to "
+        "new data, or an older version took up what a commit had gone over",
+        "Nothing was changed. `airflow trident doctor` says which of the two it is: in the second case it names "
+        f"the commands. In the first, pause the DAG and {repair}",
+    )
 
 
 def late_batch(txid: int, high: int, state: str) -> LateBatchError:
