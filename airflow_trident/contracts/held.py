@@ -34,26 +34,35 @@ def is_known_as(marker: Marker, txid: int, position: dict[str, Json], attempt: i
     return position == marker.position
 
 
-def of_others(marker: Marker, view: LedgerView, above: Iterable[TxRecord]) -> Txids:
+def in_question(marker: Marker, view: LedgerView) -> Txids:
+    """Of what the state holds, the txids of transactions that are not COMMITTED yet: only their records tell whether
+    they are the same."""
+    open_ = Txids.of(*view.exceptions.late, *view.exceptions.failed) | Txids.span(
+        view.pointer.committed + 1, marker.high
+    )
+    return _held(marker) & open_ if open_ else open_
+
+
+def of_others(marker: Marker, view: LedgerView, records: Iterable[TxRecord]) -> Txids:
     """The txids of transactions that the state holds, and that cannot be those of the ledger: there they are SKIPPED,
     no commit of them has begun, or their position is another one.
 
     :param view: with all that was known when the marker was read, or a later one.
-    :param above: the records above the commit pointer, up to the marker's `high`, as they were then or are later.
+    :param records: of all that is :func:`in_question`, as they were then or are later.
     """
-    held = Txids.span(1, marker.high) - Txids(marker.holes)
-    own, opaque = view.tx, bool(view.topology.definition.opaque)
-    # Nothing but its first commit tells that a late one is new to the state: it keeps no position of it.
-    late = own is not None and own.txid <= view.pointer.committed and not (own.touched or own.status.is_final)
-    found = [own.txid] if own is not None and late and own.txid in held else []
-    found += [tx.txid for tx in above if tx.txid in held and not _is_own(marker, tx, opaque)]
-    skipped = view.exceptions.skipped
-    return Txids.of(*found) | (held & skipped if skipped else Txids())
+    held, skipped = _held(marker), view.exceptions.skipped
+    others = [tx.txid for tx in records if tx.txid in held and not _is_own(marker, tx, view)]
+    return Txids.of(*others) | (held & skipped if skipped else skipped)
 
 
-def _is_own(marker: Marker, tx: TxRecord, opaque: bool) -> bool:
+def _held(marker: Marker) -> Txids:
+    return Txids.span(1, marker.high) - Txids(marker.holes)
+
+
+def _is_own(marker: Marker, tx: TxRecord, view: LedgerView) -> bool:
     if tx.status.is_final:
         return True  # meanwhile
-    if not tx.touched or tx.invalidated:
-        return tx.touched  # one that lost its batch has no position
+    if not tx.touched or tx.invalidated or tx.txid <= view.pointer.committed:
+        return tx.touched  # of one that comes late, or lost its batch, the position tells nothing
+    opaque = bool(view.topology.definition.opaque)
     return is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=opaque)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from airflow_trident.contracts.held import of_others
+from airflow_trident.contracts.held import in_question, of_others
 from airflow_trident.contracts.state import Marker, State
 from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError
 from airflow_trident.ledger.base import Ledger
@@ -62,10 +62,10 @@ def require_ledger_ahead(
                 f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
                 f"{view.topology.incarnation}, fence {view.pointer.fence})",
             )
-    first, last = view.pointer.committed + 1, max((marker.high for marker in known.values()), default=0)
-    above = records(first, last) if first <= last else ()
+    unsure = Txids.joined(part for marker in known.values() for part in in_question(marker, view).ranges)
+    found = [tx for first, last in unsure.ranges for tx in records(first, last)]
     for name, marker in known.items():
-        if others := of_others(marker, view, above):
+        if others := of_others(marker, view, found):
             raise _behind(
                 topology,
                 f"state {name!r} of topology {topology!r} holds {others}, and in the ledger these are other "

@@ -152,7 +152,8 @@ class Judge:
                 self.broken("P2", f"{txid} has a batch and {before.txid} has none")
             batch = batch_of(record.metadata)
             until: Any = before.position.get("records", {"to": 0})
-            if (batch[0] if batch else until["to"]) != until["to"]:
+            begins = batch[0] if batch else until["to"]
+            if begins < until["to"] or not self.gone.issuperset(range(until["to"], begins)):
                 self.broken("P2", f"{txid} begins at {batch[0]} and the one before ends at {until['to']}")
 
     def _take_in(self, op: Create | Set) -> None:

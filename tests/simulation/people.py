@@ -12,6 +12,7 @@ from airflow_trident.ledger.begin_result import NothingNew
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Ranges
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.mending.rebuild import Rebuild
@@ -66,10 +67,14 @@ def _zombies_end(world: World) -> None:
 
 def _repair(world: World) -> None:
     """A person reads the refusal, pauses everything and seeds the ledger from the states."""
-    ledger = world.ledger()
-    seed = repair(ledger, world.topology, gettempdir())
-    world.note(f"repaired: {seed}")
-    world.judge.repaired(world.tree, ledger.export()["claims"], seed.lost)
+    ledger, lost = world.ledger(), Ranges()
+    try:
+        seed = repair(ledger, world.topology, gettempdir())
+        lost = seed.lost
+        world.note(f"repaired: {seed}")
+    except TransitionError as error:
+        world.note(f"nothing to repair any more: {error.message}")  # zombies have done the same once more
+    world.judge.repaired(world.tree, ledger.export()["claims"], lost)
     world.total += 2  # the next transactions must find the states whole
 
 

@@ -83,9 +83,8 @@ def test_what_a_state_holds_above_the_commit_pointer_is_the_same_in_the_ledger(
     marker: Marker, records: list[TxRecord], is_behind: bool
 ) -> None:
     view = replace(VIEW, next_txid=5)
-    for found in (view, replace(view, tx=records[0] if records else None)):
-        with pytest.raises(LedgerBehindStateError, match="airflow trident repair") if is_behind else nullcontext():
-            require_ledger_ahead("words", {"counts": marker}, found, of(*records))
+    with pytest.raises(LedgerBehindStateError, match="airflow trident repair") if is_behind else nullcontext():
+        require_ledger_ahead("words", {"counts": marker}, view, of(*records))
 
 
 @pytest.mark.parametrize(("held", "attempt", "is_behind"), [(1, 2, False), (2, 2, True), (3, 2, True)])
@@ -98,14 +97,14 @@ def test_a_newer_attempt_of_an_opaque_batch_may_have_another_position(held: int,
 
 def test_no_state_holds_what_is_skipped_or_what_comes_late_for_the_first_time() -> None:
     held, lacks = replace(HIGH, high=2, position={}), replace(HIGH, high=2, position={}, holes=((1, 1),))
-    skipped = replace(VIEW, exceptions=Exceptions(skipped=Txids.of(1)))
-    late = replace(VIEW, exceptions=Exceptions(late=(1,)), tx=tx(1, touched=False))
-    for view in (skipped, late):
-        require_ledger_ahead("words", {"counts": lacks}, view, of())
+    skipped, late, failed = Exceptions(skipped=Txids.of(1)), Exceptions(late=(1,)), Exceptions(failed=(1,))
+    new, again = of(tx(1, touched=False)), of(tx(1))  # again: a commit of it has begun; then the state has it from that
+    for exceptions, records in ((skipped, of()), (late, new), (failed, new)):
+        require_ledger_ahead("words", {"counts": lacks}, replace(VIEW, exceptions=exceptions), records)
         with pytest.raises(LedgerBehindStateError, match="holds 1, and in the ledger"):
-            require_ledger_ahead("words", {"counts": held}, view, of())
-    again = replace(late, tx=tx(1))  # a commit of it has begun: then the state has it from that
-    require_ledger_ahead("words", {"counts": held}, again, of())
+            require_ledger_ahead("words", {"counts": held}, replace(VIEW, exceptions=exceptions), records)
+    for exceptions in (late, failed):
+        require_ledger_ahead("words", {"counts": held}, replace(VIEW, exceptions=exceptions), again)
 
 
 def test_the_ledger_is_read_again_only_for_what_is_not_committed_yet() -> None:
