@@ -29,6 +29,8 @@ EMIT, COMMIT = "emit", "commit"
 _DELETED = "deleted"
 _NOT_BEGUN = frozenset({None, "up_for_retry", "up_for_reschedule"})
 """In these states a task only starts when its upstream tasks are done."""
+_YET_TO_COME = _NOT_BEGUN | {"removed"}
+"""Of tasks of a queued run: when it has begun, the tasks that a deploy put in their place look after the work."""
 _OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
 """In these states a task does nothing more by itself. Success, too: a person may have marked the task so."""
 _NO_ROOM = "in a run that is queued until a run of its DAG has ended"
@@ -355,14 +357,14 @@ def _in_queued_runs(answers: Answers, asker: Asker) -> Answers:
     idle = [
         key
         for key, states in answers.items()
-        if key[0] == dag_id and key[1] != asker.task.run_id and any(state in _NOT_BEGUN for state in states.values())
+        if key[0] == dag_id and key[1] != asker.task.run_id and any(state in _YET_TO_COME for state in states.values())
     ]
     count = RuntimeTaskInstance.get_dr_count
     if not idle or not asker.max_active_runs or count(dag_id=dag_id, states=["running"]) < asker.max_active_runs:
         return answers
     queued = {key: answers[key] for key in idle if count(dag_id=dag_id, run_ids=[key[1]], states=["queued"])}
     marked = {
-        key: {task_id: _NO_ROOM if state in _NOT_BEGUN else state for task_id, state in states.items()}
+        key: {task_id: _NO_ROOM if state in _YET_TO_COME else state for task_id, state in states.items()}
         for key, states in queued.items()
     }
     return {**answers, **marked}

@@ -182,16 +182,19 @@ def test_an_attempt_is_waited_for_while_its_task_is_at_work_or_can_begin(
 
 
 class Runs:
-    """What Airflow's Execution API says: "first" was cleared and is queued, all others are active."""
+    """What Airflow's Execution API says: "first" was cleared and is queued, all others are active.
 
-    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch, *, active: int) -> None:
-        self.site, self.active = site, active
+    :param first: the state of the tasks of "first".
+    """
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch, *, active: int, first: str | None = None) -> None:
+        self.site, self.active, self.first = site, active, first
         monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", self.states)
         monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", self.count)
 
     def states(self, *, dag_id: str, run_ids: list[str], task_ids: list[str]) -> dict[str, dict[str, str | None]]:
         assert dag_id == "words"
-        return {run_id: dict.fromkeys(task_ids, None if run_id == "first" else "running") for run_id in run_ids}
+        return {run_id: dict.fromkeys(task_ids, self.first if run_id == "first" else "running") for run_id in run_ids}
 
     def count(self, *, dag_id: str, states: list[str], run_ids: list[str] | None = None) -> int:
         assert dag_id == "words"
@@ -201,10 +204,10 @@ class Runs:
         return run_ids.count("first") if states == ["queued"] else len(run_ids)
 
 
-@pytest.fixture(params=["begun", "attempted", "processed"])
+@pytest.fixture(params=["begun", "attempted", "processed", "removed"])
 def queued(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Of a DAG that may have one active run: "first" was killed at 1, and cleared when "second", which has processed 2,
-    was active already."""
+    was active already. Removed: a deploy has given the tasks of "first" other names since."""
     made = Site(tmp_path)
     made.dag.max_active_runs = 1
     made.run("words.coordinate", "first")
@@ -215,7 +218,7 @@ def queued(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         made.run("words.emit", "first")
     for task_id in ("words.coordinate", "words.emit"):
         made.run(task_id, "second")
-    Runs(made, monkeypatch, active=1)
+    Runs(made, monkeypatch, active=1, first="removed" if request.param == "removed" else None)
     return made
 
 
@@ -249,6 +252,7 @@ def test_a_run_without_new_data_does_not_end_before_it_has_done_what_a_queued_on
         assert queued.run(task_id, "third", turn_wait_s=0.0) == 1
 
 
+@pytest.mark.parametrize("queued", ["begun", "attempted", "processed"], indirect=True)
 def test_a_queued_run_for_which_there_is_room_is_waited_for(queued: Site) -> None:
     queued.dag.max_active_runs = 2
     before = statuses(queued)
