@@ -162,13 +162,6 @@ class Roster:
         """The live worker whose status is RUNNING; "" if there is none."""
         return next((one for one in self.deployment.workers if self.status(one) is WorkerStatus.RUNNING), "")
 
-    @property
-    def is_well(self) -> bool:
-        """False: a worker says what keeps it from going on, or nobody could run the topology, which is told to run."""
-        said = (self.acknowledged.get(worker) for worker in self.deployment.workers)
-        has_error = any(one is not None and one.error for one in said)
-        return not has_error and (self.deployment.command is not DeploymentCommand.RUN or bool(self.able))
-
 
 # ---- as bytes --------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,8 @@ def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site:
         "ledger list words --check",
         "ledger list --check -o json",
         "doctor",
+        "workers words",
+        "workers",
     )
     assert deployed.out.startswith("topology words is deployed on w1, w2 (epoch 1). Each registers with")
     assert "'w3' is none of the workers of topology 'words', which are w1, w2" in stranger.error

@@ -51,34 +51,16 @@ def roster(
     live: str = "w1 w2",
     on: str = "",
     epoch: int = 3,
-    error: str = "",
     **said: WorkerStatus,
 ) -> Roster:
-    """:param said: worker -> what it acknowledged of this epoch, with this `error`."""
+    """:param said: worker -> what it acknowledged of this epoch."""
     return Roster(
         deployment=replace(DEPLOYED, command=command, epoch=epoch, placed=on),
         acknowledged={
-            name: Acknowledgement(worker=name, session="s", epoch=epoch, status=status, error=error)
-            for name, status in said.items()
+            name: Acknowledgement(worker=name, session="s", epoch=epoch, status=status) for name, status in said.items()
         },
         live={name: process(name) for name in live.split()},
     )
-
-
-@pytest.mark.parametrize(
-    ("made", "is_well"),
-    [
-        (roster(INTRODUCE, live=""), True),
-        (roster(SHUTDOWN, live=""), True),
-        (roster(RUN, w1=WorkerStatus.RUNNING, live="w1"), True),
-        (roster(RUN, w1=WorkerStatus.STANDBY, live=""), False),
-        (roster(RUN, w1=WorkerStatus.INIT_FAILED), False),
-        (roster(INIT, error="no such table", w1=WorkerStatus.INIT_FAILED), False),
-        (roster(RUN, error="transaction 2 is FAILED", w1=WorkerStatus.RUNNING, w2=WorkerStatus.STANDBY), False),
-    ],
-)
-def test_a_deployment_is_well_if_its_topology_can_go_on(made: Roster, is_well: bool) -> None:
-    assert made.is_well is is_well
 
 
 # ---- the sequence ----------------------------------------------------------------------------------------------

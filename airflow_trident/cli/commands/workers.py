@@ -26,10 +26,12 @@ from airflow_trident.cli.console import (
 )
 from airflow_trident.cli.outcomes import time_text
 from airflow_trident.cli.topologies import topology_of
+from airflow_trident.errors import TridentError
 from airflow_trident.topology.names import require_name
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.deployments import Deployed
     from airflow_trident.runtime.deployed.named_worker import NamedWorker
     from airflow_trident.topology.topology import Topology
 
@@ -88,16 +90,26 @@ def workers(args: Namespace) -> int | None:
     with open_hook(args).get_ledgers() as ledgers:
         at_work = [] if args.topology is None else _at_work(ledgers.ledger(args.topology))
         deployed = ledgers.deployments().read(None if args.topology is None else [args.topology])
+        still = {name: _standstill(ledgers.ledger(name), deployed) for name in sorted(deployed.rosters)}
     rows = [_row(**one) for _, roster in sorted(deployed.rosters.items()) for one in rows_of(roster)]
-    rows += [_row(topology=name, error=error) for name, error in sorted(deployed.unreadable.items())]
+    whole = sorted({**still, **deployed.unreadable}.items())
+    rows += [_row(topology=name, error=error) for name, error in whole if error]
     places = {(row["host"], row["pid"]) for row in rows}  # here a named worker's drain is at work, too
     rows += [row for row in at_work if (row["host"], row["pid"]) not in places]
     nobody = "no topology is deployed on workers"
     print_rows(
         rows, args.output, empty=nobody if args.topology is None else f"nobody works on topology {args.topology}"
     )
-    is_well = not deployed.unreadable and all(roster.is_well for roster in deployed.rosters.values())
-    return OK if is_well else PROBLEM
+    return PROBLEM if any(row["error"] for row in rows) else OK
+
+
+def _standstill(ledger: Ledger, deployed: Deployed) -> str:
+    """As on the page, in `doctor` and in `ledger list --check`."""
+    try:
+        topology = ledger.view(0).topology
+    except TridentError as error:
+        return str(error)
+    return deployed.standstill(topology)
 
 
 def _at_work(ledger: Ledger) -> list[dict[str, Any]]:
