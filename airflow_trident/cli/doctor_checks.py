@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_trident import settings
 from airflow_trident.cli.console import text_of
 from airflow_trident.cli.outcomes import outcome_text
-from airflow_trident.errors import GoneOverError, TridentError
+from airflow_trident.errors import GoneOverError, LedgerBehindStateError, TridentError
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.storage import storage_at
@@ -334,7 +334,7 @@ def _gone_over(name: str, records: Sequence[TxRecord]) -> Iterator[Finding]:
     :param records: of what is above the commit pointer, in rising order.
     """
     stuck = next((one for one in records if one.status is Status.COMMITTING), None)
-    refused = stuck is not None and stuck.error.startswith(GoneOverError.__name__)
+    refused = stuck is not None and _is_gone_over(stuck.error)
     over = [one.txid for one in records if stuck is not None and one.txid > stuck.txid and one.touched]
     if stuck is not None and refused and over:
         txid, by = stuck.txid, over[-1]
@@ -345,6 +345,12 @@ def _gone_over(name: str, records: Sequence[TxRecord]) -> Iterator[Finding]:
             f"trident skip {name} {txid}`, `airflow trident backfill {name} --txid {by}`, and at last `airflow trident "
             f"backfill {name} --txid {txid}`",
         )
+
+
+def _is_gone_over(error: str) -> bool:
+    """Earlier versions had one name for this and for a restored ledger."""
+    former = error.startswith(LedgerBehindStateError.__name__) and "what a commit had gone over" in error
+    return error.startswith(GoneOverError.__name__) or former
 
 
 def _abandoned(ledger: ZNodeLedger, records: Sequence[TxRecord]) -> dict[int, str]:

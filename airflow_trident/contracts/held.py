@@ -34,35 +34,51 @@ def is_known_as(marker: Marker, txid: int, position: dict[str, Json], attempt: i
     return position == marker.position
 
 
-def in_question(marker: Marker, view: LedgerView) -> Txids:
+def in_question(marker: Marker, view: LedgerView, since: int) -> Txids:
     """Of what the state holds, the txids of transactions that are not COMMITTED yet: only their records tell whether
-    they are the same."""
+    they are the same.
+
+    :param since: the first txid since the state belongs to the topology. What it held before is nobody's question.
+    """
     open_ = Txids.of(*view.exceptions.late, *view.exceptions.failed) | Txids.span(
         view.pointer.committed + 1, marker.high
     )
-    return _held(marker) & open_ if open_ else open_
+    return _held(marker, since) & open_ if open_ else open_
 
 
-def of_others(marker: Marker, view: LedgerView, records: Iterable[TxRecord]) -> Txids:
-    """The txids of transactions that the state holds, and that cannot be those of the ledger: there they are SKIPPED,
-    no commit of them has begun, or their position is another one.
+def of_others(marker: Marker, view: LedgerView, since: int, records: Iterable[TxRecord]) -> str:
+    """What the state holds and the ledger knows as something else, for people; "" if there is nothing.
 
     :param view: with all that was known when the marker was read, or a later one.
+    :param since: as for :func:`in_question`.
     :param records: of all that is :func:`in_question`, as they were then or are later.
     """
-    held, skipped = _held(marker), view.exceptions.skipped
-    others = [tx.txid for tx in records if tx.txid in held and not _is_own(marker, tx, view)]
-    return Txids.of(*others) | (held & skipped if skipped else skipped)
+    held, known = _held(marker, since), view.exceptions
+    begun, other = Txids(), Txids()
+    for tx in records:
+        if tx.txid not in held or tx.status.is_final:
+            continue  # final meanwhile
+        if not tx.touched:
+            begun |= Txids.of(tx.txid)
+        elif not _is_same(marker, tx, view):
+            other |= Txids.of(tx.txid)
+    # A hole below the floor of tickets is forgotten, and looks like a txid that is held; the highest one never is.
+    closed = held & Txids.of(marker.high) & known.closed if known.closed else known.closed
+    found = (
+        (held & known.skipped if known.skipped else known.skipped, "the ledger has as SKIPPED"),
+        (closed, "the ledger has as CLOSED"),
+        (begun, "the ledger has not begun to commit"),
+        (other, "has another position in the ledger"),
+    )
+    return ", and ".join(f"{txids}, which {what}" for txids, what in found if txids)
 
 
-def _held(marker: Marker) -> Txids:
-    return Txids.span(1, marker.high) - Txids(marker.holes)
+def _held(marker: Marker, since: int) -> Txids:
+    return Txids.span(since, marker.high) - Txids(marker.holes)
 
 
-def _is_own(marker: Marker, tx: TxRecord, view: LedgerView) -> bool:
-    if tx.status.is_final:
-        return True  # meanwhile
-    if not tx.touched or tx.invalidated or tx.txid <= view.pointer.committed:
-        return tx.touched  # of one that comes late, or lost its batch, the position tells nothing
+def _is_same(marker: Marker, tx: TxRecord, view: LedgerView) -> bool:
     opaque = bool(view.topology.definition.opaque)
+    if tx.invalidated or tx.txid <= view.pointer.committed or (opaque and marker.attempt == NO_ATTEMPT):
+        return True  # one that lost its batch, or comes late, or whose batch the state cannot replace: nothing tells
     return is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=opaque)

@@ -32,14 +32,14 @@ class ZNodeLedger(Ledger):
         definition: Definition,
         seed: Seed,
         *,
-        behind: bool = False,
+        behind: Callable[[], bool] = lambda: False,
         first: Callable[[], object] = lambda: None,
     ) -> TopologyRecord:
         """Makes the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
         From now on cleared runs whose claim keys were lost are refused (`floor_ms`).
 
-        :param behind: the ledger is behind although its numbers do not show it: a state has other transactions.
+        :param behind: asked only if the numbers do not show it: is the ledger behind nevertheless?
         :param first: called once it is certain that the ledger is behind, before anything is written.
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """

@@ -279,13 +279,19 @@ class Committer:
             if isinstance(done, bool):
                 return done
             ready, ticket = replace(ready, tx=done), None
+            if done.status is Status.PROCESSED:
+                again = self._with_batch(ready, txid, mine=False)
+                if again is None:
+                    return False
+                ready = again
         return False
 
     def _commit_now(
         self, view: LedgerView, txid: int, states: OpenStates, ticket: CommitTicket | None
     ) -> bool | TxRecord:
         """Gate, unless there is a ticket; states, COMMITTED. False: others took it; its record: they did not, but
-        another transaction's commit (late, or the one above a late one) gave a state a higher fence meanwhile."""
+        another transaction's commit (late, or the one above a late one) gave a state a higher fence meanwhile, or it
+        was emitted again since it was looked at."""
         try:
             ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner, seen=view.tx)
             reached(Milestone.GATE_OPENED, txid)
@@ -294,9 +300,11 @@ class Committer:
                 self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)
         except FencedError:
             tx = self.ledger.view(txid).tx
-            if ticket is None or tx is None or tx.status is not Status.COMMITTING:
-                return False
-            return tx if tx.fence == ticket.fence else False
+            # Without a ticket it was not as it was looked at: PROCESSED still, or again, it waits for any committer.
+            known = view.tx if ticket is None else ticket
+            waits = Status.PROCESSED if ticket is None else Status.COMMITTING
+            free = tx is not None and known is not None and (tx.status, tx.fence) == (waits, known.fence)
+            return tx if tx is not None and free else False
         except LateBatchError as error:
             self._note(ticket, error)
             raise

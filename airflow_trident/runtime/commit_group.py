@@ -189,7 +189,7 @@ class GroupCommitter:
 
     def _fenced(self, group: Sequence[TxRecord], tickets: Sequence[CommitTicket]) -> GroupEnd | tuple[TxRecord, ...]:
         if not tickets:
-            return GroupEnd(elsewhere=True)
+            return GroupEnd(upto=group[-1].txid)  # one of them is not as it was looked at: each is looked at again
         tx, many = self.ledger.view(tickets[0].txid).tx, len(tickets)
         if tx is None or tx.status is not Status.COMMITTING or tx.fence != tickets[0].fence:
             return GroupEnd(elsewhere=True)

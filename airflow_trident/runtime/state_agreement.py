@@ -18,7 +18,7 @@ from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.topology.topology import Topology
 
-Records: TypeAlias = Sequence[TxRecord]
+Records: TypeAlias = Callable[[Txids], Sequence[TxRecord]]
 
 BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs to its topology"
 
@@ -40,7 +40,7 @@ def markers_of_open(topology: Topology, states: Mapping[str, State]) -> dict[str
 
 
 def require_ledger_ahead(
-    topology: str, markers: Mapping[str, Marker | None], view: LedgerView, records: Callable[[int, int], Records]
+    topology: str, markers: Mapping[str, Marker | None], view: LedgerView, records: Records
 ) -> None:
     """A ledger that was wiped or restored gives used txids to new data: the states would skip the data, or hold them
     twice. A fence that a state has seen and the ledger never gave out proves it; so does a txid; and so does a
@@ -49,7 +49,7 @@ def require_ledger_ahead(
     :param markers: state name -> marker.
     :param view: read after the markers. Others may begin and commit meanwhile, so a later view knows all that a state
         held.
-    :param records: :meth:`Ledger.transactions`; called only if a state holds what is not committed yet.
+    :param records: :meth:`Ledger.records`; called only if a state holds what is not committed yet.
     :raises LedgerBehindStateError: a state is ahead of the ledger (P11).
     """
     known = {name: marker for name, marker in markers.items() if marker is not None}
@@ -62,22 +62,19 @@ def require_ledger_ahead(
                 f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "
                 f"{view.topology.incarnation}, fence {view.pointer.fence})",
             )
-    unsure = Txids.joined(part for marker in known.values() for part in in_question(marker, view).ranges)
-    found = [tx for first, last in unsure.ranges for tx in records(first, last)]
+    since = {name: view.topology.since.get(name, 1) for name in known}
+    unsure = Txids.joined(part for name in known for part in in_question(known[name], view, since[name]).ranges)
+    found = records(unsure) if unsure else ()
     for name, marker in known.items():
-        if others := of_others(marker, view, found):
-            raise _behind(
-                topology,
-                f"state {name!r} of topology {topology!r} holds {others}, and in the ledger these are other "
-                "transactions, which no state has",
-            )
+        if others := of_others(marker, view, since[name], found):
+            raise _behind(topology, f"state {name!r} of topology {topology!r} holds {others}")
 
 
 def _behind(topology: str, what: str) -> LedgerBehindStateError:
     return LedgerBehindStateError(
         f"{what}: the ledger was wiped, or restored from an old copy",
-        "Nothing was changed. Restore the ledger, seed it from the states with `airflow trident repair "
-        f"{topology}`, or give the topology a new name and new states.",
+        "Nothing was changed. Pause the DAG and restore the ledger, or seed it from the states with `airflow trident "
+        f"repair {topology}`; or give the topology a new name and new states.",
     )
 
 
@@ -117,10 +114,10 @@ def require_agreement(ledger: Ledger, topology: Topology) -> None:
     before = ledger.view(0)
     markers = markers_of(topology)
     try:
-        require_ledger_ahead(topology.name, markers, before, ledger.transactions)
+        require_ledger_ahead(topology.name, markers, before, ledger.records)
     except LedgerBehindStateError:
         # Others may have gone on meanwhile.
-        require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.transactions)
+        require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.records)
     require_states_whole(topology.name, markers, before)
     unknown = {name: marker for name, marker in markers.items() if name not in before.topology.since}
     if unknown:
@@ -177,7 +174,7 @@ def may_commit(
         require_states_whole(topology.name, markers, view)
         if strictly:
             view = ledger.view(txid)  # again, after the markers
-        require_ledger_ahead(topology.name, markers, view, ledger.transactions)
+        require_ledger_ahead(topology.name, markers, view, ledger.records)
     except (LedgerBehindStateError, StateBehindLedgerError):
         if strictly:
             raise

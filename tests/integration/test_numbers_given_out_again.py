@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import LedgerBehindStateError
+from airflow_trident.errors import LedgerBehindStateError, TransitionError
 from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.mending.accept_definition import accept_definition
 from airflow_trident.runtime.mending.repair import repair
+from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.types import Json
 from tests.fixtures.runtime import World, copy_of
@@ -91,9 +93,9 @@ def test_p11_a_skip_does_not_let_a_restored_ledger_pass_what_a_state_has(tmp_pat
     world = Restored(tmp_path)
     world.ledger.skip(2, "nobody needs it")
     world.process(3)
-    for _ in range(3):  # each try raises a fence
-        with pytest.raises(LedgerBehindStateError, match="airflow trident repair world"):
-            world.committer().commit(3)
+    world.ledger.gate(3, owner="who had looked before the restore, too")
+    with pytest.raises(LedgerBehindStateError, match="holds 2, which the ledger has as SKIPPED"):
+        world.committer().commit(3, take_over=True)
     with pytest.raises(LedgerBehindStateError, match="airflow trident repair world"):
         world.begin("another run")
     assert world.rows() == {0: 1, 1: 1, 2: 1}
@@ -129,5 +131,43 @@ def test_p11_a_late_transaction_is_not_taken_for_another_one_that_a_state_has(tm
     world.ledger.committed(ticket, retention=50)
     (replayed,) = world.backfill().run(Selection(first=2, last=2))
     assert replayed.outcome is BackfillOutcome.FAILED
-    assert "holds 2, and in the ledger these are other transactions" in replayed.detail
+    assert "holds 2, which the ledger has not begun to commit" in replayed.detail
     assert world.rows() == dict.fromkeys((0, 1, 2, 5, 6), 1)
+
+
+def test_what_a_state_held_before_it_came_back_to_its_topology_says_nothing_of_the_ledger(tmp_path: Path) -> None:
+    """It left in the middle of a commit that was taken back and skipped, and comes back with its old store."""
+
+    def made_of(*names: str) -> Topology:
+        made = Topology("world")
+        stream = made.new_stream("s", FixedBatchSpout("line string", [(str(row),) for row in range(12)], 2))
+        for name in names:
+            stream.persistent_aggregate(SqliteState(str(tmp_path / f"{name}.db")), Count(), name)
+        return made
+
+    world = World(tmp_path / "unused")
+    ledger = world.ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "world")
+    world.staging, world.topology = str(tmp_path / "staging"), made_of("a", "b")
+
+    def run() -> list[int]:
+        with LocalEngine() as engine:
+            runner = LocalRunner(ledger=ledger, topology=world.topology, engine=engine, staging_root=world.staging)
+            return runner.run(max_transactions=1)
+
+    assert run() == [1]
+    world.begin("run-2")
+    world.process(2)
+    ticket, spec = ledger.gate(2, owner="dies between two states"), world.topology.states["a"]
+    with spec.factory.make_state(spec) as state:
+        area = StagingArea(world.staging)
+        state.apply(ticket, area.read(area.load(ticket.staged), "a", spec.staged))
+    world.topology = made_of("b")
+    accept_definition(ledger, world.topology)
+    take_back(ledger, world.topology, 2, owner="person", reason="a is gone")
+    ledger.skip(2, "a is gone")
+    assert run() == [3]
+    world.topology = made_of("a", "b")
+    accept_definition(ledger, world.topology)
+    assert run() == [4]
+    with pytest.raises(TransitionError, match="is not behind"):
+        repair(ledger, world.topology, world.staging)

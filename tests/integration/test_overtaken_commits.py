@@ -16,6 +16,7 @@ from airflow_trident.errors import LateBatchError, LedgerBehindStateError, Passe
 from airflow_trident.ledger.verbs import common
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime import commit
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.commit import SweepResult
 from airflow_trident.runtime.mending.take_back import take_back
@@ -175,3 +176,31 @@ def test_a_ledger_that_an_older_version_blocked_is_found_by_the_doctor_and_mende
     assert world.statuses() == [Status.COMMITTED] * 3
     assert [world.held(name) for name in ("first", "count")] == [{"a": 1, "b": 2, "poison": 1, "c": 1}] * 2
     assert not list(doctor_checks._gone_over("world", world.ledger.transactions()))
+
+
+# ---- what is emitted again between a committer's look and its gate ---------------------------------------------
+
+
+@pytest.mark.parametrize("together", [1, 200])
+def test_what_was_emitted_again_since_the_committer_looked_is_committed_by_the_same_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """It opens no gate by the older record, and looks again: nobody else is at it."""
+    world, again = Pair(tmp_path), [2, 1]
+    world.most_together = together
+    for number in (1, 2):
+        world.begin(f"run-{number}")
+        world.process(number)
+    look = commit.may_commit
+
+    def looked(*given: Any, **named: Any) -> Any:
+        found = look(*given, **named)
+        if again:
+            world.process(again.pop())
+        return found
+
+    monkeypatch.setattr(commit, "may_commit", looked)
+    assert world.commit(2).committed == (1, 2)
+    assert again == []
+    assert [tx.attempt for tx in world.ledger.transactions()] == [1, 1]
+    assert world.held("first") == world.held("count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from airflow_trident.ledger.backup.seeding import seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.transact import Transactor
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer
@@ -217,6 +219,80 @@ def test_left_out_transactions_between_two_states_are_no_contradiction() -> None
     assert seed is not None
     assert (seed.committed, seed.next_txid, seed.fence, seed.lost) == (5, 7, 9, ((4, 5),))
     assert seed.unfinished == {"s": 6}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_group_that_only_one_state_has_goes_on_if_the_ledger_that_is_there_knows_its_batches(
+    tmp_path: Path, known: bool
+) -> None:
+    """A marker has only digests of what came in one step with its highest transaction."""
+    topology = Topology("world")
+    words = topology.new_stream("lines", FixedBatchSpout("word string", [(word,) for word in "abcdefgh"], 2))
+    for name in ("first", "second"):
+        state = SqliteState(str(tmp_path / f"{name}.db"))
+        words.group_by("word").persistent_aggregate(state, Count(), name)
+    tree, world = MemoryTree(), World(tmp_path / "unused")
+    world.ledger, world.topology, world.staging = ledger_on(tree), topology, str(tmp_path / "staging")
+    assert run(world, 1) == [1]
+    copies = [copy_of(tree)]
+    for number in (2, 3):
+        world.begin(f"run-{number}")
+    copies.append(copy_of(tree))
+    for txid in (2, 3):
+        world.process(txid)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(line: str) -> None:
+        if "transactions 2 to 3 (2 of them): 4 rows into state first" in line:
+            raise Killed
+
+    with pytest.raises(Killed):
+        replace(world.committer(), progress=killed).commit(3)
+    world.ledger = restored = ledger_on(copies[known])
+    with pytest.raises(LedgerBehindStateError):
+        world.begin("another run")
+    if not known:
+        with pytest.raises(CorruptError, match=r"'second' .* up to 1 .* 'first' up to 3: 2 to 2 are lost in the first"):
+            repair(restored, topology, world.staging)
+        return
+    seed = repair(restored, topology, world.staging)
+    assert (seed.committed, seed.next_txid, seed.unfinished_txids) == (1, 4, (2, 3))
+    assert restored.view(0).exceptions.unfinished == (2, 3)
+    list(world.backfill().run(Selection(failed=True)))
+    assert run(world) == [4]
+    for name, spec in topology.states.items():
+        with spec.factory.make_state(spec) as state:
+            assert {key[0]: value[0] for key, value in state.items()} == dict.fromkeys("abcdefgh", 1), name
+
+
+@pytest.mark.parametrize("what", ["head", "commit", "exceptions", "tx"])
+def test_no_record_of_the_ledger_that_is_there_stops_a_repair(world: World, what: str) -> None:
+    tree = MemoryTree()
+    world.ledger = ledger_on(tree)
+    run(world, 1)
+    world.begin("in flight")
+    backup, paths = copy_of(tree), world.ledger.paths()
+    run(world, 2)
+    path = paths.tx(2) if what == "tx" else getattr(paths, what)
+    found = backup.get(path)
+    assert found is not None
+    backup.apply([Set(path, b"garbage", found.version)] if what in ("exceptions", "tx") else [Delete(path)])
+    world.ledger = restored = ledger_on(backup)
+    repair(restored, world.topology, world.staging)
+    run(world)
+    assert world.counts() == ALL
+
+
+def test_two_batches_of_one_opaque_transaction_are_not_taken_for_one() -> None:
+    """A committer died between two states that replace the batch of an older attempt."""
+    held = {
+        name: Marker(incarnation="x", high=5, fence=9, position={"s": to}, attempt=attempt)
+        for name, to, attempt in (("a", 7, 2), ("b", 6, 1))
+    }
+    with pytest.raises(CorruptError, match="'a' and 'b' hold different batches of transaction 5"):
+        seed_from(held)
 
 
 def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_another_attempt(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -146,6 +146,9 @@ class OracleLedger(OracleStates, OracleGroups):
                 exceptions=self._exceptions(),
                 tx=self._records.get(txid),
             )
+
+    def records(self, txids: Iterable[int]) -> Sequence[TxRecord]:
+        return [self._records[txid] for txid in txids if txid in self._records]
 
     def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
         with self._changed:

@@ -189,7 +189,7 @@ def _() -> Sequence[Patch]:
         ledger.register(topology.definition())
         before = ledger.view(0)
         markers = markers_of(topology)
-        state_agreement.require_ledger_ahead(topology.name, markers, before)
+        state_agreement.require_ledger_ahead(topology.name, markers, before, ledger.records)
         return original(ledger, topology, claim, **named)
 
     return [(phases, "coordinate", coordinate)]
@@ -198,7 +198,7 @@ def _() -> Sequence[Patch]:
 @mutant("nobody notices a restored ledger", "restored")
 def _() -> Sequence[Patch]:
     return [
-        (state_agreement, "require_ledger_ahead", lambda topology, markers, view: None),
+        (state_agreement, "require_ledger_ahead", lambda *_: None),
         (marker_module, "admit", _forgiving(marker_module.admit)),
     ]
 
@@ -296,8 +296,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("the fence does not rise")
 def _() -> Sequence[Patch]:
-    def gate(snap: Any, txid: int, *, owner: Any) -> Any:
-        step = original(snap, txid, owner=owner)
+    def gate(snap: Any, txid: int, **named: Any) -> Any:
+        step = original(snap, txid, **named)
         pointer = CommitPointer(committed=snap.pointer().committed, fence=max(1, snap.pointer().fence))
         writes = (step.writes[0], snap.set(snap.paths.commit, codec.encode_pointer(pointer)))
         return replace(step, writes=writes, result=replace(step.result, fence=pointer.fence))

@@ -6,10 +6,11 @@ the next transaction begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from airflow_trident.contracts.held import is_known_as
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.backup.export import claims_of
@@ -46,8 +47,10 @@ class Seed:
 
     All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
     states have it and others do not. It must be replayed with the same batch, or, if a spout is opaque, under an
-    attempt above `attempt`: the states that have it hold the batch of `attempt`. `lost`: skipped transactions, whose
-    batches are not known any more. `gaps`: the transactions up to `committed` that each state lacks.
+    attempt above `attempt`: the states that have it hold the batch of `attempt`. `group`: that transaction and those
+    below it that came to a state in one step with it, and not to all states; as the ledger that is there knows them.
+    `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to `committed` that
+    each state lacks.
     """
 
     incarnation: str
@@ -59,12 +62,20 @@ class Seed:
     lost: Ranges
     gaps: tuple[Loss, ...] = ()
     attempt: int = NO_ATTEMPT
+    group: tuple[TxRecord, ...] = ()
+
+    @property
+    def unfinished_txids(self) -> tuple[int, ...]:
+        last = () if self.unfinished is None else (self.next_txid - 1,)
+        return tuple(tx.txid for tx in self.group) or last
 
 
-def seed_from(held: Mapping[str, Marker]) -> Seed | None:
+def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> Seed | None:
     """The ledger that fits the states of a topology; None if no state holds anything.
 
     :param held: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
+    :param known: the transactions of the ledger that is there, if any: a marker has only digests of those that came in
+        one step with its highest.
     :raises CorruptError: the states contradict each other.
     """
     full = {name: one for name, one in held.items() if one.incarnation}
@@ -80,17 +91,27 @@ def seed_from(held: Mapping[str, Marker]) -> Seed | None:
     low_name, low = min(held.items(), key=lambda item: item[1].high)
     high_name, high = max(held.items(), key=lambda item: item[1].high)
     left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
-    missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
-    if missing:
+    between = range(low.high + 1, high.high)
+    missing = [txid for txid in between if txid not in left_out]
+    group = [tx for tx in known if tx.txid in (*missing, high.high) and _came_so(high, tx)] if missing else []
+    if missing and (left_out or len(group) <= len(missing)):
         raise CorruptError(
             f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
-            f"{missing[0]} to {missing[-1]} are lost in the first",
-            f"Restore {low_name!r} from a newer back-up, or {high_name!r} from an older one, and repair again.",
+            f"{missing[0]} to {missing[-1]} are lost in the first, and the ledger that is there does not have them",
+            f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer "
+            "one, and repair again.",
+        )
+    unlike = [name for name, one in full.items() if one.high == high.high and one.position != high.position]
+    if unlike:
+        raise CorruptError(
+            f"states {high_name!r} and {unlike[0]!r} hold different batches of transaction {high.high}",
+            f"Restore {unlike[0]!r} or {high_name!r} from an older back-up, or the ledger from a newer one, and repair "
+            "again.",
         )
     unfinished = None
     if high.high > low.high:
         unfinished = {name: one for name, one in high.position.items() if low.position.get(name) != one}
-    committed = low.high if unfinished is None else high.high - 1
+    committed = low.high if unfinished is None or group else high.high - 1
     return Seed(
         incarnation=incarnations.pop(),
         committed=committed,
@@ -101,7 +122,13 @@ def seed_from(held: Mapping[str, Marker]) -> Seed | None:
         lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
         gaps=tuple(loss for name, one in sorted(held.items()) if (loss := _gap(name, one, committed)).txids),
         attempt=max(one.attempt for one in full.values() if one.high == high.high),
+        group=tuple(group),
     )
+
+
+def _came_so(marker: Marker, tx: TxRecord) -> bool:
+    """Is it one of the step that brought the state its highest transaction? Steps of several are never opaque."""
+    return tx.txid in marker.group and is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=False)
 
 
 def _gap(name: str, one: Marker, committed: int) -> Loss:
@@ -124,12 +151,19 @@ def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> 
 
 
 def seed_ops(
-    znodes: ZNodes, record: TopologyRecord, path: str, seed: Seed, *, op: str, now_ms: int, behind: bool = False
+    znodes: ZNodes,
+    record: TopologyRecord,
+    path: str,
+    seed: Seed,
+    *,
+    op: str,
+    now_ms: int,
+    behind: Callable[[], bool] = lambda: False,
 ) -> list[Op]:
     """The one multi that makes the ledger agree with `seed`: it deletes records that contradict it, and claim keys of
     transactions that no state holds: their numbers are given out again.
 
-    :param behind: the ledger is behind although its numbers do not show it.
+    :param behind: asked only if the numbers do not show it: is the ledger behind nevertheless?
     :raises TransitionError: the ledger is not behind the states; seeding would lose what it knows.
     """
     paths = LedgerPaths(path, seed.incarnation)
@@ -137,16 +171,18 @@ def seed_ops(
         [path, *paths.folders(), paths.head, paths.commit, paths.exceptions],
         [paths.transactions, paths.chunks, paths.claims],
     )
-    if not behind:
+    try:
         _require_behind(read.nodes, paths, seed)
+    except TransitionError:
+        if not behind():
+            raise
     ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
     ops += [Create(folder) for folder in paths.folders() if read.nodes[folder] is None]
     ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
     ops += [Delete(paths.chunk(name)) for name in sorted(read.folders[paths.chunks] or ())]
     pointer = CommitPointer(committed=seed.committed, fence=seed.fence)
     # No task owns what is unfinished: the list of those whose replay began is where people find it.
-    unfinished = () if seed.unfinished is None else (seed.next_txid - 1,)
-    shared = shared_records(paths, seed.next_txid, pointer, Exceptions(replaying=unfinished))
+    shared = shared_records(paths, seed.next_txid, pointer, Exceptions(replaying=seed.unfinished_txids))
     ops += [_put(read.nodes, one, content) for one, content in shared.items()]
     if read.folders[paths.claims] is not None:
         claims = claims_of(znodes, paths).items()
@@ -200,38 +236,56 @@ def _put(nodes: Mapping[str, ZNode | None], path: str, data: bytes) -> Create | 
 
 
 def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
-    """The last transaction that every state has, for its position; and the unfinished one."""
-    last = seed.next_txid - 1
+    """The last transaction that every state has, for its position; and those that are unfinished."""
     records: list[TxRecord] = []
-    finished = last if seed.unfinished is None else last - 1
-    if finished >= 1:
+    if seed.committed >= 1:
         records.append(
             TxRecord(
-                txid=finished,
+                txid=seed.committed,
                 status=Status.COMMITTED,
                 attempt=0,
                 metadata={},
                 carried=dict(seed.position),
                 staged=StagedRef(manifest=GONE, rows_read=-1, rows={}, bytes=0),
-                claim=Claim(key=f"repair/{seed.incarnation}/{finished}"),
+                claim=_claim(seed, seed.committed),
                 op=op,
                 owner=Owner(program="repair"),
                 times_ms={Status.COMMITTED.value: now_ms},
             )
         )
+    if seed.group:
+        return [
+            *records,
+            *(_unfinished(seed, tx.txid, tx.attempt, tx.metadata, tx.carried, op, now_ms) for tx in seed.group),
+        ]
     if seed.unfinished is not None:
-        records.append(
-            TxRecord(
-                txid=last,
-                status=Status.PROCESSING,
-                attempt=seed.attempt,
-                metadata=dict(seed.unfinished),
-                carried={name: one for name, one in seed.position.items() if name not in seed.unfinished},
-                claim=Claim(key=f"repair/{seed.incarnation}/{last}"),
-                op=op,
-                owner=Owner(program="repair"),
-                touched=True,
-                times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
-            )
-        )
+        carried = {name: one for name, one in seed.position.items() if name not in seed.unfinished}
+        records.append(_unfinished(seed, seed.next_txid - 1, seed.attempt, seed.unfinished, carried, op, now_ms))
     return records
+
+
+def _claim(seed: Seed, txid: int) -> Claim:
+    return Claim(key=f"repair/{seed.incarnation}/{txid}")
+
+
+def _unfinished(
+    seed: Seed,
+    txid: int,
+    attempt: int,
+    metadata: Mapping[str, Json],
+    carried: Mapping[str, Json],
+    op: str,
+    now_ms: int,
+) -> TxRecord:
+    return TxRecord(
+        txid=txid,
+        status=Status.PROCESSING,
+        attempt=attempt,
+        metadata=dict(metadata),
+        carried=dict(carried),
+        claim=_claim(seed, txid),
+        op=op,
+        owner=Owner(program="repair"),
+        touched=True,
+        times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
+    )

@@ -125,7 +125,7 @@ class Rebuild:
         for name, spec in self.topology.states.items():
             if spec.committer is not None:
                 self.progress(f"committer {name} keeps what it does in a database of its own: it is not looked at")
-        require_ledger_ahead(self.topology.name, markers, view, self.ledger.transactions)
+        require_ledger_ahead(self.topology.name, markers, self.ledger.view(0), self.ledger.records)
         chosen = {name: markers[name] for name in markers if not states or name in states}
         found = {name: lacking(name, marker, view) for name, marker in chosen.items()}
         return {name: txids for name, txids in found.items() if txids}, markers

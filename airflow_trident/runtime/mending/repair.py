@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
-from airflow_trident.errors import LedgerBehindStateError, TransitionError, UnknownTopologyError
+from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError, UnknownTopologyError
 from airflow_trident.ledger.backup.seeding import Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.records import TxRecord
 from airflow_trident.runtime.phases import Progress
-from airflow_trident.runtime.state_agreement import require_ledger_ahead
+from airflow_trident.runtime.state_agreement import markers_of, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -29,40 +30,49 @@ def repair(
     """
     held = {name: _held(topology, name) for name in topology.states}
     knowing = {name for name, spec in topology.states.items() if spec.factory.capabilities.knows_txids}
-    seed = seed_from({name: one for name, one in held.items() if one.incarnation or name in knowing})
+    seed = seed_from({name: one for name, one in held.items() if one.incarnation or name in knowing}, _known(ledger))
     if seed is None:
         raise TransitionError(
             f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
         )
     last = seed.next_txid - 1
     progress(f"the states of topology {topology.name} hold transactions up to {last} (incarnation {seed.incarnation})")
-    if seed.unfinished is not None:
+    for txid in seed.unfinished_txids:
         progress(
-            f"transaction {last} is not in every state: `airflow trident backfill {topology.name} --failed` replays it"
+            f"transaction {txid} is not in every state: `airflow trident backfill {topology.name} --failed` replays it"
         )
     for first, to in seed.lost:
         progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
     if dry_run:
         progress("dry run: nothing was changed")
         return seed
-    first = seed.next_txid if seed.unfinished is None else last
+    first = min(seed.unfinished_txids, default=seed.next_txid)
 
     def clean() -> None:
         # Whoever is killed after the ledger was written would not come here again.
         StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
 
-    ledger.seed(topology.definition(), seed, behind=_is_behind(ledger, topology, held), first=clean)
+    ledger.seed(topology.definition(), seed, behind=lambda: _is_behind(ledger, topology), first=clean)
     progress(f"the ledger goes on at transaction {seed.next_txid}")
     return seed
 
 
-def _is_behind(ledger: ZNodeLedger, topology: Topology, held: Mapping[str, Marker]) -> bool:
-    """By the rule by which begins and commits refuse a ledger: what they refuse must have a cure."""
-    markers = {name: one if one.incarnation else None for name, one in held.items()}
+def _known(ledger: ZNodeLedger) -> Sequence[TxRecord]:
+    """What the ledger that is there, if any, knows above its commit pointer."""
     try:
-        require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.transactions)
-    except (LedgerBehindStateError, UnknownTopologyError):
+        return ledger.transactions(ledger.view(0).pointer.committed + 1)
+    except (UnknownTopologyError, CorruptError):
+        return ()
+
+
+def _is_behind(ledger: ZNodeLedger, topology: Topology) -> bool:
+    """By the rule by which begins and commits refuse a ledger: what they refuse must have a cure."""
+    try:
+        require_ledger_ahead(topology.name, markers_of(topology), ledger.view(0), ledger.records)
+    except LedgerBehindStateError:
         return True
+    except CorruptError:
+        pass  # no record stops a repair
     return False
 
 
