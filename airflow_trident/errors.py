@@ -307,8 +307,8 @@ class LedgerBehindStateError(CorruptError):
 
 
 class GoneOverError(LedgerBehindStateError):
-    """A state holds transactions above one that does not come late: an old copy, as above, or an older version took up
-    what the commit of a group had gone over."""
+    """A state holds transactions above one that does not come late: an older version took up what the commit of a group
+    had gone over, or the ledger was restored to where that was not SKIPPED yet."""
 
 
 class StateBehindLedgerError(CorruptError):

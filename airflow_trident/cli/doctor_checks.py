@@ -328,8 +328,8 @@ def _topology(name: str, ledger: ZNodeLedger, deployed: Deployed) -> Iterator[Fi
 
 
 def _gone_over(name: str, records: Sequence[TxRecord]) -> Iterator[Finding]:
-    """An older version could take up a SKIPPED transaction while the commit of a group that went over it had not ended.
-    A state that has the group refuses that transaction for ever.
+    """An older version could take up a SKIPPED transaction while the commit of a group that went over it had not ended,
+    and a restored ledger may not know that it is SKIPPED. A state that has the group refuses that transaction for ever.
 
     :param records: of what is above the commit pointer, in rising order.
     """

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.cli import doctor_checks
-from airflow_trident.errors import LateBatchError, LedgerBehindStateError, PassedOverError
+from airflow_trident.errors import GoneOverError, LateBatchError, PassedOverError
 from airflow_trident.ledger.verbs import common
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.statuses import Status
@@ -163,7 +163,7 @@ def test_a_ledger_that_an_older_version_blocked_is_found_by_the_doctor_and_mende
         older.setattr(common, "require_not_passed_over", lambda snap, tx: None)
         world.process(2)
     assert not list(doctor_checks._gone_over("world", world.ledger.transactions()))
-    with pytest.raises(LedgerBehindStateError, match="`airflow trident doctor` says which"):
+    with pytest.raises(GoneOverError, match="`airflow trident doctor` names the commands"):
         world.commit(3)
     (found,) = doctor_checks._gone_over("world", world.ledger.transactions(2))
     commands = re.findall(r"`airflow trident ([^`]+)`", found.text)

@@ -158,19 +158,18 @@ def _require_own(marker: Marker, ticket: CommitTicket, state: str, opaque: bool)
 
 
 def _another(ticket: CommitTicket, marker: Marker, state: str) -> LedgerBehindStateError:
-    repair = f"seed the ledger from the states: `airflow trident repair {ticket.topology}`."
     if marker.has(ticket.txid):
         return LedgerBehindStateError(
             f"state {state!r} holds another transaction {ticket.txid} of topology {ticket.topology!r}: the ledger was "
             "restored from an old copy and gives used txids to new data",
-            f"Nothing was changed. Pause the DAG and {repair}",
+            "Nothing was changed. Pause the DAG and seed the ledger from the states: `airflow trident repair "
+            f"{ticket.topology}`.",
         )
     return GoneOverError(
         f"state {state!r} holds transactions of topology {ticket.topology!r} up to {marker.high}, and not "
-        f"{ticket.txid}, which does not come late: the ledger was restored from an old copy and gives used txids to "
-        "new data, or an older version took up what a commit had gone over",
-        "Nothing was changed. `airflow trident doctor` says which of the two it is: in the second case it names "
-        f"the commands. In the first, pause the DAG and {repair}",
+        f"{ticket.txid}, which does not come late: an older version took up what a commit had gone over, or the ledger "
+        "was restored to where it was not SKIPPED yet",
+        "Nothing was changed. `airflow trident doctor` names the commands after which it comes late.",
     )
 
 
