@@ -278,12 +278,10 @@ class Committer:
             done = self._commit_now(ready, txid, states, ticket)
             if isinstance(done, bool):
                 return done
-            ready, ticket = replace(ready, tx=done), None
-            if done.status is Status.PROCESSED:
-                again = self._with_batch(ready, txid, mine=False)
-                if again is None:
-                    return False
-                ready = again
+            looked = self._with_batch(replace(ready, tx=done), txid, mine=False)
+            if looked is None:
+                return False
+            ready, ticket = looked, None
         return False
 
     def _commit_now(

@@ -22,7 +22,8 @@ from airflow_trident.runtime.drains import group_size
 from airflow_trident.topology.stream import GroupedStream
 from tests.simulation import levels
 from tests.simulation.clock import SimTime
-from tests.simulation.judge import Judge, Sweep
+from tests.simulation.judge import Sweep
+from tests.simulation.judge_of_tasks import JudgeOfTasks
 from tests.simulation.kinds import Kind
 from tests.simulation.pieces import SimArea, SimBatch, SimEngine, SimSpout, SimTree, SimZNodes, Staging
 from tests.simulation.scheduler import Faults, Scheduler
@@ -86,7 +87,7 @@ class World:
     kind: Kind
     scheduler: Scheduler
     clock: SimTime
-    judge: Judge
+    judge: JudgeOfTasks
     tree: SimTree
     stores: tuple[dict[str, Store], dict[str, Store]]
     topology: Topology
@@ -214,7 +215,7 @@ def world_of(seed: int, kind: Kind) -> World:
     stores: tuple[dict[str, Store], dict[str, Store]] = ({}, {})
     retention = chance.choice((1, 2, 50))
     max_pending = chance.choice((1, 2, 10) if kind.opaque else (1, 2, 3, 5))
-    judge = Judge(stores[0], max_pending=max_pending, retention=retention, opaque=kind.opaque)
+    judge = JudgeOfTasks(stores[0], max_pending=max_pending, retention=retention, opaque=kind.opaque)
     tree = SimTree(judge.ledger_step)
     total = chance.randint(3, 9)
     world = World(
@@ -259,7 +260,7 @@ def _fill(world: World) -> None:
     judge.now_ms = None if kind.tasks else world.clock.time_ms
 
 
-def _second(kind: Kind, judge: Judge, records: GroupedStream, states: SimStates) -> None:
+def _second(kind: Kind, judge: JudgeOfTasks, records: GroupedStream, states: SimStates) -> None:
     if kind.ordered:
         records.persistent_aggregate(states, "record", Log(), "log string", name="second")
         judge.ordered.add("second")
