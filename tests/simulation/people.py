@@ -74,7 +74,8 @@ def _zombies_end(world: World) -> None:
 
 def _repair(world: World) -> bool:
     """A person reads the refusal, pauses everything and seeds the ledger from the states. False: without a back-up of
-    one of them nothing helps, because a group came to one state alone, and the ledger does not know its batches."""
+    one of them nothing helps, because several transactions came to one state alone (a group, or a late one and the
+    highest), and the ledger does not know their batches."""
     ledger, lost = world.ledger(), Ranges()
     try:
         seed = repair(ledger, world.topology, gettempdir())
@@ -83,8 +84,10 @@ def _repair(world: World) -> bool:
     except TransitionError as error:
         world.note(f"nothing to repair any more: {error.message}")  # zombies have done the same once more
     except CorruptError as error:
-        groups = [store.marker.group for store in world.judge.stores.values() if store.marker is not None]
-        if not any(groups):
+        markers = [store.marker for store in world.judge.stores.values()]
+        highest = max(one.high for one in markers if one is not None)
+        below = [{txid for txid in range(1, highest) if one is not None and one.has(txid)} for one in markers]
+        if all(one == below[0] for one in below):
             raise
         world.note(f"not repaired: {error.message}")
         return False
