@@ -29,7 +29,7 @@ EMIT, COMMIT = "emit", "commit"
 _DELETED = "deleted"
 _NOT_BEGUN = frozenset({None, "up_for_retry", "up_for_reschedule"})
 """In these states a task only starts when its upstream tasks are done."""
-_YET_TO_COME = _NOT_BEGUN | {"removed"}
+_YET_TO_COME = _NOT_BEGUN | {"removed", _DELETED}
 """Of tasks of a queued run: when it has begun, the tasks that a deploy put in their place look after the work."""
 _OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
 """In these states a task does nothing more by itself. Success, too: a person may have marked the task so."""
@@ -87,7 +87,7 @@ class Asker:
 
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
-"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; empty for a run that was deleted."""
+"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; what was asked and is not there is _DELETED."""
 
 
 def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
@@ -151,7 +151,9 @@ def questions(record: TxRecord) -> list[dict[str, Any]]:
 def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     """An answer of ``get_task_states``, in the form for :func:`judge`."""
     (run_id,) = question["run_ids"]
-    return {(question["dag_id"], run_id): answer.get(run_id) or {}}
+    states = answer.get(run_id) or {}
+    gone = [one for one in question["task_ids"] if not any(f"{name}_".startswith(f"{one}_") for name in states)]
+    return {(question["dag_id"], run_id): {**states, **dict.fromkeys(gone, _DELETED)}}
 
 
 def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = None) -> Gone | None:

@@ -187,7 +187,7 @@ def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:
 def _let_pass(world: World, ledger: ZNodeLedger) -> None:
     """What `airflow trident doctor` says of a transaction that a state has gone over."""
     records = [tx for tx in ledger.transactions(ledger.view(0).pointer.committed + 1) if tx.touched]
-    if len(records) < 2 or not records[0].error.startswith(GoneOverError.__name__):
+    if not world.kind.restores or len(records) < 2 or not records[0].error.startswith(GoneOverError.__name__):
         return
     txid, by = records[0].txid, records[-1].txid
     world.note(f"{txid} lets {by} pass")
@@ -225,7 +225,7 @@ def _require_all(world: World, ledger: ZNodeLedger) -> None:
     for name in (one for one in world.topology.states if not (world.judge.levels and one in FED)):
         records = world.judge.stores[name].records
         without = {*lost, *(one for txid in world.judge.lost.get(name, ()) for one in world.judge.done[txid])}
-        gone = world.judge.gone - records.keys()
+        gone = world.judge.gone - (+records).keys()
         if +records != Counter(set(range(world.total)) - without - gone):
             world.judge.broken("P9", f"state {name} has {dict(records)} of {world.total} records, without {without}")
     claims = ledger.export()["claims"]

@@ -121,8 +121,12 @@ def test_each_run_is_asked_about_once() -> None:
     ]
     first, second = questions(record(Status.PROCESSING, owner=REPLAY))
     assert second == {"dag_id": "again", "run_ids": ["r2"], "task_ids": ["backfill"]}
-    assert answered(first, {"run": {"g.emit": "failed"}}) == {("dag", "run"): {"g.emit": "failed"}}
-    assert answered(first, {}) == {("dag", "run"): {}}
+    there = {"g.emit_0": "running", "g.emit_1": "failed", "g.commit": None}
+    assert answered(first, {"run": there}) == {("dag", "run"): there}
+    assert answered(first, {"run": {"g.emit": "failed"}}) == {
+        ("dag", "run"): {"g.emit": "failed", "g.commit": "deleted"}
+    }
+    assert answered(first, {}) == {("dag", "run"): {"g.emit": "deleted", "g.commit": "deleted"}}
     assert questions(record(Status.PROCESSING, claimed=False, owner=PERSON)) == []
 
 

@@ -194,7 +194,8 @@ class Runs:
 
     def states(self, *, dag_id: str, run_ids: list[str], task_ids: list[str]) -> dict[str, dict[str, str | None]]:
         assert dag_id == "words"
-        return {run_id: dict.fromkeys(task_ids, self.first if run_id == "first" else "running") for run_id in run_ids}
+        there = run_ids if self.first != "deleted" else [run_id for run_id in run_ids if run_id != "first"]
+        return {run_id: dict.fromkeys(task_ids, self.first if run_id == "first" else "running") for run_id in there}
 
     def count(self, *, dag_id: str, states: list[str], run_ids: list[str] | None = None) -> int:
         assert dag_id == "words"
@@ -204,10 +205,10 @@ class Runs:
         return run_ids.count("first") if states == ["queued"] else len(run_ids)
 
 
-@pytest.fixture(params=["begun", "attempted", "processed", "removed"])
+@pytest.fixture(params=["begun", "attempted", "processed", "removed", "deleted"])
 def queued(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Of a DAG that may have one active run: "first" was killed at 1, and cleared when "second", which has processed 2,
-    was active already. Removed: a deploy has given the tasks of "first" other names since."""
+    was active already. Removed, deleted: a deploy has given the tasks of "first" other names since."""
     made = Site(tmp_path)
     made.dag.max_active_runs = 1
     made.run("words.coordinate", "first")
@@ -218,7 +219,7 @@ def queued(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         made.run("words.emit", "first")
     for task_id in ("words.coordinate", "words.emit"):
         made.run(task_id, "second")
-    Runs(made, monkeypatch, active=1, first="removed" if request.param == "removed" else None)
+    Runs(made, monkeypatch, active=1, first=request.param if request.param in ("removed", "deleted") else None)
     return made
 
 
