@@ -17,7 +17,6 @@ from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import (
     USER_ERRORS,
     FencedError,
-    InseparableError,
     NewerRecordError,
     OtherPlanError,
     Outcome,
@@ -230,9 +229,6 @@ class GroupCommitter:
         for path, attempts in parts.items():
             area.require_members(known[path], attempts)
             area.require_there(known[path], schemas)
-            if known[path].inseparable:
-                _require_whole(tickets, attempts)
-                break
 
         def batches(state: str) -> list[pa.Table]:
             found: dict[int, pa.Table] = {}
@@ -263,21 +259,6 @@ def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -
         tx = ledger.view(txid).tx
         if tx is not None and tx.status is Status.COMMITTING:
             ledger.attempt_failed(txid, tx.attempt, recorded_text(error, rows=rows))
-
-
-def _require_whole(tickets: Sequence[CommitTicket], merged: Mapping[int, int]) -> None:
-    """Somebody may have processed some of the waiting transactions again before the gate, merged by key: then a batch
-    of some would be taken for a batch of all.
-
-    :raises InseparableError: the gate has other transactions than those that were merged.
-    """
-    others = [one.txid for one in tickets if one.txid not in merged]
-    if others:
-        raise InseparableError(
-            f"the transactions {', '.join(map(str, merged))} were staged as one, and {', '.join(map(str, others))} are "
-            "at the gate with them",
-            "They are committed one by one.",
-        )
 
 
 def _told(milestone: Milestone, tickets: Sequence[CommitTicket]) -> None:

@@ -11,7 +11,6 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.transact import Unchanged
 from airflow_trident.ledger.verbs import attempts, begin, commits, common, tickets
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime import commit_group
 from airflow_trident.runtime.commit_group import GroupCommitter
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.cure_mutants import MUTANTS
@@ -70,17 +69,6 @@ def _() -> Sequence[Patch]:
 
     original = SimArea.read_each
     return [(SimArea, "read_each", read_each)]
-
-
-@mutant("a batch of several is taken for that of all that is at the gate", "groups")
-def _() -> Sequence[Patch]:
-    def group_of(self: Any, waiting: Any) -> Any:
-        found = original(self, waiting)
-        self.ledger.znodes.scheduler.doze(SLOWLY)  # a folder that answers slowly, as in any history now and then
-        return found
-
-    original = GroupCommitter._group_of
-    return [(commit_group, "_require_whole", lambda tickets, merged: None), (GroupCommitter, "_group_of", group_of)]
 
 
 @mutant("the batches of a commit come in the order of their files", "ordered")
