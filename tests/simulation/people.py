@@ -49,6 +49,10 @@ def end(world: World, given_up: bool) -> None:
         _settle(world)
         _zombies_end(world)
         _settle(world)
+        if world.judge.restored:  # nothing was refused: then nothing is missing
+            ledger = world.ledger()
+            world.judge.repaired(world.tree, ledger.export()["claims"], ())
+            _require_all(world, ledger)
     except LedgerBehindStateError as error:
         if not world.judge.restored:
             world.judge.broken("P11", f"nobody restored the ledger: {error}")
@@ -133,8 +137,9 @@ def _settle(world: World) -> None:
         if world.judge.restored:
             raise LedgerBehindStateError("the commands end with errors that name it", "Repair the ledger.")
         world.judge.broken("P9", f"after {END_ROUNDS} rounds {open_ones} are not committed")
-    if world.judge.restored:  # nothing was refused: then nothing is missing
-        world.judge.repaired(world.tree, ledger.export()["claims"], ())
+    if world.judge.restored:
+        _nothing_is_called_committed_that_is_not(world)
+        return
     _require_all(world, ledger)
 
 

@@ -10,8 +10,7 @@ from unittest import mock
 from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.verbs import commits, common, manual, pruning
-from airflow_trident.protocol.records import Exceptions, LedgerView
-from airflow_trident.protocol.txids import Txids
+from airflow_trident.protocol.records import Exceptions
 from airflow_trident.runtime import state_agreement
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.mending import repair
@@ -129,15 +128,6 @@ def _() -> Sequence[Patch]:
 @mutant("a restored ledger is told by its numbers alone", "groups-restored")
 def _() -> Sequence[Patch]:
     return [(state_agreement, "of_others", lambda *_: "")]
-
-
-@mutant("what a state holds of late transactions is always the ledger's", "groups-restored")
-def _() -> Sequence[Patch]:
-    def above(marker: Marker, view: LedgerView, since: int) -> Txids:
-        return original(marker, replace(view, exceptions=Exceptions()), since)
-
-    original = state_agreement.in_question
-    return [(state_agreement, "in_question", above)]
 
 
 @mutant("a repair believes the numbers of the ledger", "groups-restored")
