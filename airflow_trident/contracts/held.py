@@ -23,7 +23,7 @@ def digest_of(position: dict[str, Json]) -> str:
 
 
 def is_known_as(marker: Marker, txid: int, position: dict[str, Json], attempt: int, *, opaque: bool) -> bool:
-    """Does the marker know by `txid`, one of its highest step's, the transaction with this position?
+    """Does the marker know by `txid`, which came in its highest step, the transaction with this position?
 
     :param opaque: a newer attempt may have another batch; an older one is not what the state has.
     """

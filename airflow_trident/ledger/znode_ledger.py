@@ -14,7 +14,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths, topologies_folder
 from airflow_trident.ledger.verb import Verb
 from airflow_trident.ledger.verbs import deployments
-from airflow_trident.ledger.znodes import Set
+from airflow_trident.ledger.znodes import Set, require_sizes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.protocol.topology_definition import Definition
@@ -47,6 +47,7 @@ class ZNodeLedger(Ledger):
         record = record_of(self.topology_name, definition, seed, now_ms=now_ms)
         self.znodes.ensure(topologies_folder(self._root))
         ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms, behind=behind)
+        require_sizes(ops)
         first()
         if not self.transactor.apply(ops, witness=self._path, op=op):
             raise TransitionError(f"somebody else wrote to the ledger of {self.topology_name!r}", "Repair it again.")

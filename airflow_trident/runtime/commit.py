@@ -272,13 +272,13 @@ class Committer:
         ready = view if held else may_commit(self.ledger, self.topology, view, txid, states)
         if ready is None:
             return False
-        require_not_late(self.topology, txid, ready.pointer.committed)
         ticket = next(iter(held), None)
         for _ in range(OVERTAKEN_TIMES):
+            require_not_late(self.topology, txid, ready.pointer.committed)
             done = self._commit_now(ready, txid, states, ticket)
             if isinstance(done, bool):
                 return done
-            looked = self._with_batch(replace(ready, tx=done), txid, mine=False)
+            looked = self._with_batch(replace(self.ledger.view(txid), tx=done), txid, mine=False)
             if looked is None:
                 return False
             ready, ticket = looked, None

@@ -187,9 +187,10 @@ class GroupCommitter:
         return GroupEnd(committed=tuple(one.txid for one in tickets))
 
     def _fenced(self, group: Sequence[TxRecord], tickets: Sequence[CommitTicket]) -> GroupEnd | tuple[TxRecord, ...]:
-        if not tickets:
-            return GroupEnd(upto=group[-1].txid)  # one of them is not as it was looked at: each is looked at again
-        tx, many = self.ledger.view(tickets[0].txid).tx, len(tickets)
+        tx, many = self.ledger.view(group[0].txid).tx, len(tickets)
+        if not tickets:  # one of them is not as it was looked at: each is looked at again, unless they are taken
+            taken = tx is None or (tx.status is Status.COMMITTING and tx.fence != group[0].fence)
+            return GroupEnd(elsewhere=True) if taken else GroupEnd(upto=group[-1].txid)
         if tx is None or tx.status is not Status.COMMITTING or tx.fence != tickets[0].fence:
             return GroupEnd(elsewhere=True)
         return (*(replace(one, fence=tx.fence) for one in group[:many]), *group[many:])

@@ -152,8 +152,12 @@ def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     """An answer of ``get_task_states``, in the form for :func:`judge`."""
     (run_id,) = question["run_ids"]
     states = answer.get(run_id) or {}
-    gone = [one for one in question["task_ids"] if not any(f"{name}_".startswith(f"{one}_") for name in states)]
+    gone = [one for one in question["task_ids"] if not any(_is_of(name, one) for name in states)]
     return {(question["dag_id"], run_id): {**states, **dict.fromkeys(gone, _DELETED)}}
+
+
+def _is_of(name: str, task_id: str) -> bool:
+    return name == task_id or name.removeprefix(f"{task_id}_").isdigit()
 
 
 def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = None) -> Gone | None:

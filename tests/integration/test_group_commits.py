@@ -245,6 +245,27 @@ def test_what_is_merged_by_key_after_a_committer_looked_is_not_taken_for_all_tha
     assert [tx.attempt > 0 for tx in site.ledger.transactions()] == [True, True, False, False, False]
 
 
+@pytest.mark.parametrize("own", [1, 5])
+def test_who_comes_second_to_the_gate_of_a_group_leaves_it_to_the_first(
+    site: Site, monkeypatch: pytest.MonkeyPatch, own: int
+) -> None:
+    """Somebody opens the gate of 1 to 5 between the look and the gate, and is at work."""
+    for number in MANY:
+        site.begin(f"run-{number}")
+    merged_by_key(site, MANY)
+    look, tickets = GroupCommitter._group_of, list[CommitTicket]()
+
+    def looks(self: GroupCommitter, records: Sequence[TxRecord]) -> Any:
+        found = look(self, records)
+        monkeypatch.undo()
+        tickets.extend(site.ledger.gate_many(MANY, owner="the first"))
+        return found
+
+    monkeypatch.setattr(GroupCommitter, "_group_of", looks)
+    assert site.committer().commit(own, take_over=own == 5).committed == ()
+    assert [(tx.attempt, tx.fence) for tx in site.ledger.transactions()] == [(0, one.fence) for one in tickets]
+
+
 # ---- what cannot go together -----------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
+from airflow_trident.contracts.held import digest_of
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
@@ -236,7 +237,7 @@ def test_a_group_that_only_one_state_has_goes_on_if_the_ledger_that_is_there_kno
     assert run(world, 1) == [1]
     copies = [copy_of(tree)]
     for number in (2, 3):
-        world.begin(f"run-{number}")
+        coordinate(world.ledger, topology, Claim(key=f"run-{number}", run_ms=number))
     copies.append(copy_of(tree))
     for txid in (2, 3):
         world.process(txid)
@@ -260,6 +261,11 @@ def test_a_group_that_only_one_state_has_goes_on_if_the_ledger_that_is_there_kno
     seed = repair(restored, topology, world.staging)
     assert (seed.committed, seed.next_txid, seed.unfinished_txids) == (1, 4, (2, 3))
     assert restored.view(0).exceptions.unfinished == (2, 3)
+    found = restored.transactions(2)
+    assert [(tx.claim.key, tx.time_ms) for tx in found] == [("run-2", 2), ("run-3", 3)], (
+        "what is made of it is the same"
+    )
+    assert [tx.begun_ms for tx in found] == [tx.begun_ms for tx in ledger_on(copies[1]).transactions(2)]
     list(world.backfill().run(Selection(failed=True)))
     assert run(world) == [4]
     for name, spec in topology.states.items():
@@ -285,14 +291,40 @@ def test_no_record_of_the_ledger_that_is_there_stops_a_repair(world: World, what
     assert world.counts() == ALL
 
 
-def test_two_batches_of_one_opaque_transaction_are_not_taken_for_one() -> None:
-    """A committer died between two states that replace the batch of an older attempt."""
-    held = {
-        name: Marker(incarnation="x", high=5, fence=9, position={"s": to}, attempt=attempt)
-        for name, to, attempt in (("a", 7, 2), ("b", 6, 1))
-    }
-    with pytest.raises(CorruptError, match="'a' and 'b' hold different batches of transaction 5"):
+OPAQUE = Marker(incarnation="x", high=5, fence=9, position={"s": 7}, attempt=2)
+GROUP = Marker(
+    incarnation="x", high=6, fence=9, position={"s": 6}, group={5: digest_of({"s": 5}), 6: digest_of({"s": 6})}
+)
+OLDER = replace(OPAQUE, attempt=1, position={"s": 6})
+
+
+@pytest.mark.parametrize(
+    ("held", "number"),
+    [
+        (
+            {"a": OPAQUE, "b": OLDER},
+            5,
+        ),  # a committer died between two states that replace the batch of an older attempt
+        ({"a": GROUP, "b": Marker(incarnation="x", high=5, fence=8, position={"s": 4})}, 5),  # of another history
+        ({"a": GROUP, "b": replace(GROUP, group={}, position={"s": 7})}, 6),
+    ],
+)
+def test_two_batches_of_one_transaction_are_not_taken_for_one(held: dict[str, Marker], number: int) -> None:
+    with pytest.raises(CorruptError, match=f"'a' and 'b' hold different batches of transaction {number}"):
         seed_from(held)
+
+
+def test_a_batch_that_a_newer_attempt_will_replace_everywhere_may_differ() -> None:
+    lower = Marker(incarnation="x", high=4, fence=8, position={"s": 4}, attempt=0)
+    seed = seed_from({"a": OPAQUE, "b": OLDER, "c": lower})
+    assert seed is not None
+    assert (seed.committed, seed.unfinished_txids, seed.attempt) == (4, (5,), 2)
+
+
+def test_a_state_that_has_a_part_of_a_group_is_brought_the_rest() -> None:
+    seed = seed_from({"a": GROUP, "b": Marker(incarnation="x", high=5, fence=8, position={"s": 5})})
+    assert seed is not None
+    assert (seed.committed, seed.unfinished, seed.unfinished_txids) == (5, {"s": 6}, (6,))
 
 
 def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_another_attempt(tmp_path: Path) -> None:

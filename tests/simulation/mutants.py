@@ -233,8 +233,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("FAILED from any attempt")
 def _() -> Sequence[Patch]:
-    def fail(snap: Any, txid: int, attempt: int, error: str) -> Any:
-        return original(snap, txid, common.existing(snap, txid).attempt, error)
+    def fail(snap: Any, txid: int, attempt: int, error: str, **named: Any) -> Any:
+        return original(snap, txid, common.existing(snap, txid).attempt, error, **named)
 
     original = attempts.fail
     return [(Ledger.fail, "decide", fail)]

@@ -47,8 +47,8 @@ class Seed:
 
     All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
     states have it and others do not. It must be replayed with the same batch, or, if a spout is opaque, under an
-    attempt above `attempt`: the states that have it hold the batch of `attempt`. `group`: that transaction and those
-    below it that came to a state in one step with it, and not to all states; as the ledger that is there knows them.
+    attempt above `attempt`: the states that have it hold the batch of `attempt`. `known`: that transaction as the
+    ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not to all.
     `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to `committed` that
     each state lacks.
     """
@@ -62,12 +62,11 @@ class Seed:
     lost: Ranges
     gaps: tuple[Loss, ...] = ()
     attempt: int = NO_ATTEMPT
-    group: tuple[TxRecord, ...] = ()
+    known: tuple[TxRecord, ...] = ()
 
     @property
     def unfinished_txids(self) -> tuple[int, ...]:
-        last = () if self.unfinished is None else (self.next_txid - 1,)
-        return tuple(tx.txid for tx in self.group) or last
+        return () if self.unfinished is None else tuple(range(self.committed + 1, self.next_txid))
 
 
 def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> Seed | None:
@@ -91,27 +90,20 @@ def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> See
     low_name, low = min(held.items(), key=lambda item: item[1].high)
     high_name, high = max(held.items(), key=lambda item: item[1].high)
     left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
-    between = range(low.high + 1, high.high)
-    missing = [txid for txid in between if txid not in left_out]
-    group = [tx for tx in known if tx.txid in (*missing, high.high) and _came_so(high, tx)] if missing else []
-    if missing and (left_out or len(group) <= len(missing)):
+    missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
+    own = tuple(tx for tx in known if tx.txid > low.high and _is_own(high, tx))
+    if missing and (left_out or len(own) <= len(missing)):
         raise CorruptError(
             f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
             f"{missing[0]} to {missing[-1]} are lost in the first, and the ledger that is there does not have them",
             f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer "
             "one, and repair again.",
         )
-    unlike = [name for name, one in full.items() if one.high == high.high and one.position != high.position]
-    if unlike:
-        raise CorruptError(
-            f"states {high_name!r} and {unlike[0]!r} hold different batches of transaction {high.high}",
-            f"Restore {unlike[0]!r} or {high_name!r} from an older back-up, or the ledger from a newer one, and repair "
-            "again.",
-        )
+    _require_one_history(full, high_name, replaced=high.high > low.high)
     unfinished = None
     if high.high > low.high:
         unfinished = {name: one for name, one in high.position.items() if low.position.get(name) != one}
-    committed = low.high if unfinished is None or group else high.high - 1
+    committed = high.high - 1 if unfinished is not None and not missing else low.high
     return Seed(
         incarnation=incarnations.pop(),
         committed=committed,
@@ -122,13 +114,32 @@ def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> See
         lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
         gaps=tuple(loss for name, one in sorted(held.items()) if (loss := _gap(name, one, committed)).txids),
         attempt=max(one.attempt for one in full.values() if one.high == high.high),
-        group=tuple(group),
+        known=own if unfinished is not None else (),
     )
 
 
-def _came_so(marker: Marker, tx: TxRecord) -> bool:
-    """Is it one of the step that brought the state its highest transaction? Steps of several are never opaque."""
-    return tx.txid in marker.group and is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=False)
+def _require_one_history(full: Mapping[str, Marker], high_name: str, *, replaced: bool) -> None:
+    """
+    :param replaced: a newer attempt of the highest transaction will replace what states have of it.
+    :raises CorruptError: a state knows another transaction by a txid that the highest state knows, too.
+    """
+    high = full[high_name]
+    for name, one in full.items():
+        same = is_known_as(high, one.high, one.position, one.attempt, opaque=False)
+        asked = one.high == high.high or one.high in high.group
+        if asked and not same and not (replaced and one.high == high.high and one.attempt > NO_ATTEMPT):
+            raise CorruptError(
+                f"states {high_name!r} and {name!r} hold different batches of transaction {one.high}",
+                f"Restore {name!r} or {high_name!r} from an older back-up, or the ledger from a newer one, and repair "
+                "again.",
+            )
+
+
+def _is_own(marker: Marker, tx: TxRecord) -> bool:
+    """Is it one of the step that brought the state its highest transaction, with the batch that the state has?"""
+    return tx.txid in (marker.high, *marker.group) and is_known_as(
+        marker, tx.txid, tx.position, tx.attempt, opaque=False
+    )
 
 
 def _gap(name: str, one: Marker, committed: int) -> Loss:
@@ -253,14 +264,25 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
                 times_ms={Status.COMMITTED.value: now_ms},
             )
         )
-    if seed.group:
-        return [
-            *records,
-            *(_unfinished(seed, tx.txid, tx.attempt, tx.metadata, tx.carried, op, now_ms) for tx in seed.group),
-        ]
-    if seed.unfinished is not None:
-        carried = {name: one for name, one in seed.position.items() if name not in seed.unfinished}
-        records.append(_unfinished(seed, seed.next_txid - 1, seed.attempt, seed.unfinished, carried, op, now_ms))
+    if seed.unfinished is None:
+        return records
+    known = {tx.txid: tx for tx in seed.known}
+    for txid in seed.unfinished_txids:
+        tx = known.get(txid)
+        if tx is None:  # the last one alone: only the positions of the states tell what it is
+            carried = {name: one for name, one in seed.position.items() if name not in seed.unfinished}
+            claim, times_ms = _claim(seed, txid), {"begun": now_ms}
+            tx = TxRecord(
+                txid=txid,
+                status=Status.PROCESSING,
+                attempt=NO_ATTEMPT,
+                metadata=dict(seed.unfinished),
+                carried=carried,
+                claim=claim,
+                op=op,
+                times_ms=times_ms,
+            )
+        records.append(_unfinished(tx, seed, op, now_ms))
     return records
 
 
@@ -268,24 +290,19 @@ def _claim(seed: Seed, txid: int) -> Claim:
     return Claim(key=f"repair/{seed.incarnation}/{txid}")
 
 
-def _unfinished(
-    seed: Seed,
-    txid: int,
-    attempt: int,
-    metadata: Mapping[str, Json],
-    carried: Mapping[str, Json],
-    op: str,
-    now_ms: int,
-) -> TxRecord:
+def _unfinished(tx: TxRecord, seed: Seed, op: str, now_ms: int) -> TxRecord:
+    """A state has it. Its time stays, if the ledger knew it: a batch that is made again must be the same."""
     return TxRecord(
-        txid=txid,
+        txid=tx.txid,
         status=Status.PROCESSING,
-        attempt=attempt,
-        metadata=dict(metadata),
-        carried=dict(carried),
-        claim=_claim(seed, txid),
+        attempt=seed.attempt,
+        metadata=tx.metadata,
+        carried=tx.carried,
+        claim=tx.claim,
         op=op,
         owner=Owner(program="repair"),
         touched=True,
-        times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
+        accepted=tx.accepted,
+        times_ms={"begun": tx.begun_ms or now_ms, Status.PROCESSING.value: now_ms},
+        extra=tx.extra,
     )
