@@ -48,9 +48,9 @@ class Seed:
     All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
     states have it and others do not. It must be replayed with the same batch, or, if a spout is opaque, under an
     attempt above `attempt`: the states that have it hold the batch of `attempt`. `known`: that transaction as the
-    ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not to all.
-    `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to `committed` that
-    each state lacks.
+    ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not to
+    all. `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to `committed`
+    that each state lacks.
     """
 
     incarnation: str
