@@ -189,15 +189,9 @@ def test_t12_killed_in_a_second_group_that_finds_a_part_of_it_there(tmp_path: Pa
 # ---- with a ledger ---------------------------------------------------------------------------------------------
 
 
-def gated(world: World, last: int) -> tuple[list[CommitTicket], list[pa.Table]]:
-    """Tickets of one fence for all transactions up to `last`, as a group's gate would give them, with their batches."""
-    first, spec = world.ledger.gate(1, owner="group"), world.topology.states["count"]
-    assert isinstance(first, CommitTicket)
-    records = {tx.txid: tx for tx in world.ledger.transactions()}
-    tickets = [
-        first if txid == 1 else replace(first, txid=txid, position=records[txid].position, staged=records[txid].staged)
-        for txid in range(1, last + 1)
-    ]
+def gated(world: World, last: int) -> tuple[tuple[CommitTicket, ...], list[pa.Table]]:
+    """The tickets of one gate for all transactions up to `last`, with their batches."""
+    tickets, spec = world.ledger.gate_many(range(1, last + 1), owner="group"), world.topology.states["count"]
     area = StagingArea(world.staging)
     return tickets, [area.read(area.load(one.staged), "count", spec.staged) for one in tickets]
 
@@ -217,7 +211,7 @@ def test_p9_a_single_committer_ends_what_a_killed_group_began(tmp_path: Path) ->
     require_agreement(world.ledger, world.topology)
     assert world.begin("run-5") == 5
     world.process(5)
-    assert world.committer().commit(1).committed[:4] == (1, 2, 3, 4)
+    assert world.committer().commit(1, take_over=True).committed[:4] == (1, 2, 3, 4)
     world.committer().commit(5)
     assert world.statuses() == [Status.COMMITTED] * 5
     assert (world.counts(), counted == ALL) == (ALL, False)
