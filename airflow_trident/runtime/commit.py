@@ -272,13 +272,16 @@ class Committer:
         ready = view if held else may_commit(self.ledger, self.topology, view, txid, states)
         if ready is None:
             return False
-        ticket = next(iter(held), None)
+        require_not_late(self.topology, txid, ready.pointer.committed)
+        ticket, is_late = next(iter(held), None), txid <= ready.pointer.committed
         for _ in range(OVERTAKEN_TIMES):
-            require_not_late(self.topology, txid, ready.pointer.committed)
             done = self._commit_now(ready, txid, states, ticket)
             if isinstance(done, bool):
                 return done
-            looked = self._with_batch(replace(self.ledger.view(txid), tx=done), txid, mine=False)
+            now = self.ledger.view(txid)
+            if now.tx != done or (txid <= now.pointer.committed) != is_late:
+                return False  # others are at it, or passed it: the next sweep sees how it stands
+            looked = self._with_batch(now, txid, mine=False)
             if looked is None:
                 return False
             ready, ticket = looked, None
