@@ -40,10 +40,8 @@ def in_question(marker: Marker, view: LedgerView, since: int) -> Txids:
 
     :param since: the first txid since the state belongs to the topology. What it held before is nobody's question.
     """
-    open_ = Txids.of(*view.exceptions.late, *view.exceptions.failed) | Txids.span(
-        view.pointer.committed + 1, marker.high
-    )
-    return _held(marker, since) & open_ if open_ else open_
+    open_ = Txids.of(*view.exceptions.late, *view.exceptions.failed)
+    return _held(marker, since) & (open_ | Txids.span(view.pointer.committed + 1, marker.high))
 
 
 def of_others(marker: Marker, view: LedgerView, since: int, records: Iterable[TxRecord]) -> str:
@@ -62,11 +60,10 @@ def of_others(marker: Marker, view: LedgerView, since: int, records: Iterable[Tx
             begun |= Txids.of(tx.txid)
         elif not _is_same(marker, tx, view):
             other |= Txids.of(tx.txid)
-    # A hole below the floor of tickets is forgotten, and looks like a txid that is held; the highest one never is.
-    closed = held & Txids.of(marker.high) & known.closed if known.closed else known.closed
     found = (
-        (held & known.skipped if known.skipped else known.skipped, "the ledger has as SKIPPED"),
-        (closed, "the ledger has as CLOSED"),
+        (held & known.skipped, "the ledger has as SKIPPED"),
+        # A hole below the floor of tickets is forgotten, and looks like a txid that is held; the highest one never is.
+        (held & known.closed & Txids.of(marker.high), "the ledger has as CLOSED"),
         (begun, "the ledger has not begun to commit"),
         (other, "has another position in the ledger"),
     )

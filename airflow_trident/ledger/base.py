@@ -266,22 +266,21 @@ class Ledger(Closing, KeepsStaged):
         paths = self.paths()
         snap = self.transactor.fresh(paths, folders=[paths.transactions])
         txids = sorted(int(name) for name in snap.names(paths.transactions))
-        wanted = [txid for txid in txids if first <= txid and (last is None or txid <= last)]
+        return self._records(snap, [txid for txid in txids if first <= txid and (last is None or txid <= last)])
+
+    def records(self, txids: Iterable[int]) -> Sequence[TxRecord]:
+        """The kept records of these transactions, in the same order: one round trip, without a look at what else there
+        is."""
+        paths, wanted = self.paths(), list(txids)
+        return self._records(self.transactor.fresh(paths, map(paths.tx, wanted[:READ_AT_ONCE])), wanted)
+
+    @staticmethod
+    def _records(snap: Snapshot, wanted: Sequence[int]) -> list[TxRecord]:
         found: list[TxRecord] = []
         for at in range(0, len(wanted), READ_AT_ONCE):
             some = wanted[at : at + READ_AT_ONCE]
             snap.prefetch_transactions(some)
             found.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
-        return found
-
-    def records(self, txids: Iterable[int]) -> Sequence[TxRecord]:
-        """The kept records of these transactions, in the same order: one round trip, without a look at what else there
-        is."""
-        wanted, found = list(txids), list[TxRecord]()
-        for at in range(0, len(wanted), READ_AT_ONCE):
-            some, paths = wanted[at : at + READ_AT_ONCE], self.paths()
-            snap = self.transactor.fresh(paths, [paths.tx(txid) for txid in some])
-            found.extend(tx for tx in map(snap.tx, some) if tx is not None)
         return found
 
     def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
@@ -11,7 +11,7 @@ from airflow_trident.ledger.backup.seeding import Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.runtime.phases import Progress
-from airflow_trident.runtime.state_agreement import markers_of, require_ledger_ahead
+from airflow_trident.runtime.state_agreement import require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.topology.topology import Topology
 
@@ -35,6 +35,7 @@ def repair(
         raise TransitionError(
             f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
         )
+    markers = {name: held[name] for name in knowing if held[name].incarnation}
     last = seed.next_txid - 1
     progress(f"the states of topology {topology.name} hold transactions up to {last} (incarnation {seed.incarnation})")
     for txid in seed.unfinished_txids:
@@ -52,7 +53,7 @@ def repair(
         # Whoever is killed after the ledger was written would not come here again.
         StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
 
-    ledger.seed(topology.definition(), seed, behind=lambda: _is_behind(ledger, topology), first=clean)
+    ledger.seed(topology.definition(), seed, behind=lambda: _is_behind(ledger, topology.name, markers), first=clean)
     progress(f"the ledger goes on at transaction {seed.next_txid}")
     return seed
 
@@ -65,10 +66,10 @@ def _known(ledger: ZNodeLedger) -> Sequence[TxRecord]:
         return ()
 
 
-def _is_behind(ledger: ZNodeLedger, topology: Topology) -> bool:
+def _is_behind(ledger: ZNodeLedger, topology: str, markers: Mapping[str, Marker]) -> bool:
     """By the rule by which begins and commits refuse a ledger: what they refuse must have a cure."""
     try:
-        require_ledger_ahead(topology.name, markers_of(topology), ledger.view(0), ledger.records)
+        require_ledger_ahead(topology, markers, ledger.view(0), ledger.records)
     except LedgerBehindStateError:
         return True
     except CorruptError:
