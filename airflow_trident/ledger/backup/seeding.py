@@ -271,16 +271,14 @@ def _records(seed: Seed, op: str, now_ms: int) -> list[TxRecord]:
         tx = known.get(txid)
         if tx is None:  # the last one alone: only the positions of the states tell what it is
             carried = {name: one for name, one in seed.position.items() if name not in seed.unfinished}
-            claim, times_ms = _claim(seed, txid), {"begun": now_ms}
             tx = TxRecord(
                 txid=txid,
                 status=Status.PROCESSING,
                 attempt=NO_ATTEMPT,
                 metadata=dict(seed.unfinished),
                 carried=carried,
-                claim=claim,
+                claim=_claim(seed, txid),
                 op=op,
-                times_ms=times_ms,
             )
         records.append(_unfinished(tx, seed, op, now_ms))
     return records
