@@ -12,6 +12,7 @@ import gc
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -28,6 +29,18 @@ PART = 250
 
 COLLECT = 50
 """Histories between two collections of their garbage."""
+
+
+def _end_with_parent() -> None:
+    """A runner that is killed cannot end its processes, and they would wait for work without end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def play_part(kind: str, first: int, last: int) -> Part:
@@ -49,7 +62,8 @@ def play_part(kind: str, first: int, last: int) -> Part:
 def play_all(wanted: Sequence[tuple[str, int, int]], processes: int) -> Iterator[Part]:
     """Parts as they finish, in no order."""
     # spawn: a forked child of a test process would inherit its threads and clients
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent) as pool:
         left, running = list(reversed(wanted)), set[Future[Part]]()
         while left or running:
             while left and len(running) < 2 * processes:
