@@ -9,6 +9,7 @@ from airflow_trident.errors import PlanError
 from airflow_trident.plan.coalescing import coalesces
 from airflow_trident.plan.commit.levels import split_phases
 from airflow_trident.plan.commit.nodes import CarriedNode
+from airflow_trident.plan.commit.static_queries import require_answers
 from airflow_trident.plan.graph import Node, Sinks, ordered
 from airflow_trident.plan.made_by import made_by
 from airflow_trident.plan.nodes import PersistNode, SourceNode
@@ -30,7 +31,8 @@ def compile_plan(
 ) -> Plan:
     """The plan that engines run.
 
-    :raises PlanError: there is no state, a stream reaches none, or a node that works on whole partitions gets none.
+    :raises PlanError: there is no state, a stream reaches none, a node that works on whole partitions gets none, or
+        what the commit phase asks for would not be the same in every try.
     """
     if not sinks:
         raise PlanError(
@@ -45,6 +47,7 @@ def compile_plan(
                 "End it with persistent_aggregate() or partition_persist(), or remove it.",
             )
     require_partitions_known(sinks)
+    require_answers(sinks)
     rewritten = rewrite(sinks)
     processing, *commit = split_phases(rewritten, settings or PlanSettings())
     plan = Plan(

@@ -64,7 +64,7 @@ from airflow_trident.runtime.staged_batches import (
     tell_other_code,
 )
 from airflow_trident.runtime.state_agreement import may_commit
-from airflow_trident.runtime.taking_over import is_left_to_its_committer
+from airflow_trident.runtime.taking_over import is_as_left, is_left_to_its_committer
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
@@ -309,10 +309,11 @@ class Committer:
         except LateBatchError as error:
             self._note(ticket, error)
             raise
-        except TransitionError:
-            if self.ledger.view(txid).tx == view.tx:
-                raise  # refused although nothing changed meanwhile: trying again does not help
-            return False
+        except TransitionError as error:
+            if not is_as_left(self.ledger.view(txid).tx, view.tx, ticket):
+                return False
+            self._note(ticket, error)
+            raise  # nobody changed it meanwhile: trying again does not help
         except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: waiting people look for it
             self._note(ticket, error)
             raise

@@ -1,4 +1,4 @@
-"""When a commit that somebody else began is taken over."""
+"""Whose a commit is, and when one that somebody else began is taken over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.workers import is_alive
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import CommitTicket, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 TAKEOVER_S = 60.0
@@ -23,3 +23,10 @@ def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
     if abs(time.time() * 1000 - began_ms) < TAKEOVER_S * 1000:
         return True
     return is_alive(ledger.workers(), tx.owner)
+
+
+def is_as_left(now: TxRecord | None, looked_at: TxRecord | None, ticket: CommitTicket | None) -> bool:
+    """Is the record as this committer found it, or, with a ticket, as its gate made it? Then nobody else is at it."""
+    if now is None or ticket is None:
+        return now == looked_at
+    return (now.status, now.fence, now.attempt) == (Status.COMMITTING, ticket.fence, ticket.attempt)

@@ -23,6 +23,7 @@ from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.checkpoint import Action, CheckpointState
 from airflow_trident.protocol.records import Claim
+from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.checkpoints import checkpoints
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
@@ -329,6 +330,30 @@ def test_a_commit_that_failed_in_the_function_goes_on_where_it_was_when_it_is_me
     assert world.committer().commit(2, take_over=True).committed == (1, 2)
     with opened(world.spec) as state:
         assert sum(value for _, (value,) in state.items()) == 6
+
+
+def test_a_partition_that_lost_what_it_prepared_before_a_decided_commit_is_an_error_in_the_ledger(
+    tmp_path: Path,
+) -> None:
+    import sqlite3
+
+    Witness.calls, Witness.broken = [], "pre_commit"
+    world = World(tmp_path, KeyValueStates("sqlite", {"path": str(tmp_path / "world.db")}), Witness())
+    world.process(1)
+    with pytest.raises(UserCodeError):
+        world.committer().commit(1)
+    Witness.broken = ""
+    connection = sqlite3.connect(tmp_path / "world.db")
+    for table in ("prepared", "marks"):  # as a replica has it that nobody waited for
+        connection.execute(f"DELETE FROM trident_keyvalue_{table} WHERE namespace = 'world/trails-1'")
+    connection.commit()
+    connection.close()
+    for _ in range(2):
+        with pytest.raises(CorruptRecordError, match=r"'world/trails-1' holds transaction 0.* 1 is prepared or commit"):
+            world.committer().commit(1, take_over=True)
+        (record,) = world.ledger.transactions()
+        assert record.status is Status.COMMITTING
+        assert "Restore the whole store from one copy" in record.error
 
 
 def test_another_number_of_partitions_is_another_definition(world: World) -> None:

@@ -59,3 +59,32 @@ def test_new_values_take_nothing_along_from_before_their_state() -> None:
     plan = topology.compile()
     assert [level.carried for level in plan.commit] == [()]
     assert {sink.name for sink in plan.staged} == {"n", "seen"}
+
+
+def asks_another(*, before_the_first_state: bool = False, states: int = 2, of: str = "other") -> Topology:
+    """New values, or what leads to them, ask for `total` of a topology, and the answer leads to states."""
+    topology = Topology("shop")
+    total = topology.new_static_state(PaperState(), "total", keys="word string", values="m long", topology=of)
+    stream = words(topology)
+    if before_the_first_state:
+        stream = stream.state_query(total, "word", MapGet(), "m").project("word")
+    counts = stream.group_by("word").persistent_aggregate(PaperState(), Count(), "n")
+    news = counts.new_values_stream()
+    if not before_the_first_state:
+        news = news.state_query(total, "word", MapGet(), "m")
+    sums = news.group_by("word").persistent_aggregate(PaperState(), "n", Sum(), "total")
+    if states == 2:
+        sums.new_values_stream().partition_persist(PaperState(), "word, total", keys="word", name="last")
+    return topology
+
+
+def test_answers_of_another_topology_lead_to_one_state_of_the_commit_phase_only() -> None:
+    with pytest.raises(PlanError, match=r"asks state 'total', which topology 'other' changes.*'total', 'last'"):
+        asks_another().compile()
+    assert asks_another(states=1).compile().commit
+    assert asks_another(before_the_first_state=True).compile().commit
+
+
+def test_a_state_that_is_fed_with_what_it_is_asked_for_is_refused() -> None:
+    with pytest.raises(PlanError, match="the commit phase asks for what it feeds: 'total' <- 'total'"):
+        asks_another(of="shop").compile()

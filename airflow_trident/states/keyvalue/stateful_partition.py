@@ -6,11 +6,11 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from airflow_trident.errors import USER_ERRORS, CorruptRecordError, TridentError
+from airflow_trident.errors import USER_ERRORS, CorruptRecordError, TransitionError, TridentError
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.operations.stateful import StatefulFunction
-from airflow_trident.protocol.checkpoint import Action, require_fence
+from airflow_trident.protocol.checkpoint import Action, Marks, require_fence
 from airflow_trident.states.keyvalue.base import KeyValueState
 from airflow_trident.states.keyvalue.forms import AS_THEY_ARE, Forms
 
@@ -60,7 +60,10 @@ class Part:
     # ---- the checkpoint ----------------------------------------------------------------------------------------
 
     def act(self, action: Action, txid: int, fence: int) -> None:
-        """Run the hook, then the step."""
+        """Run the hook, then the step.
+
+        :raises CorruptRecordError: the partition is not where the checkpoint record of its node says.
+        """
         if action is Action.INITSTATE:
             self._initialise(txid, fence)
         elif action is Action.PREPARE:
@@ -69,23 +72,32 @@ class Part:
             self._state.prepare_commit(txid, fence=fence)
         elif action is Action.COMMIT:
             self._call("pre_commit", self._function.pre_commit, txid)
-            self._state.commit(txid, fence=fence)
+            self._commit(txid, fence)
         else:
             self._call("pre_rollback", self._function.pre_rollback)
             self._state.rollback(fence=fence)
+
+    def _commit(self, txid: int, fence: int) -> None:
+        try:
+            self._state.commit(txid, fence=fence)
+        except TransitionError as error:  # it was prepared before this was decided
+            raise self._lost(self._state.marks(), f"{txid} is prepared or committed") from error
 
     def _initialise(self, txid: int, fence: int) -> None:
         marks = self._state.marks()
         require_fence(marks, fence, self._state.namespace, f"begin after {txid}")
         if marks.committed != txid or marks.prepared is not None:
-            raise CorruptRecordError(
-                f"namespace {self._state.namespace!r} holds transaction {marks.committed} (prepared: {marks.prepared}) "
-                f"where the checkpoint record of its node says {txid}: a part of the store was lost or restored",
-                "Restore the whole store from one copy, or give the topology a new state.",
-            )
+            raise self._lost(marks, str(txid))
         self._state.discard()  # of a failed try in this process
         self._window.writable = True
         self._call("init_state", self._function.init_state, self._window)
+
+    def _lost(self, marks: Marks, said: str) -> CorruptRecordError:
+        return CorruptRecordError(
+            f"namespace {self._state.namespace!r} holds transaction {marks.committed} (prepared: {marks.prepared}) "
+            f"where the checkpoint record of its node says {said}: a part of the store was lost or restored",
+            "Restore the whole store from one copy, or give the topology a new state.",
+        )
 
     def _call(self, method: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
