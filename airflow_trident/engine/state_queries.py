@@ -12,6 +12,7 @@ from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.queries import QueryFunction, Row
+from airflow_trident.operations.stored_keys import stored_keys
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.types import WHOLE_TYPES
@@ -32,13 +33,27 @@ class Reading:
         for key in keys:
             if len(key) != len(self.keys):
                 raise ValueError(f"a key has {len(self.keys)} fields, and {key!r} was asked for")
-        # A whole number beyond its field is in no key, and some stores cannot even be asked for it.
-        asked = [place for place, key in enumerate(keys) if self._may_be(key)]
+        wanted = self._wanted(keys)
         found: list[Row | None] = [None] * len(keys)
-        if asked:
-            for place, value in zip(asked, self._state.get_many([keys[place] for place in asked]), strict=True):
+        if wanted:
+            for place, value in zip(wanted, self._state.get_many(list(wanted.values())), strict=True):
                 found[place] = value
         return found
+
+    def _wanted(self, keys: Sequence[Row]) -> dict[int, Row]:
+        """The keys as the store has them, by their places; without those that do not fit the fields. They are in no
+        state, and some stores cannot even be asked for them."""
+        asked = {place: key for place, key in enumerate(keys) if self._may_be(key)}
+        try:
+            return dict(zip(asked, stored_keys(self.keys, list(asked.values())), strict=True))
+        except ValueError:
+            return {place: own for place, key in asked.items() for own in self._fitting(key)}
+
+    def _fitting(self, key: Row) -> list[Row]:
+        try:
+            return stored_keys(self.keys, [key])
+        except ValueError:
+            return []
 
     def _may_be(self, key: Row) -> bool:
         parts = ((key[place], limit) for place, limit in self._limits)

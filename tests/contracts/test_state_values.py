@@ -17,7 +17,7 @@ from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
 from airflow_trident.operations.queries import MapGet
 from airflow_trident.topology.updaters import MapPut
-from airflow_trident.types import INTERVAL, has_times, names_of
+from airflow_trident.types import INTERVAL, has_times, names_of, parse_declared
 from tests.fixtures.state import Product, appended, apply, batch, combined, content, keep_longest, ticket
 
 # ---- reducers, updaters, states without keys -------------------------------------------------------------------
@@ -61,6 +61,48 @@ def test_an_updater_sees_what_is_stored_and_what_it_has_put(factory: StateFactor
             state, ticket(2), batch(spec, ("a", "zzz"), ("b", "yy"), ("c", None), ("d", None), ("b", None), ("b", "n"))
         )
         assert content(state) == {("a",): ("xxxx",), ("b",): ("n",)}
+
+
+MADE: list[tuple[str, Any, Any]] = [
+    ("k decimal(10,2)", Decimal("1.5"), "x"),
+    ("k decimal(10,2)", 3, Decimal("0.001")),
+    ("k long", 4.0, 4.5),
+    ("k int", Decimal(4), True),
+    ("k float", 0.1, "0.1"),
+    ("k double", 4, "4"),
+    ("k date", datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29)),
+]
+"""Type, a key that equals one of its values although it is of another type, and one that is none."""
+
+
+@pytest.mark.parametrize(("key", "made", "none"), MADE)
+def test_a_key_that_user_code_makes_is_the_one_that_its_field_holds(
+    factory: StateFactory, key: str, made: Any, none: Any
+) -> None:
+    def once_more(state: MapState, tuples: Any) -> None:
+        for (_,) in tuples:
+            (known,) = state.multi_get([(made,)])
+            state.multi_put([(made,)], [((known[0] if known else 0) + 1,)])
+
+    def forget(state: MapState, tuples: Any) -> None:
+        state.multi_remove([(made,)])
+
+    def misses(state: MapState, tuples: Any) -> None:
+        state.multi_get([(none,)])
+
+    plain = replace(combined(factory, key, "n long"), staged=parse_declared("word string"))
+    spec = replace(plain, updater=once_more)
+    with factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a",), ("b",)))
+        apply(state, ticket(2), batch(spec, ("c",)))
+        assert [value for (value,) in content(state).values()] == [3]
+        assert Reading(state, spec).multi_get([(made,), (none,), (made,)]) == [(3,), None, (3,)]
+    refused = pytest.raises(UserCodeError, match=r"a key has not the type of its fields \(k\)")
+    with factory.make_state(replace(plain, updater=misses)) as state, refused:
+        apply(state, ticket(3), batch(spec, ("d",)))
+    with factory.make_state(replace(plain, updater=forget)) as state:
+        apply(state, ticket(3), batch(spec, ("d",)))
+        assert content(state) == {}
 
 
 def test_a_query_finds_nothing_for_a_whole_number_beyond_the_field_of_the_key(factory: StateFactory) -> None:

@@ -20,6 +20,7 @@ from airflow_trident.operations.api import OperationContext, TransactionAttempt
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
+from airflow_trident.operations.stored_keys import stored_keys
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import REAL_TYPES, names_of
 
@@ -231,26 +232,27 @@ class BufferedMap:
     def __init__(self, spec: StateSpec, lookup: Lookup) -> None:
         self.changes: Changes = {}
         self._lookup = lookup
-        self._key_width = len(spec.keys)
+        self._key_fields = spec.keys
         self._value_width = len(spec.values)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Value | None]:
-        return with_changes(self._lookup, self.changes, [self._key(key) for key in keys])
+        return with_changes(self._lookup, self.changes, self._stored(keys))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Value]) -> None:
-        for key, value in zip(keys, values, strict=True):
+        for key, value in zip(self._stored(keys), values, strict=True):
             if not isinstance(value, (tuple, list)) or len(value) != self._value_width:
                 raise ValueError(f"a value is a tuple of {self._value_width} fields, got {value!r}")
-            self.changes[self._key(key)] = tuple(value)
+            self.changes[key] = tuple(value)
 
     def multi_remove(self, keys: Sequence[Key]) -> None:
-        for key in keys:
-            self.changes[self._key(key)] = None
+        for key in self._stored(keys):
+            self.changes[key] = None
 
-    def _key(self, key: Key) -> Key:
-        if not isinstance(key, (tuple, list)) or len(key) != self._key_width:
-            raise ValueError(f"a key is a tuple of {self._key_width} fields, got {key!r}")
-        return canonical_key(key)
+    def _stored(self, keys: Sequence[Key]) -> list[Key]:
+        for key in keys:
+            if not isinstance(key, (tuple, list)) or len(key) != len(self._key_fields):
+                raise ValueError(f"a key is a tuple of {len(self._key_fields)} fields, got {key!r}")
+        return stored_keys(self._key_fields, keys)
 
 
 # ---- what user code gave must fit the fields -------------------------------------------------------------------

@@ -1,0 +1,58 @@
+"""Keys that user code makes, as the fields of a state hold them."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.operations.equality import canonical_key
+from airflow_trident.types import WHOLE_TYPES, Schema, names_of
+
+_AS_THEY_ARE: dict[str, type] = {
+    "string": str,
+    **dict.fromkeys(WHOLE_TYPES, int),
+    "double": float,
+    "boolean": bool,
+    "binary": bytes,
+    "date": datetime.date,
+}
+_SCALE = re.compile(r"decimal\(\d+,(\d+)\)\Z")
+
+
+def stored_keys(fields: Schema, keys: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """The keys with each part as its field holds it: 4.0 of a long is 4, 1.5 of a decimal(9,2) is 1.50. A store that
+    keeps keys as text then finds what one that compares values does.
+
+    :raises ValueError: a part does not fit its field; names it.
+    """
+    if all(_is_as_stored(fields, key) for key in keys):
+        return [canonical_key(key) for key in keys]
+    import pyarrow as pa
+
+    try:
+        return [canonical_key(row) for row in table_to_rows(rows_to_table(fields, [tuple(key) for key in keys]))]
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"a key has not the type of its fields ({', '.join(names_of(fields))}): {error}") from error
+
+
+def _is_as_stored(fields: Schema, key: Sequence[Any]) -> bool:
+    return all(part is None or _is_own(field.type, part) for field, part in zip(fields, key, strict=True))
+
+
+def _is_own(type_text: str, part: Any) -> bool:
+    own = _AS_THEY_ARE.get(type_text)
+    if own is not None:
+        return type(part) is own
+    scale = _scale(type_text)
+    return scale is not None and type(part) is Decimal and part.as_tuple().exponent == -scale
+
+
+@lru_cache
+def _scale(type_text: str) -> int | None:
+    match = _SCALE.match(type_text)
+    return None if match is None else int(match[1])
