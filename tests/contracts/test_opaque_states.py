@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
-from airflow_trident.errors import FencedError, LedgerBehindStateError, UserCodeError
+from airflow_trident.errors import CorruptRecordError, FencedError, LedgerBehindStateError, UserCodeError
 from airflow_trident.operations.aggregators import Min, Sum
 from airflow_trident.protocol.records import NO_ATTEMPT
+from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import parse_declared
 from tests.contracts.test_states import Refusing
 from tests.fixtures.state import FACTORIES, appended, apply, batch, combined, content, counts, keep_longest, product
@@ -203,6 +204,28 @@ def test_a_state_without_an_opaque_spout_keeps_no_way_back(factory: StateFactory
         put(state, opaque, 2, 0, [("a", 10)])
         put(state, opaque, 2, 1, [("a", 100)])
         assert content(state) == {("a",): (101,)}
+
+
+@pytest.mark.parametrize("store", ["sqlite", "sqlalchemy on sqlite", "postgres", "sqlalchemy on postgres"])
+def test_t9_without_the_values_from_before_nothing_is_taken_back(store: str, tmp_path: Path) -> None:
+    """Somebody restored or removed some tables of a database and not others."""
+    spec = replace(counts(FACTORIES[store](tmp_path)), opaque=True)
+    with spec.factory.make_state(spec) as state:
+        assert isinstance(state, SqlStore)
+        put(state, spec, 1, 0, [("a", 1)])
+        put(state, spec, 2, 0, [("a", 10)])
+        kept = state.dialect.before
+        with state.dialect.transaction():
+            for table in {kept, kept.removesuffix("_keys")}:  # SQLite has two
+                state.dialect.execute(f"DROP TABLE {table}")
+    with pytest.raises(CorruptRecordError, match=r"its table of values before transaction 2, .*before.*, is gone"):
+        spec.factory.make_state(spec)
+    with spec.factory.make_state(replace(spec, opaque=False)) as state:
+        put(state, spec, 3, NO_ATTEMPT, [("a", 100)])
+    with spec.factory.make_state(spec) as state:  # nothing has to be taken back any more
+        put(state, spec, 4, 0, [("a", 1000)])
+        put(state, spec, 4, 1, [("a", 2000)])
+        assert content(state) == {("a",): (2111,)}
 
 
 @pytest.mark.parametrize("kind", ["added by the store", "merged by us"])

@@ -55,6 +55,8 @@ class Dialect(ABC):
     """The table, for people."""
     markers: str
     data: str
+    before: str = ""
+    """What :meth:`lacking` calls that table; empty if the state is not opaque."""
 
     @property
     def definition(self) -> str:

@@ -92,6 +92,7 @@ class PostgresDialect(Dialect):
         self.schema = known
         self._layout = PostgresLayout(Place(known, table), spec)
         self.data = self.shown = str(self._layout.place)
+        self.before = str(self._layout.before) if self.spec.opaque else ""
         self.markers = str(self._layout.place.beside(MARKERS))
 
     # ---- talking to the database -------------------------------------------------------------------------------
@@ -168,7 +169,7 @@ class PostgresDialect(Dialect):
     def _tables(self) -> dict[str, list[str]]:
         """The state's tables, and the statements that make them."""
         layout = self._layout
-        before = {str(layout.before): layout.create_before()} if self.spec.opaque else {}
+        before = {self.before: layout.create_before()} if self.before else {}
         return {self.data: layout.create(), **before}
 
     @contextmanager

@@ -24,7 +24,7 @@ from airflow_trident.states.core.checks import require_columns, require_plain_ke
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect
 from airflow_trident.states.sql.postgres_table import default_table
-from airflow_trident.states.sql.sqlalchemy_table import BEFORE, REMOVED, SPECIAL, Tables, digest
+from airflow_trident.states.sql.sqlalchemy_table import REMOVED, SPECIAL, Tables, digest
 from airflow_trident.states.sql.store import SqlStore
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class SqlAlchemyDialect(Dialect):
         self._tables = Tables(self._kind, factory.schema, self.table, spec)
         self._connection: sa.Connection | None = None
         self.markers, self.data = (self._name_of(table) for table in (self._tables.markers, self._tables.data))
+        self.before = self._name_of(self._tables.before) if self.spec.opaque else ""
         self.shown = str(self._tables.data)
 
     @cached_property
@@ -215,7 +216,7 @@ class SqlAlchemyDialect(Dialect):
 
     def _needed(self) -> dict[str, sa.Table]:
         tables = self._tables
-        before = {BEFORE: tables.before} if self.spec.opaque else {}
+        before = {self.before: tables.before} if self.before else {}
         return {self.markers: tables.markers, self.data: tables.data, **before}
 
     def lacking(self) -> Sequence[str]:

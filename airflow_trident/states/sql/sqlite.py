@@ -109,6 +109,7 @@ class SqliteDialect(Dialect):
         self._layout = layout
         self._before = SqliteLayout(f"{_BEFORE}{layout.table}", layout.spec)
         self._before_keys = f"{_BEFORE}{layout.table}_keys"
+        self.before = self._before_keys if layout.spec.opaque else ""
 
     def fold(self, name: str) -> str:
         return name.lower()

@@ -11,7 +11,7 @@ from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, Marker, Verdict
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
@@ -55,18 +55,33 @@ class SqlStore(AdmittingState):
             return
         with db.making():
             lacking = db.lacking()
-            if db.markers in lacking:
-                db.make(db.markers)
+            own = [table for table in lacking if table in (db.data, db.before)]
+            for needed in lacking:
+                if needed not in own:
+                    db.make(needed)
             is_registered = self._is_registered()
             self._require_own()
-            if not is_registered:
+            if is_registered:
+                self._require_whole(own)
+            else:
                 self._enter(is_free=db.data in lacking)
-            # Asked again: a batch that was applied meanwhile has made the table first.
-            elif db.data in lacking and self._marker() is not None and db.data in db.lacking():
-                raise self._row_is_bad(f"is there, and its table {db.shown} is gone")
-            for table in lacking:
-                if table != db.markers:
-                    db.make(table)
+            for table in own:
+                db.make(table)
+
+    def _require_whole(self, lacking: Sequence[str]) -> None:
+        """What was applied is in tables that were made before it: one that is lacking now was removed since.
+
+        :raises CorruptRecordError: the state's rows are gone, or what its highest batch changed: nobody could take that
+            back.
+        """
+        db, marker = self.dialect, self._marker() if lacking else None
+        if marker is None:
+            return
+        gone = [table for table in lacking if table == db.data or marker.attempt != NO_ATTEMPT]
+        # Asked again: a batch that was applied meanwhile has made its tables first.
+        if still := [table for table in gone if table in db.lacking()]:
+            named = db.shown if db.data in still else f"of values before transaction {marker.high}, {still[0]},"
+            raise self._row_is_bad(f"is there, and its table {named} is gone")
 
     def _enter(self, *, is_free: bool) -> None:
         db = self.dialect
