@@ -17,6 +17,8 @@ EXTRA = "sqlalchemy>=2"
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
 # These databases convert columns of instants to the session's time zone; timestamps here are in UTC.
 _IN_UTC = dict.fromkeys(("mysql", "mariadb"), "SET time_zone = '+00:00'")
+# pymssql writes milliseconds otherwise, whatever the column holds.
+_EXACT_TIMES = {"mssql+pymssql": {"use_datetime2": True}}
 _NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
 
 
@@ -52,9 +54,10 @@ def make_engine(where: Connection, who: str, limits: Limits | None = None, **opt
     """
     sa: Any = require_extra("sqlalchemy", EXTRA)
     url = database_url(where)
+    given: dict[str, Any] = dict(_EXACT_TIMES.get(url.drivername, {}))
     if limits is not None:
-        given = limits.arguments(url.get_backend_name(), url.drivername.partition("+")[2])
-        options["connect_args"] = {name: value for name, value in given.items() if name not in url.query}
+        given |= limits.arguments(url.get_backend_name(), url.drivername.partition("+")[2])
+    options["connect_args"] = {name: value for name, value in given.items() if name not in url.query}
     try:
         engine: sqlalchemy.Engine = sa.create_engine(url, hide_parameters=True, **options)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:

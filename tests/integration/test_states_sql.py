@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -290,3 +291,18 @@ def test_what_somebody_deleted_or_wrote_is_not_guessed_at(tmp_path: Path, harm: 
             connection.execute(sa.text(harm))
         with pytest.raises(CorruptRecordError, match=says):
             open_state(spec).apply(ticket(2), batch(spec, ("a", 2))) if "DROP" in harm else state.marker()
+
+
+@pytest.mark.parametrize(("extra", "exact"), [({}, True), ({"use_datetime2": "0"}, "0")])
+def test_a_driver_that_cuts_times_to_milliseconds_is_told_not_to(extra: dict[str, str], exact: Any) -> None:
+    engine = make_engine(Connection(conn_type="mssql", host="nowhere", extra=extra), "test", module=sqlite3)
+    seen: dict[str, Any] = {}
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, _arguments: Any, named: dict[str, Any]) -> None:
+        seen.update(named)
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        engine.connect()
+    assert seen["use_datetime2"] == exact
