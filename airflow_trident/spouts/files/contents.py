@@ -16,13 +16,13 @@ from typing import Any
 
 from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts.data_loss import TAKE_AS_IT_IS
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.staging.files import stays_inside
 from airflow_trident.types import Json
 
 DIGEST_BYTES = 1 << 30
 """Larger files are identified by size and time alone, unless `digest_bytes` says otherwise."""
-TAKE_AS_IT_IS = "`airflow trident accept-source TOPOLOGY TXID --reason WHY`"
 MENDED = (
     f"Mend the file in its place and have the transaction take it as it is now ({TAKE_AS_IT_IS}), then replay it; or "
     "skip the transaction and put what its files hold in anew, under new names."

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
@@ -21,6 +20,7 @@ from airflow_trident.io.datasets import Dataset, topic_dataset
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import one_of, require_at_least
+from airflow_trident.spouts.data_loss import OnDataLoss
 from airflow_trident.spouts.kafka.client import KafkaCluster, TopicGoneError
 from airflow_trident.spouts.kafka.ranges import (
     FirstPoll,
@@ -54,14 +54,6 @@ _TYPES = {
     "header_values": ("array<binary>",),
 }
 _CALLBACKS = ("error_cb", "throttle_cb", "stats_cb", "log_cb", "oauth_cb", "on_commit")
-
-
-class OnDataLoss(StrEnum):
-    """What a coordinator does if records that no transaction has read are gone."""
-
-    ERROR = "error"
-    CONTINUE = "continue"
-    """Record the loss in the metadata of the next transaction, and continue with the records that are there."""
 
 
 class KafkaSpout(Spout):

@@ -20,6 +20,19 @@ if TYPE_CHECKING:
     import sqlalchemy
 
 
+@dataclass(frozen=True, kw_only=True)
+class NextKeys:
+    """What a look behind the range that was read last found.
+
+    `found`: (from, to, rows) of the next keys; None: there are none yet. `rows_before`: how many rows the range that
+    was read last has now; None: not counted. `lower`: the highest key, if it is below that range's last one.
+    """
+
+    found: tuple[int, int, int] | None = None
+    rows_before: int | None = None
+    lower: int | None = None
+
+
 @dataclass(frozen=True)
 class SqlSource:
     """What is read. Can be pickled; only `where` has secrets, and it shows none.
@@ -41,19 +54,22 @@ class SqlSource:
         with self._open() as connection:
             return self._ends(connection, after, 1) is not None
 
-    def next_range(self, after: int | None, max_rows: int, settle_s: float) -> tuple[int, int, int] | None:
-        """(from, to, rows): the next keys above `after`, about `max_rows` rows. No row can appear among them later.
-
-        None: there are none, or transactions that may add such rows have not ended within `settle_s` seconds.
-        """
+    def look(self, before: tuple[int, int] | None, max_rows: int, settle_s: float) -> NextKeys:
+        """The next keys above the range (from, to] that was read last, about `max_rows` rows. No row can appear among
+        them later: transactions that may add such rows have ended, which is waited for `settle_s` seconds."""
+        after = None if before is None else before[1]
         with self._open() as connection:
             ends = self._ends(connection, after, max_rows)
-            if ends is None or not self._settled(connection, settle_s):
-                return None
-            # Ask again: a lower key may have appeared during the wait.
-            least = self._ends(connection, after, 1) or ends
-            begin = least[0] - 1 if after is None else after
-            return begin, ends[1], self._count(connection, begin, ends[1])
+            if ends is None:
+                return NextKeys(lower=None if after is None else self._lower(connection, after))
+            if not self._settled(connection, settle_s):
+                return NextKeys()
+            if before is None:
+                # Ask again: a lower key may have appeared during the wait.
+                begin = (self._ends(connection, None, 1) or ends)[0] - 1
+                return NextKeys(found=(begin, ends[1], self._count(connection, begin, ends[1])))
+            earlier, rows = self._counts(connection, *before, ends[1])
+            return NextKeys(found=(before[1], ends[1], rows), rows_before=earlier)
 
     def sample(self, after: int | None, max_rows: int) -> list[tuple[Any, ...]]:
         """Up to `max_rows` of the next rows above `after`."""
@@ -140,6 +156,27 @@ class SqlSource:
         source, key = self._source()
         statement = sa.select(sa.func.count()).select_from(source).where(key > begin, key <= end)
         return int(connection.execute(statement).scalar_one())
+
+    def _counts(self, connection: sqlalchemy.Connection, begin: int, middle: int, end: int) -> tuple[int, int]:
+        """The rows of (begin, middle] and of (middle, end], as of one moment."""
+        import sqlalchemy as sa
+
+        source, key = self._source()
+        first = sa.func.count(sa.case((key <= middle, 1)))
+        statement = sa.select(first, sa.func.count()).select_from(source).where(key > begin, key <= end)
+        rows, together = connection.execute(statement).one()
+        return int(rows), int(together) - int(rows)
+
+    def _lower(self, connection: sqlalchemy.Connection, after: int) -> int | None:
+        """The highest key, if it is below `after`, which was read. Only if that row is gone, all keys are asked for:
+        not every query has an index for it."""
+        import sqlalchemy as sa
+
+        _, key = self._source()
+        if self._ends(connection, after - 1, 1) is not None:
+            return None
+        highest = connection.execute(sa.select(sa.func.max(key))).scalar_one()
+        return int(highest) if highest is not None and highest < after else None
 
     def _settled(self, connection: sqlalchemy.Connection, settle_s: float) -> bool:
         """Wait until older writers end. A key is drawn before its commit, so a lower key can appear after a higher one.

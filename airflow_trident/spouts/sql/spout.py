@@ -6,6 +6,7 @@ raises if they are gone. Rows must be added with rising keys, and must not chang
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.operations.expr.conversions import interval_of
-from airflow_trident.spouts.checks import require_at_least
+from airflow_trident.spouts.checks import one_of, require_at_least
+from airflow_trident.spouts.data_loss import TAKE_AS_IT_IS, OnDataLoss
 from airflow_trident.spouts.metadata import NumberRange, read_back
-from airflow_trident.spouts.sql.source import SqlSource
+from airflow_trident.spouts.sql.source import NextKeys, SqlSource
 from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 _SAMPLE_ROWS = 100
 _ROWS_AT_ONCE = 10_000
+log = logging.getLogger(__name__)
 
 
 class SqlSpout(Spout):
@@ -42,6 +45,7 @@ class SqlSpout(Spout):
     :param max_bytes: of one batch, about; estimated from a sample of its rows.
     :param splits: into how many splits a batch is cut, at most.
     :param settle_s: how long to wait for transactions that may still commit keys lower than the visible ones.
+    :param on_data_loss: ``error`` or ``continue``, for rows that came among keys that were read.
     :param connection: explicit settings instead of `conn_id`.
     :param connect_timeout_s: time limit for a connection.
     :param lock_timeout_s: how long to wait for a lock of somebody else, such as of an ALTER TABLE.
@@ -51,6 +55,7 @@ class SqlSpout(Spout):
 
     schema: Schema = ()
     _limits = Limits()  # of spouts that an earlier version pickled
+    _on_data_loss = OnDataLoss.ERROR
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class SqlSpout(Spout):
         max_bytes: int | None = None,
         splits: int = 4,
         settle_s: float = 5.0,
+        on_data_loss: OnDataLoss | str = OnDataLoss.ERROR,
         connection: Connection | None = None,
         connect_timeout_s: float = 10.0,
         lock_timeout_s: float = 30.0,
@@ -83,9 +89,10 @@ class SqlSpout(Spout):
         self._max_bytes = max_bytes
         self._splits = splits
         self._settle_s = settle_s
+        self._on_data_loss = OnDataLoss(one_of("SqlSpout", "on_data_loss", on_data_loss, tuple(OnDataLoss)))
 
     def coordinator(self) -> SqlCoordinator:
-        return SqlCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes)
+        return SqlCoordinator(self._source(), self._max_rows, self._settle_s, self._max_bytes, self._on_data_loss)
 
     def emitter(self) -> SqlEmitter:
         return SqlEmitter(self._source(), self._splits)
@@ -112,12 +119,14 @@ JdbcSpout = SqlSpout
 
 @dataclass(frozen=True)
 class SqlCoordinator(Coordinator):
-    """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t."""
+    """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t. ``"lost"``: how
+    many rows came into the range before that one after it was recorded, and are in no transaction."""
 
     source: SqlSource
     max_rows: int
     settle_s: float
     max_bytes: int | None = None
+    on_data_loss: OnDataLoss = OnDataLoss.ERROR
 
     def is_ready(self, previous: Json) -> bool:
         return self.source.has_more(_range(previous)[1] if previous is not None else None)
@@ -125,18 +134,46 @@ class SqlCoordinator(Coordinator):
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
         :raises SourceUnavailableError: the database does not answer.
+        :raises SourceChangedError: its keys went back, or rows came among those that were read last, and
+            `on_data_loss` is "error".
         """
-        after = _range(previous)[1] if previous is not None else None
+        before = _range(previous) if previous is not None else None
+        after = None if before is None else before[1]
         max_rows = self.max_rows
         with _fitting(self.source):
             if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
                 bytes_each = _table(self.source, sample).nbytes / len(sample)
                 max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
-        found = self.source.next_range(after, max_rows, self.settle_s)
-        if found is None:
+        look = self.source.look(None if before is None else before[:2], max_rows, self.settle_s)
+        lost = 0 if before is None else self._lost(before, look)
+        if look.found is None:
             return None
-        begin, end, rows = found
-        return {"from": begin, "to": end, "rows": rows}
+        begin, end, rows = look.found
+        known: dict[str, Json] = {"from": begin, "to": end, "rows": rows}
+        return {**known, "lost": lost} if lost else known
+
+    def _lost(self, before: tuple[int, int, int], look: NextKeys) -> int:
+        """How many rows came into the range `before` after it was recorded."""
+        begin, end, rows = before
+        lost = 0 if look.rows_before is None else max(0, look.rows_before - rows)
+        if look.lower is not None:
+            error = _went_back(self.source, end, look.lower)
+        elif lost:
+            error = _came_late(self.source, begin, end, rows, lost)
+        else:
+            return 0
+        if self.on_data_loss is OnDataLoss.ERROR:
+            raise error
+        log.warning("The stream goes on: %s", error.message)
+        return lost
+
+    def accept_source(self, metadata: Json) -> Json:
+        begin, end, recorded = _range(metadata)
+        (rows,) = self.source.counts([(begin, end)])
+        if recorded and not rows:
+            raise _changed(self.source, begin, end, recorded, rows)
+        assert isinstance(metadata, dict)
+        return {**metadata, "rows": rows}
 
 
 @dataclass(frozen=True)
@@ -195,8 +232,27 @@ def _changed(source: SqlSource, begin: int, end: int, recorded: int, found: int)
     return SourceChangedError(
         f"{source.describe()} has {found} rows with keys above {begin} and up to {end}, and the transaction recorded "
         f"{recorded}",
-        "Put them back as they were and replay. Rows must not be deleted, and no row may come with a lower key than "
-        "others that are older than settle_s.",
+        f"Put them back as they were and replay; or have the transaction take those that are there: {TAKE_AS_IT_IS}. "
+        "Rows must not be deleted, and no row may come with a lower key than others that are older than settle_s.",
+    )
+
+
+def _went_back(source: SqlSource, end: int, highest: int) -> SourceChangedError:
+    return SourceChangedError(
+        f"the highest key of {source.describe()} is {highest}, and the keys up to {end} were read: the database lost "
+        "writes (a failover, a restore, TRUNCATE), or rows were removed from the end",
+        f"Let its keys go on above {end}, and give such keys to rows that came since with lower ones; if the rows are "
+        'others now, give this stream of the topology another name. on_data_loss="continue" goes on without rows of '
+        f"keys up to {end}.",
+    )
+
+
+def _came_late(source: SqlSource, begin: int, end: int, recorded: int, late: int) -> SourceChangedError:
+    return SourceChangedError(
+        f"{late} rows of {source.describe()} came with keys above {begin} and up to {end} after the transaction that "
+        f"recorded {recorded} there: committed late, or under keys that were given out again",
+        f"Nothing was begun. Give them keys above {end}; or, if that transaction is not committed, have it take them, "
+        f'and replay it: {TAKE_AS_IT_IS}. on_data_loss="continue" records how many are left out and goes on.',
     )
 
 
