@@ -106,7 +106,16 @@ class OutcomeUnknownError(RetryableError, may_quote_rows=False):
 
 
 class SourceUnavailableError(RetryableError):
-    """The source of a spout did not answer."""
+    """The source of a spout did not answer; or it did, and no longer holds the batch of an opaque one."""
+
+    batch_is_gone: bool = False
+    """Of an opaque spout: waiting does not bring the batch back, a new attempt takes another one."""
+
+    @classmethod
+    def of_gone_batch(cls, message: str, cure: str) -> SourceUnavailableError:
+        error = cls(message, cure)
+        error.batch_is_gone = True
+        return error
 
 
 class StoreUnavailableError(RetryableError):

@@ -222,7 +222,7 @@ class PartitionedEmitter(Emitter):
             except SourceChangedError as error:
                 if self.spout.kind is SpoutKind.TRANSACTIONAL:
                     raise
-                raise SourceUnavailableError(
+                raise SourceUnavailableError.of_gone_batch(
                     f"{self.spout.describe()}: partition {partition!r} changed while it was read: {error.message}",
                     "The next attempt takes what there is then.",
                 ) from error
@@ -234,4 +234,4 @@ class PartitionedEmitter(Emitter):
             return SourceChangedError(
                 what, "Bring it back and replay; or use an opaque spout, which goes on without what is gone."
             )
-        return SourceUnavailableError(what, "The next attempt takes the partitions that are there then.")
+        return SourceUnavailableError.of_gone_batch(what, "The next attempt takes the partitions that are there then.")

@@ -251,6 +251,14 @@ def test_an_opaque_source_replays_what_was_recorded_or_says_that_it_is_lost(tmp_
     assert site.content("n") == dict.fromkeys(range(4), 1)
     site.run(1)
     assert site.content("n") == dict.fromkeys(range(6), 1)
+    shutil.rmtree(site.staging)
+    [partition] = (tmp_path / "in").iterdir()
+    partition.unlink()
+    which["n"] = 3
+    with pytest.raises(LostTransactionsError, match="state 'n' lacks 1"):
+        rebuild(site).run()
+    assert any("of the recorded batch cannot be read" in line for line in site.said)
+    assert rebuild(site).run(accept_loss="withdrawn").lost == {"n": Txids.of(1, 2, 3)}
 
 
 def leveled(tmp_path: Path, which: dict[str, int]) -> Site:

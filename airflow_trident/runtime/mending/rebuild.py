@@ -20,6 +20,7 @@ from airflow_trident.errors import (
     LostTransactionsError,
     OtherPlanError,
     SourceChangedError,
+    SourceUnavailableError,
     StagingError,
 )
 from airflow_trident.ledger.backup.seeding import GONE
@@ -303,6 +304,10 @@ class Rebuild:
             manifest = engine.run(job)
         except (SourceChangedError, DamagedInputError) as error:
             raise _CannotReplay(str(error)) from error
+        except SourceUnavailableError as error:
+            if error.batch_is_gone:
+                raise _CannotReplay(error.message) from error  # there is no new attempt, which its cure speaks of
+            raise
         opaque = any(self.topology.spouts[name].kind is SpoutKind.OPAQUE for name in record.metadata)
         before, now = _staged(record).rows_read, manifest.rows_read
         if opaque and before >= 0 and now != before:

@@ -37,7 +37,8 @@ class RecordedRange:
     topic_id: str
     schema: Schema
     strict: bool
-    """Are missing records an error (transactional)? Otherwise they are logged (opaque)."""
+    """Are missing records an error (transactional)? Otherwise those of a topic that is still there are logged, and for
+    another topic a new attempt decides anew (opaque)."""
 
 
 @dataclass
@@ -58,10 +59,9 @@ class RangeReader:
         """The records of the range, ordered by offset.
 
         :raises SourceChangedError: strict, and a record that existed may be missing.
-        :raises SourceUnavailableError: the cluster does not answer.
+        :raises SourceUnavailableError: the cluster does not answer; or a new attempt must decide what is read.
         """
-        if not self._is_same_topic():
-            return
+        self._require_same_topic()
         if not self._recorded.strict:
             self._skip_expired()
         with self._cluster.consumer(**_READING, **{"isolation.level": self._isolation}) as consumer:
@@ -71,10 +71,7 @@ class RangeReader:
                 yield _batch(self._recorded, messages)
         # Checked afterwards, because both may have changed during the reading.
         self._explain_gaps()
-        if not self._is_same_topic():
-            raise SourceUnavailableError(
-                f"{self._recorded.place} became another topic while it was read", "A new attempt reads what is there."
-            )
+        self._require_same_topic()
 
     def _messages(self, consumer: Any) -> Iterator[Sequence[Any]]:
         end = self._recorded.range.end
@@ -137,14 +134,21 @@ class RangeReader:
             raise TopicGoneError(f"{self._what}: there is no {place}", "Put it back.")
         return OffsetRange(found.begin, found.end)
 
-    def _is_same_topic(self) -> bool:
+    def _require_same_topic(self) -> None:
+        """Not every broker knows at once that a topic was made, so one answer proves nothing.
+
+        :raises SourceChangedError, SourceUnavailableError: see :meth:`_lost`. Only a new attempt of an opaque spout can
+            record what is lost: its coordinator sees where the topic that is there now begins.
+        """
         recorded, topic = self._recorded.topic_id, self._recorded.place.topic
-        now = self._cluster.topic_ids([topic]).get(topic)
-        if now is None:
-            return self._missing(self._recorded.range, "the topic is gone")
-        if NO_ID not in (now, recorded) and now != recorded:
-            return self._missing(self._recorded.range, "the topic was deleted and made again")
-        return True
+
+        def is_same(now: str | None) -> bool:
+            return now is not None and (NO_ID in (now, recorded) or now == recorded)
+
+        now = self._cluster.retried(lambda: self._cluster.topic_ids([topic]).get(topic), is_same)
+        if not is_same(now):
+            why = "the topic is gone" if now is None else "the topic was deleted and made again"
+            raise self._lost(self._recorded.range, why)
 
     def _skip_expired(self) -> None:
         begin = self._log_now().begin
@@ -175,7 +179,7 @@ class RangeReader:
         error = _changed(self._recorded.place, gone, why)
         if self._recorded.strict:
             return error
-        return SourceUnavailableError(error.message, "A new attempt takes what is there.")
+        return SourceUnavailableError.of_gone_batch(error.message, "A new attempt takes what is there.")
 
     def _explain_gaps(self) -> None:
         """Find out why offsets have no record: transaction markers, aborted records, expired, or removed by
@@ -189,12 +193,11 @@ class RangeReader:
         if len(expired) < len(self._gaps) and self._cluster.is_compacted(self._recorded.place.topic):
             self._missing(self._gaps[-1], "the topic is compacted, so nobody can tell what was there")
 
-    def _missing(self, gone: OffsetRange, why: str) -> bool:
+    def _missing(self, gone: OffsetRange, why: str) -> None:
         error = _changed(self._recorded.place, gone, why)
         if self._recorded.strict:
             raise error
         log.warning("An opaque batch goes on without some of its records: %s", error.message)
-        return False
 
 
 def _changed(place: TopicPartition, gone: OffsetRange, why: str) -> SourceChangedError:
