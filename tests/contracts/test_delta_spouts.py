@@ -243,6 +243,17 @@ def test_what_cannot_be_read_right_is_refused(tmp_path: Path) -> None:
         numbers(spout, begin(spout))
 
 
+@pytest.mark.parametrize("start", ["snapshot", 0])
+@pytest.mark.parametrize("fields", ["n long, b binary", "n long, b string"])
+def test_bytes_by_which_a_table_is_partitioned_are_refused(tmp_path: Path, fields: str, start: Any) -> None:
+    data = pa.table({"n": pa.array([1], pa.int64()), "b": pa.array([b"\\\x00\xff"])})
+    write_deltalake(tmp_path, data, partition_by=["b"])
+    with pytest.raises(ConfigurationError, match=r"partitioned by 'b': values of type binary.* by texts"):
+        begin(spout_of(tmp_path, fields, start=start))
+    spout = spout_of(tmp_path, start=start)
+    assert numbers(spout, begin(spout)) == [1], "other columns are read"
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

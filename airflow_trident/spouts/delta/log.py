@@ -16,7 +16,7 @@ from airflow_trident.io.extras import require_extra
 from airflow_trident.spouts.delta.kept_rows import kept_rows, may_have_vectors
 from airflow_trident.spouts.delta.mapped_columns import names_in_log, places_of
 from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
-from airflow_trident.types import Schema
+from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -58,6 +58,14 @@ class DeltaLog(TableLog):
                 f"{self.what} maps its columns to other names, and in those of type struct its members too "
                 f"({odd[0]!r}), which is not read here",
                 "Leave the column out of the spout's fields, or copy it into a table without column mapping.",
+            )
+        # Its log has texts, and writers do not agree on the text of bytes.
+        wanted = set(self.table.metadata().partition_columns) & set(names_of(row_schema))
+        types = {one.name: getattr(one.type, "type", "") for one in self.table.schema().fields}
+        if odd := sorted(name for name in wanted if types.get(name) == "binary"):
+            raise ConfigurationError(
+                f"{self.what} is partitioned by {odd[0]!r}: values of type binary are not read there",
+                "Leave the column out of the spout's fields, or partition the table by texts.",
             )
 
     def columns(self) -> set[str]:
