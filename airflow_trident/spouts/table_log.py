@@ -77,7 +77,8 @@ class Span:
     `snapshot`: the version that stands for all files that the table had then. `skipped`: versions in between that were
     left out. `ids`: only for a format with ids: the id of the version directly before `begin` (or of the one that
     `begin` is in the middle of), and the same for `end`. `bytes`: of all its files together; None: an older version of
-    the package wrote it. `mark`: see :meth:`TableLog.mark_of`; of the last version.
+    the package wrote it. `mark`: see :meth:`TableLog.mark_of`; of the last version. `passes`: it only passes versions,
+    and no file is in it; False: an older version of the package may not have said so.
     """
 
     table_id: str
@@ -88,6 +89,12 @@ class Span:
     ids: tuple[int | None, int | None] | None = None
     bytes: int | None = None
     mark: str | None = None
+    passes: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """No file is in it, whatever the table has by now."""
+        return self.passes or self.begin == self.end
 
     @property
     def last(self) -> int:
@@ -108,6 +115,8 @@ class Span:
             known["bytes"] = self.bytes
         if self.mark is not None:
             known["mark"] = self.mark
+        if self.passes:
+            known["passes"] = True
         return known
 
     @classmethod
@@ -135,6 +144,7 @@ class Span:
                 ids=ids,
                 bytes=None if known.get("bytes") is None else int(known["bytes"]),
                 mark=known.get("mark"),
+                passes=bool(known.get("passes", False)),
             )
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise not_metadata_of(spout) from error
@@ -253,7 +263,9 @@ class VersionsCoordinator(Coordinator):
         # Formats with ids expire snapshots one by one, and the one that was read last must still be known.
         quiet = span.end[0] - span.begin[0] >= (1 if log.has_ids else QUIET_VERSIONS)
         pins = before is None and self.reading.start is Start.LATEST
-        return replace(span, mark=log.mark_of(span.last)).to_json() if files or quiet or pins else None
+        if not (files or quiet or pins):
+            return None
+        return replace(span, mark=log.mark_of(span.last), passes=quiet and not files).to_json()
 
     def size_bytes(self, metadata: Json) -> int | None:
         with suppress(SourceChangedError):  # of another spout, which is an error when it is read
@@ -347,7 +359,7 @@ def files_of(log: TableLog, span: Span) -> Iterator[AddedFile]:
 
     :raises SourceChangedError: the table no longer has the recorded versions.
     """
-    if span.begin == span.end:
+    if span.is_empty:
         return
     log.require_same(span)
     for version in log.versions(span.begin[0], span.snapshot):

@@ -242,6 +242,23 @@ def test_what_was_expired_before_it_was_read_is_refused_and_what_was_read_may_be
     assert begin(spout, second) is None
 
 
+def test_a_transaction_that_only_passes_snapshots_needs_none_of_them(made: Table) -> None:
+    made.append(1)
+    spout = made.spout()
+    first = begin(spout)
+    made.append()
+    second = begin(spout, first)
+    assert second["passes"]
+    assert "passes" not in first
+    made.append(2)
+    made.expire(*made.ids()[:2])
+    assert numbers(spout, second) == []
+    assert numbers(spout, begin(spout, second)) == [2]
+    earlier = {key: value for key, value in second.items() if key != "passes"}
+    with pytest.raises(SourceChangedError, match="which the transaction recorded"):  # an earlier version wrote it
+        numbers(spout, earlier)
+
+
 def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(made: Table) -> None:
     made.append(1)
     spout = made.spout()

@@ -106,7 +106,7 @@ class DeltaEmitter(Emitter):
 
     def _found(self, metadata: Json) -> list[Split]:
         span = _span(metadata)
-        if span.begin == span.end:
+        if span.is_empty:
             return []
         log = _open(self.place, self.row_schema)
         files = list(files_of(log, span))

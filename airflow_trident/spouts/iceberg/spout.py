@@ -107,7 +107,7 @@ class IcebergEmitter(Emitter):
 
     def _found(self, metadata: Json) -> list[Split]:
         span = _span(metadata)
-        if span.begin == span.end:
+        if span.is_empty:
             return []
         assert span.ids is not None
         log = IcebergLog(self.place.resolved(), span.ids[1])

@@ -99,7 +99,7 @@ class ParquetTableEmitter(Emitter):
 
     def _found(self, metadata: Json) -> list[Split]:
         span = _span(metadata)
-        if span.begin == span.end:
+        if span.is_empty:
             return []
         files = files_of(ParquetLog(self.storage), span)
         return [Split(index, {"path": file.path, "rows": file.rows}, file.bytes) for index, file in enumerate(files)]
