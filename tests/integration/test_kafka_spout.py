@@ -171,6 +171,19 @@ def test_an_undecided_transaction_of_a_producer_is_waited_for_and_an_aborted_one
     assert values(everything, begin(everything)) == ["aborted", "aborted", "aborted", "before"]
 
 
+def test_what_a_hanging_producer_holds_up_counts_as_lag(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "before")])
+    coordinator = spout_of(topic).coordinator()
+    first = coordinator.initialize_transaction(1, None)
+    assert coordinator.lag(first) == {"records": 0}
+    producer = topic.undecided([(None, "undecided")] * 3)
+    topic.send([(None, "behind it")])
+    assert coordinator.initialize_transaction(2, first) is None
+    assert coordinator.lag(first) == {"records": 4}
+    producer.abort_transaction(30)
+
+
 # ---- what is lost ----------------------------------------------------------------------------------------------
 
 

@@ -250,8 +250,9 @@ class KafkaCoordinator(Coordinator):
         return None if batch is None else batch.to_json()
 
     def lag(self, position: Json) -> Lag:
-        """Counts offsets: a compacted topic, or one written in transactions, has fewer records."""
-        unlimited = replace(self, options=replace(self.options, max_rows=sys.maxsize))
+        """Counts offsets: a compacted topic, or one written in transactions, has fewer records. What is behind a
+        producer that has not decided yet counts, too: one that hangs would look like a source with nothing new."""
+        unlimited = replace(self, options=replace(self.options, max_rows=sys.maxsize, committed=False))
         batch = unlimited._decide(0, position, max_bytes=None)
         return {"records": 0 if batch is None else sum(each.end - each.begin for each in batch.ranges.values())}
 
