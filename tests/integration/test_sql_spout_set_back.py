@@ -68,6 +68,9 @@ def test_a_database_that_lost_its_last_writes_is_noticed_before_its_keys_are_giv
     table.remove("id > 2")
     with pytest.raises(SourceChangedError, match=r"highest key of SqlSpout.* is 2, and the keys up to 5 were read"):
         table.begin(READ, query=query)
+    with pytest.raises(SourceChangedError, match="is 2, and the keys up to 5 were read"):
+        table.spout(query=query).coordinator().is_ready(READ)
+    assert not table.spout(query=query, on_data_loss="continue").coordinator().is_ready(READ)
     table.put(3, 4)
     with pytest.raises(SourceChangedError, match=r"is 4, and .* Let its keys go on above 5, and give such keys"):
         table.begin(READ, query=query)

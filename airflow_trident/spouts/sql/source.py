@@ -49,10 +49,11 @@ class SqlSource:
 
     # ---- the coordinator's questions ---------------------------------------------------------------------------
 
-    def has_more(self, after: int | None) -> bool:
-        """Is there a key above `after`?"""
+    def peek(self, after: int | None) -> tuple[bool, int | None]:
+        """Are there keys above `after`? If not: :attr:`NextKeys.lower`."""
         with self._open() as connection:
-            return self._ends(connection, after, 1) is not None
+            more = self._ends(connection, after, 1) is not None
+            return more, None if more or after is None else self._lower(connection, after)
 
     def look(self, before: tuple[int, int] | None, max_rows: int, settle_s: float) -> NextKeys:
         """The next keys above the range (from, to] that was read last, about `max_rows` rows. No row can appear among

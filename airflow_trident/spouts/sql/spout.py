@@ -129,7 +129,11 @@ class SqlCoordinator(Coordinator):
     on_data_loss: OnDataLoss = OnDataLoss.ERROR
 
     def is_ready(self, previous: Json) -> bool:
-        return self.source.has_more(_range(previous)[1] if previous is not None else None)
+        before = _range(previous) if previous is not None else None
+        more, lower = self.source.peek(None if before is None else before[1])
+        if before is not None:
+            self._lost(before, NextKeys(lower=lower))  # a sensor would wait until the keys that were read have passed
+        return more
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
