@@ -15,6 +15,7 @@ from airflow_trident.spouts.files import consumed
 from airflow_trident.spouts.files.batch_limits import BatchLimits
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json, next_batch
 from airflow_trident.spouts.files.listing import Listing
+from airflow_trident.spouts.files.marks import folder_mark
 from tests.fixtures.consumed import HOUR, LIMITS, SECOND, Folder, all_batches, choose, file
 
 AGES = st.one_of(st.just(0), st.integers(0, 10 * SECOND), st.integers(0, HOUR), st.integers(0, 30 * HOUR))
@@ -130,6 +131,29 @@ def test_a_time_in_the_future_does_not_hold_a_file_back() -> None:
     assert choose([file("future", 5_000, 900)], now_s=1000)[0] == ["future"]
     assert choose([file("future", 5_000, 900)], now_s=1000, min_age_ns=10 * SECOND)[0] == ["future"]
     assert choose([file("future", 5_000, 995)], now_s=1000, min_age_ns=10 * SECOND)[0] == []
+
+
+@pytest.mark.parametrize("time_s", [-1e-9, -1, -1e11])
+def test_files_of_times_before_1970_are_files_as_all_others(time_s: float) -> None:
+    files = [file("b", time_s, 1_000), file("c", time_s, 1_000), file("now", 9_000)]
+    assert all_batches(files, max_files=1) == [["b"], ["c"], ["now"]]
+    assert all_batches(files, max_files=2) == [["b", "c"], ["now"]]
+    _, before = choose(files[:2])
+    before = consumed_from_json(json.loads(json.dumps(before.to_json())))
+    came = file("a", time_s - 3_000, 999_000)
+    assert choose([*files[:2], came], before)[0] == ["a"], "it is in the window"
+    assert choose([*files[1:2], came], choose([*files[1:2], came], before)[1])[0] == []
+
+
+def test_what_an_earlier_version_wrote_of_files_before_1970_is_no_place_behind_which_they_are_new() -> None:
+    """It took them for new again and again, and its cursor never came to any file."""
+    written: dict[str, Any] = {
+        "cursor": {"mtime_ns": -1, "path": "", "ctime_ns": 1_000 * SECOND + 1},
+        "window_ns": 0, "folders": folder_mark(""), "seen": "", "contents": "",
+        "old": {"files": 0, "total": "0", "stretches": [[0, 0, "0"]]},
+    }  # fmt: skip
+    files = [file("a", -1, 1_000), file("b", 9_000)]
+    assert all_batches(files, consumed_from_json(written), max_files=1) == [["a"], ["b"]]
 
 
 def test_a_file_that_comes_late_within_the_window_is_read() -> None:

@@ -62,6 +62,8 @@ _SLACK_NS = 5_000_000_000
 _CLOCKS_APART_NS = 60_000_000_000
 """The clocks of a worker and of a file system may differ by this much although no clock went back."""
 _NO_CONTENT = "...."
+_START = (-1, "")
+"""The cursor if nothing was read: no file has this path. The time alone would not tell: it may be before 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Consumed:
     time; `contents`: name -> mark of the content, if recorded. `old`: None if an earlier version of the package wrote
     it."""
 
-    cursor: tuple[int, str] = (-1, "")
+    cursor: tuple[int, str] = _START
     window_ns: int = 0
     settled_ns: int = 0
     folders: frozenset[str] = frozenset()
@@ -199,14 +201,16 @@ class ChosenFiles:
         before, found = self.before, self.listing.files
         contents = {name_mark(path): content_mark(digest) for path, digest in digests.items() if digest}
         files = sorted(self.files, key=by_place)
-        cursor = max(before.cursor, files[-1].place)
+        cursor = files[-1].place if before.cursor == _START else max(before.cursor, files[-1].place)
         if self.left and self.left[0].place < cursor:
             # Old files are still unread, so the marks that tell them from read files must not change.
             seen = with_older(before.seen, found, files)
             after = replace(before, cursor=cursor, seen=seen, contents={**before.contents, **contents})
             return after if len(seen) <= MAX_SEEN else self._stepped(after)
         settled = _settled(before, self.listing, self.now_ns)
-        window = max(before.window_ns, cursor[0] - self.limits.late_window_ns)
+        window = cursor[0] - self.limits.late_window_ns
+        if before.cursor != _START:
+            window = max(before.window_ns, window)
         read = [*self.read, *files]
         times = [*(file.mtime_ns for file in read), *(one.latest_ns for one in away)]
         times = [time_ns for time_ns in times if time_ns >= window]
@@ -349,7 +353,7 @@ def _sorted_out(
 
 
 def _kind(file: FoundFile, before: Consumed) -> _Kind:
-    if before.cursor[0] < 0 or file.place > before.cursor or file.mtime_ns >= before.window_ns:
+    if before.cursor == _START or file.place > before.cursor or file.mtime_ns >= before.window_ns:
         return _Kind.NEW
     if file.ctime_ns < before.settled_ns and folder_mark(file.folder) in before.folders:
         return _Kind.OLD

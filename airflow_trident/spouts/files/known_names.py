@@ -19,12 +19,12 @@ def gone_away(seen: Mapping[str, str], found: Iterable[FoundFile], window_ns: in
     :param window_ns, cursor_ns: begin of the window, and time of the last file read.
     """
     names = _times_when_read(seen, found)
-    earliest = accumulate((-1 if time_ns is None else min(time_ns, window_ns) for _, _, time_ns in names), max)
+    earliest = accumulate((-math.inf if time_ns is None else min(time_ns, window_ns) for _, _, time_ns in names), max)
     upwards = (cursor_ns if time_ns is None else time_ns for _, _, time_ns in reversed(names))
     latest = reversed(list(accumulate(upwards, min)))
     return [
-        Away(name, *bounds)
-        for (name, is_there, _), *bounds in zip(names, earliest, latest, strict=True)
+        Away(name, earliest_ns, latest_ns)
+        for (name, is_there, _), earliest_ns, latest_ns in zip(names, earliest, latest, strict=True)
         if not is_there
     ]
 

@@ -139,7 +139,7 @@ def _by_stretch(borders: Sequence[int], files: Iterable[FoundFile]) -> list[list
     return found
 
 
-def _place(borders: Sequence[int], time_ns: int) -> int:
+def _place(borders: Sequence[int], time_ns: float) -> int:
     return min(bisect_right(borders, time_ns), len(borders) - 1)
 
 
@@ -180,7 +180,7 @@ class Away:
     """The name (see `name_mark`) of a read file that is not there; the earliest and latest time that it may have."""
 
     name: str
-    earliest_ns: int
+    earliest_ns: float
     latest_ns: int
 
 
