@@ -55,6 +55,32 @@ def test_late_files_can_be_taken_once_or_ignored_for_ever() -> None:
     assert choose(newer, after)[0] == [], "the ignored one is not asked about again"
 
 
+@pytest.mark.parametrize("years", [50, 10_000])
+@pytest.mark.parametrize("late_files", [LateFiles.IGNORE, LateFiles.ERROR])
+def test_all_that_comes_after_a_file_of_the_future_is_asked_about_and_not_ignored(
+    late_files: LateFiles, years: int
+) -> None:
+    """While the window begins in the future: a hundred newer files would be ignored without a word."""
+    ahead = file("ahead", 10_000 + years * 365 * 86_400, 10_000)
+    _, before = choose([file("a", 10_000), ahead], now_s=10_000)
+    new = [file(f"n{number}", 11_000 + number) for number in range(100)]
+    with pytest.raises(ConfigurationError, match=r"'n0' and 99 more in '/in' .* in the future: .*late_files=\"take\""):
+        choose([file("a", 10_000), ahead, *new], before, now_s=11_200, late_files=late_files)
+    asked = [file("a", 10_000), ahead, *new]
+    names, after = choose(asked, before, now_s=11_200, late_files=LateFiles.TAKE, max_files=99)
+    assert names == [one.path for one in new[:99]]
+    assert choose(asked, after, now_s=11_200, late_files=LateFiles.TAKE)[0] == ["n99"]
+
+
+def test_what_is_late_by_this_clock_too_is_ignored_whatever_was_read() -> None:
+    _, before = choose([file("a", 10_000), file("ahead", 50_000, 10_000)], now_s=10_000)
+    there = [file("a", 10_000), file("ahead", 50_000, 10_000), file("late", 5_000, 11_000)]
+    assert choose(there, before, now_s=11_000, late_files=LateFiles.IGNORE)[0] == []
+    assert choose([*there, file("new", 49_000, 54_000)], before, now_s=54_000, late_files=LateFiles.IGNORE)[0] == [
+        "new"
+    ]
+
+
 def test_late_files_that_do_not_fit_the_batch_are_not_lost() -> None:
     files = [file("a", 10_000), *(file(f"late {number}", 100 + number, 10_001) for number in range(5))]
     _, before = choose(files[:1])

@@ -31,6 +31,7 @@ from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles, cut, is_old_enough
 from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
 from airflow_trident.spouts.files.known_names import gone_away, with_older
+from airflow_trident.spouts.files.late_files import require_no_question
 from airflow_trident.spouts.files.late_steps import MAX_TAKEN, in_steps, marks_before
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place
 from airflow_trident.spouts.files.marks import (
@@ -282,7 +283,8 @@ def next_batch(
     :param base: the folder, for error texts.
     :param content_of: called if a read file has another time than before.
     :raises SourceChangedError: a file that was read has changed, or new files cannot be told from read ones.
-    :raises ConfigurationError: a file came late, and `late_files` is "error".
+    :raises ConfigurationError: a file came late, and `late_files` is "error"; or "ignore", and a read file's time is in
+        the future.
     """
     seen, kinds = _sorted_out(listing, before, base, content_of)
     late, stretches, hidden = kinds[_Kind.LATE], before.old or (), set[str]()
@@ -290,8 +292,7 @@ def next_batch(
         behind_ns = before.settled_ns - now_ns - limits.late_window_ns - _CLOCKS_APART_NS
         look = judged(before.old, kinds[_Kind.OLD], late, behind_ns=behind_ns, settled_ns=before.settled_ns, base=base)
         stretches, hidden = look.stretches, {file.path for file in look.came}
-    if late and limits.late_files is LateFiles.ERROR:
-        raise _late(late, base)
+    require_no_question(late, limits, window_ns=before.window_ns, now_ns=now_ns, apart_ns=_CLOCKS_APART_NS, base=base)
     taken_late = in_steps(late, before.settled_ns) if limits.late_files is LateFiles.TAKE else []
     waiting: list[FoundFile] = []
     if len(before.seen) >= MAX_TAKEN and taken_late and taken_late[0].ctime_ns >= _settled(before, listing, now_ns):
@@ -364,13 +365,3 @@ def _require_same_content(file: FoundFile, before: Consumed, base: str, content_
     content = before.contents.get(name_mark(file.path))
     if content is None or content != content_mark(content_of(file)):
         raise read_and_changed(file.path, base)
-
-
-def _late(files: Sequence[FoundFile], base: str) -> ConfigurationError:
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    return ConfigurationError(
-        f"the file {files[0].path!r}{more} in {base!r} is older than what has been read, and came late or was touched: "
-        "nobody can tell whether it was read",
-        'Set late_files="take" if it is new, late_files="ignore" if it was read, or give it the present time '
-        "(`touch`) if it is new.",
-    )

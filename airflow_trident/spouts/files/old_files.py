@@ -21,6 +21,8 @@ from airflow_trident.types import Json
 
 MAX_STRETCHES = 16
 """Each takes some 60 bytes in the metadata of every transaction."""
+_LAST_S = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
+"""Python writes no moments after that day; some file systems have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +165,19 @@ def _unknown(base: str, settled_ns: int, *, some_had_gone: bool) -> SourceChange
             "Remove those that were read, or put all that were removed back; `touch` each file that was in no batch: "
             "then it is new.",
         )
-    until = datetime.fromtimestamp(settled_ns / 1e9, tz=UTC).isoformat(timespec="seconds")
+    until = moment_of(settled_ns)
     return SourceChangedError(
         f"{wrong}the clock was set back behind {until}, or the path of the spout was changed, and files came or went "
         "since",
         f"Put read files that were removed back; or, when the clock is past {until}, `touch` each file that was in no "
         "batch: then it is new.",
     )
+
+
+def moment_of(time_ns: int) -> str:
+    """A time, for people."""
+    seconds = min(time_ns // 10**9, _LAST_S)
+    return datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="seconds")
 
 
 # ---- what is kept after it -------------------------------------------------------------------------------------
