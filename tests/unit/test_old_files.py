@@ -5,6 +5,7 @@ begin, and single rules."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.files import consumed
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json
+from airflow_trident.spouts.files.contents import RecordedFile
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.old_files import MAX_STRETCHES
 from tests.fixtures.consumed import HOUR, LIMITS, SECOND, Folder, choose, file
@@ -49,6 +51,16 @@ class Bucket(Folder):
             if was[1].mtime_ns < self.now - age:
                 self.deleted[path] = self.files.pop(path)
 
+    def put_anew(self, place: int) -> None:
+        """An object that was read gets other content, and a new time."""
+        self._apart("put anew")
+        there = sorted(path for path, (number, _) in self.files.items() if self.read[number])
+        if there:
+            path = there[place % len(there)]
+            number, was = self.files[path]
+            self.files[path] = (number, replace(was, size=was.size + 1, mtime_ns=self.now, ctime_ns=self.now))
+            self.touched.add(number)
+
     def undelete(self, places: int) -> None:
         for path in sorted(self.deleted)[:places]:
             self.files[path] = self.deleted.pop(path)
@@ -57,13 +69,17 @@ class Bucket(Folder):
     def _apart(self, change: str) -> None:
         """Number and sum do not tell that one came where more went since the last transaction: which is said in the
         reference."""
-        if self.since not in ("", change):
+        if self.since not in ("", change) or self.since == "put anew":
             self.add("", 0)
             self.read_all()
             self.since = ""
         self.since = change
 
     def touch_what_was_in_no_batch(self, question: str) -> None:
+        if consumed_anew := re.search(r"the file '([^']+)' in '/in' was consumed", question):
+            number, _ = self.files.pop(consumed_anew[1])
+            assert number in self.touched, f"a needless question: {question}"
+            return
         assert "had gone away" in question
         assert self.touched or self.deleted, f"a needless question: {question}"
         self.now = max(self.now, consumed_from_json(self.state).settled_ns) + SECOND
@@ -81,6 +97,7 @@ STEPS = st.one_of(
     st.tuples(st.just("remove"), st.integers(0, 50)),
     st.tuples(st.just("expire"), AGES),
     st.tuples(st.just("undelete"), st.integers(1, 4)),
+    st.tuples(st.just("put_anew"), st.integers(0, 50)),
     st.tuples(st.just("wait"), st.integers(0, 3 * HOUR)),
     st.tuples(st.just("transact"), st.integers(1, 4)),
     st.tuples(st.just("transact"), st.integers(1, 4)),
@@ -94,6 +111,7 @@ AWAY_AND_BACK = [
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=40))
 @example(AWAY_AND_BACK)
+@example([*AWAY_AND_BACK[:5], ("put_anew", 1), ("add", 2), ("transact", 4)])
 @example([*AWAY_AND_BACK[:-1], ("upload ends", 2 * HOUR)])
 @example([*AWAY_AND_BACK[:5], ("wait", 3 * HOUR), ("add", 1), ("transact", 1), ("expire", 5 * HOUR)])
 def test_no_object_is_read_twice_or_lost_however_it_goes_and_comes(steps: list[tuple[str, int]]) -> None:
@@ -185,6 +203,50 @@ def test_what_is_kept_is_bounded_and_says_more_of_the_newest() -> None:
     assert emptied.old
     assert not any(one.there.files for one in emptied.old)
     assert all(one.gone.files for one in emptied.old)
+
+
+def anew(*files: FoundFile, at_s: float = 86_400 * 9) -> list[FoundFile]:
+    """The same, written again one after the other."""
+    return [file(one.path, at_s + number, size=2) for number, one in enumerate(files)]
+
+
+WRITTEN_ANEW = {
+    "one among new ones": lambda old: [*old[1:], file("n1", 86_400 * 8.5), *anew(old[0]), file("n2", 86_400 * 9.5)],
+    "some, one after the other": lambda old: [*old[:2], *old[4:], *anew(*old[2:4]), file("new", 86_400 * 9.5)],
+    "all, of several stretches": lambda old: [*anew(*reversed(old[:7])), *old[7:], file("new", 86_400 * 9.5)],
+    "all that have not expired": lambda old: [*anew(*old[3:7]), *old[7:]],
+    "one, while another came late": lambda old: [*old[1:], file("late", 86_400 * 6.5), *anew(old[0])],
+    "one, where others expired": lambda old: [*old[3:6], old[7], *anew(old[6])],
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN_ANEW)
+def test_a_read_file_older_than_the_window_that_is_written_anew_is_not_new(case: str) -> None:
+    before = day_by_day(8)
+    there = WRITTEN_ANEW[case](days(8))
+    with pytest.raises(SourceChangedError, match=r"'day \d' .*in '/in' was consumed .* written anew.*another name"):
+        choose(there, before, now_s=LATER_S)
+    times = {one.path: one.mtime_ns for one in days(8)}
+    as_before = [replace(one, mtime_ns=times.get(one.path, one.mtime_ns)) for one in there]
+    ignored, _ = choose(as_before, before, now_s=LATER_S, late_files="ignore", max_files=99)
+    assert set(ignored) == {one.path for one in there} - times.keys()
+    renamed = [replace(one, path=f"{one.path} again") if one.size == 2 else one for one in there]
+    names, after = choose(renamed, before, now_s=LATER_S, max_files=99)
+    assert set(names) == {one.path for one in renamed} - {one.path for one in days(8)}
+    assert choose(renamed, after, now_s=LATER_S)[0] == []
+
+
+def test_a_file_written_anew_is_read_if_its_transaction_takes_it_as_it_is() -> None:
+    there = [*days(8)[1:], *anew(days(8)[0])]
+    taken = day_by_day(8).knows([RecordedFile(path="day 1", size=2, mtime_ns=there[-1].mtime_ns)])
+    assert choose(there, taken, now_s=LATER_S)[0] == []
+    assert choose([*there, file("new", 86_400 * 9.5)], taken, now_s=LATER_S)[0] == ["new"]
+
+
+def test_a_name_is_free_once_its_file_was_away_when_a_transaction_began() -> None:
+    away = read([*days(8)[1:], file("day 9", 86_400 * 9)], day_by_day(8))
+    again = file("day 1", 86_400 * 9.5)
+    assert choose([*days(8)[1:], file("day 9", 86_400 * 9), again], away, now_s=LATER_S)[0] == ["day 1"]
 
 
 def test_files_that_were_touched_have_not_gone_away() -> None:

@@ -14,7 +14,8 @@ time and path of the last file read:
   than the window: then new files have times from before. Number and sum show that some were added, and mostly which.
 
 An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
-so a person decides (`late_files`). Nothing is read twice or lost in silence.
+so a person decides (`late_files`). A read file that is written anew has a new time: one of the window is known by its
+name, and of others `old` shows one of them, or those that were written one after the other, but not any set of them.
 """
 
 from __future__ import annotations
@@ -290,7 +291,15 @@ def next_batch(
     late, stretches, hidden = kinds[_Kind.LATE], before.old or (), set[str]()
     if before.old is not None:
         behind_ns = before.settled_ns - now_ns - limits.late_window_ns - _CLOCKS_APART_NS
-        look = judged(before.old, kinds[_Kind.OLD], late, behind_ns=behind_ns, settled_ns=before.settled_ns, base=base)
+        look = judged(
+            before.old,
+            kinds[_Kind.OLD],
+            late,
+            kinds[_Kind.NEW],
+            behind_ns=behind_ns,
+            settled_ns=before.settled_ns,
+            base=base,
+        )
         stretches, hidden = look.stretches, {file.path for file in look.came}
     require_no_question(late, limits, window_ns=before.window_ns, now_ns=now_ns, apart_ns=_CLOCKS_APART_NS, base=base)
     taken_late = in_steps(late, before.settled_ns) if limits.late_files is LateFiles.TAKE else []

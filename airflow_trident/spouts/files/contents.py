@@ -145,6 +145,18 @@ def read_and_changed(path: str, base: str) -> SourceChangedError:
     )
 
 
+def written_anew(paths: Sequence[str], base: str) -> SourceChangedError:
+    """The error for files that count as read, are older than the window, and have new times now."""
+    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return SourceChangedError(
+        f"the file {paths[0]!r}{more} in {base!r} was consumed by an earlier transaction, or ignored as a late file, "
+        "and was written anew, appended to or touched since",
+        "Remove what was consumed, or put its old time back (then `late_files` decides); give what shall be read "
+        "another name: then it is new. If that transaction is not committed, it may take the file as it is now: "
+        f"{TAKE_AS_IT_IS}.",
+    )
+
+
 def gone(where: str) -> SourceChangedError:
     """The error for a recorded file that is gone."""
     return SourceChangedError(

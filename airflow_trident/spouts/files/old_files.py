@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from airflow_trident.errors import SourceChangedError
+from airflow_trident.spouts.files.contents import written_anew
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.marks import number_of, number_of_mark
 from airflow_trident.types import Json
@@ -102,6 +103,7 @@ def judged(
     stretches: Stretches,
     old: Sequence[FoundFile],
     late: Sequence[FoundFile],
+    new: Sequence[FoundFile],
     *,
     behind_ns: int,
     settled_ns: int,
@@ -110,12 +112,14 @@ def judged(
     """Compare the files that look read with those that were.
 
     :param late: of which nobody can tell: some may be read ones that were touched.
+    :param new: the files that look new: some may be read ones that were written anew.
     :param behind_ns: how much the clock is behind what the last batch had seen, beyond what is allowed.
     :param settled_ns: what the last batch had seen, for error texts; `base`: the folder, for them, too.
-    :raises SourceChangedError: some are new, or may be, but nobody can tell which.
+    :raises SourceChangedError: some are new, or may be, but nobody can tell which; or what went away is among `new`.
     """
     came: list[FoundFile] = []
     now: list[Stretch] = []
+    went: list[Tally] = []
     borders = [one.upto_ns for one in stretches]
     for one, files, touched in zip(stretches, _by_stretch(borders, old), _by_stretch(borders, late), strict=True):
         added, gone = tally(files) - one.there, one.gone
@@ -123,13 +127,16 @@ def judged(
             gone = NONE  # all that had gone away is back, or nothing had and nothing is new
         elif added.files < 0 and behind_ns <= 0:
             if added + tally(touched) != NONE:
+                went.append(NONE - added)
                 gone -= added  # read files were removed, which is allowed
         elif added != NONE:
-            new = _neighbours(files, added) if added.files > 0 and gone == NONE else ()
-            if not new:
+            found = _neighbours(files, added) if added.files > 0 and gone == NONE else ()
+            if not found:
                 raise _unknown(base, settled_ns, some_had_gone=gone != NONE)
-            came += new
+            came += found
         now.append(replace(one, gone=gone))
+    if anew := _written_anew(new, went):
+        raise written_anew([file.path for file in anew], base)
     return Judged(came, tuple(now))
 
 
@@ -145,15 +152,24 @@ def _place(borders: Sequence[int], time_ns: float) -> int:
     return min(bisect_right(borders, time_ns), len(borders) - 1)
 
 
-def _neighbours(files: Iterable[FoundFile], added: Tally) -> Sequence[FoundFile]:
-    """The new files among those of a stretch: they came one after the other, so they are neighbours in the order of
-    their ctimes. Empty if there are none."""
+def _neighbours(files: Iterable[FoundFile], *wanted: Tally) -> Sequence[FoundFile]:
+    """The files with the names of the first one of `wanted` that is found. They came or were written one after the
+    other, so they are neighbours in the order of their ctimes. Empty if there are none."""
     ordered = sorted(files, key=lambda file: (file.ctime_ns, file.path))
     sums = [0, *accumulate(number_of(file.path) for file in ordered)]
-    for begin in range(len(ordered) - added.files + 1):
-        if sums[begin + added.files] - sums[begin] == added.total:
-            return ordered[begin : begin + added.files]
+    for names in wanted:
+        for begin in range(len(ordered) - names.files + 1):
+            if sums[begin + names.files] - sums[begin] == names.total:
+                return ordered[begin : begin + names.files]
     return ()
+
+
+def _written_anew(new: Sequence[FoundFile], went: Sequence[Tally]) -> Sequence[FoundFile]:
+    """The files among new ones with the names of those that went away from a stretch, or from all stretches behind one
+    (older files may have expired meanwhile). Empty if there are none, or nobody can tell which."""
+    if not new or not went:
+        return ()
+    return _neighbours(new, *dict.fromkeys([*went, *accumulate(reversed(went))]))
 
 
 def _unknown(base: str, settled_ns: int, *, some_had_gone: bool) -> SourceChangedError:
