@@ -138,9 +138,9 @@ class Coordinator(Closing):
         """Transaction `txid`, in which this stream had `metadata`, is COMMITTED: the source may forget its batch.
 
         The coordinator of any later claim calls this, from the ledger's record alone, for every committed transaction
-        that the ledger still keeps: at least once for each, again and again, in any process. So it must be cheap if
-        there is nothing to do, and safe to repeat. An error raised here fails the coordinator, never the commit, which
-        is done. (Storm calls BatchCoordinator.success before the commit is durable.)
+        that the ledger still keeps: at least once for each, as none is pruned before; again and again, in any process.
+        So it must be cheap if there is nothing to do, and safe to repeat. An error raised here fails the coordinator,
+        never the commit, which is done. (Storm calls BatchCoordinator.success before the commit is durable.)
         """
 
     def cleanup_before(self, txid: int) -> None:

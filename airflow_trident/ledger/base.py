@@ -16,7 +16,8 @@ L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6). Each o
     former ticket. Who says by which record he decided (`seen`) opens none that has another attempt or fence by now.
 L7  COMMITTED and the commit pointer change in the same step (P8).
 L8  The step that commits prunes committed transactions beyond the latest `retention`. FAILED, SKIPPED and uncommitted
-    transactions and the last committed one are kept (P10).
+    transactions and the last committed one are kept (P10), and so are those that a spout has to be told of
+    (`TopologyRecord.told`).
 L9  An unreadable or newer record raises CorruptRecordError or NewerRecordError, naming it (P11).
 L10 If an attempt changes a transaction's position, the same step takes the batch of every later uncommitted one (P2):
     `invalidated`, PROCESSING, attempt + 1, nothing staged, off the exceptions. Such a transaction can be neither
@@ -165,6 +166,7 @@ class Ledger(Closing, KeepsStaged):
     close_transaction = Verb(manual.close_transaction, read_ahead.transactions)
     set_command = Verb(topology.set_command, read_ahead.the_deployment)
     note_states = Verb(topology.note_states, read_ahead.the_topology)
+    note_told = Verb(topology.note_told, read_ahead.the_topology)
     take_fence = Verb(topology.take_fence, read_ahead.the_pointer)
 
     restart_many = Verb(attempts.restart_many, read_ahead.transactions)

@@ -65,6 +65,8 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
             del state["transforms"]
     if not body["lost"]:
         del body["lost"]
+    if body["told"] is None:
+        del body["told"]
     return {**record.extra, **body}
 
 

@@ -41,8 +41,9 @@ class TopologyRecord:
     former life find no node. `definition`: what must not change silently, see :class:`Definition`. `command`, `epoch`:
     the lifecycle. `floor_ms`: claims of cleared runs older than this are refused, because their claim keys are pruned.
     `since`: state -> the first txid since it belongs to the topology; absent if version 1 wrote the record and the
-    state was not asked since. `lost`: transactions given up for a state. `extra`: fields of a newer version, kept
-    unchanged.
+    state was not asked since. `lost`: transactions given up for a state. `told`: what every spout that wants to hear of
+    its committed batches has been told, so that it may be pruned; None: no spout wants to. `extra`: fields of a newer
+    version, kept unchanged.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TopologyRecord:
     created_ms: int = 0
     since: dict[str, int] = field(default_factory=dict)
     lost: tuple[Loss, ...] = ()
+    told: Txids | None = None
     extra: dict[str, Json] = field(default_factory=dict)
 
 

@@ -16,7 +16,8 @@ from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedR
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, tell_result, telling
-from airflow_trident.runtime.phases import require_definition, tell_success
+from airflow_trident.runtime.phases import require_definition
+from airflow_trident.runtime.success import tell_success
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology

@@ -32,13 +32,14 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.attempts import began, start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.outcomes import lags_of, telling
 from airflow_trident.runtime.state_agreement import require_agreement
+from airflow_trident.runtime.success import tell_success
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -121,25 +122,6 @@ def _begin(
         lag_of=lags_of(coordinators) if ask_lag else None,
         plan=topology.compile().digest,
     )
-
-
-def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
-    """Tells coordinators that implement `success` which transactions are committed, and those that implement
-    `cleanup_before` which are over. The ledger says so, so it is never too early; and they are told again each time, so
-    a kill loses nothing."""
-    told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
-    cleaning = [one for one in coordinators.values() if type(one).cleanup_before is not Coordinator.cleanup_before]
-    if not told and not cleaning:
-        return
-    records = ledger.transactions()
-    committed = [record for record in records if record.status is Status.COMMITTED]
-    for record in committed:
-        for name in told.keys() & record.metadata.keys():
-            told[name].success(record.txid, record.metadata[name])
-    if committed:
-        needed = [record.txid for record in records if not record.status.is_final]
-        for one in cleaning:
-            one.cleanup_before(min([committed[-1].txid, *needed]))
 
 
 # ---- process ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures.ledger import (
     Place,
     begun,
@@ -57,6 +58,32 @@ def test_l8_p10_failed_skipped_and_uncommitted_ones_are_kept_however_old(ledger:
     assert commit(ledger, 2, retention=1).status is Status.COMMITTED
     commit(ledger, 10, retention=1)
     assert list(statuses(ledger)) == [1, 3, 10]
+
+
+def test_l8_what_a_spout_has_to_be_told_of_is_kept_until_it_was(ledger: Ledger) -> None:
+    ledger.note_told(NO_TXIDS)
+    committed_up_to(ledger, 2, retention=1)
+    begun(ledger, 3)
+    ledger.skip(3, "x")
+    for number in (4, 5):
+        commit(ledger, begun(ledger, number), retention=1)
+    assert list(statuses(ledger)) == [1, 2, 3, 4, 5]
+    ledger.note_told(Txids.span(1, 5) - Txids.of(3))
+    commit(ledger, 3, retention=1)
+    commit(ledger, begun(ledger, 6), retention=1)
+    assert list(statuses(ledger)) == [3, 6], "3 was committed late, and nobody was told of it"
+    ledger.note_told(Txids.of(3))
+    commit(ledger, begun(ledger, 7), retention=1)
+    assert list(statuses(ledger)) == [6, 7]
+    assert ledger.topology().told == Txids.span(1, 5)
+
+
+def test_l8_when_no_spout_wants_to_be_told_any_more_what_was_kept_for_it_goes(ledger: Ledger) -> None:
+    ledger.note_told(NO_TXIDS)
+    committed_up_to(ledger, 3, retention=1)
+    ledger.note_told(None)
+    commit(ledger, begun(ledger, 4), retention=1)
+    assert (list(statuses(ledger)), ledger.topology().told) == ([4], None)
 
 
 def test_the_last_begun_transaction_is_never_pruned_because_the_next_goes_on_from_it(ledger: Ledger) -> None:

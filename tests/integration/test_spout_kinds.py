@@ -19,6 +19,7 @@ from airflow_trident import (
     TransactionalSpout,
     TransactionAttempt,
 )
+from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
@@ -30,6 +31,8 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
+from airflow_trident.runtime.drains.drain import Drain
+from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.topology.transactional.spout_adapters import adapted
@@ -53,15 +56,15 @@ def counted(topology: Topology) -> int:
 
 
 def begin(ledger: Ledger, topology: Topology, key: str) -> int:
-    begun = coordinate(ledger, topology, Claim(key=key))
+    begun = coordinate(ledger, topology, Claim(key=key), max_pending=10)
     assert isinstance(begun, Begun)
     return begun.txid
 
 
-def commit(ledger: Ledger, topology: Topology, txid: int, staging: Path) -> None:
+def commit(ledger: Ledger, topology: Topology, txid: int, staging: Path, **options: Any) -> None:
     process(ledger, topology, txid, LocalEngine(), str(staging), ATTEMPTS)
     committer = Committer(
-        ledger=ledger, topology=topology, staging_root=str(staging), attempts=ATTEMPTS, engine=LocalEngine
+        ledger=ledger, topology=topology, staging_root=str(staging), attempts=ATTEMPTS, engine=LocalEngine, **options
     )
     assert committer.commit(txid).committed == (txid,)
 
@@ -86,6 +89,69 @@ def test_success_is_told_of_committed_transactions_alone_and_again_until_it_gets
         commit(ledger, topology, 2, tmp_path / "staging")
         begin(ledger, topology, "three")
         assert told(said) == {1: {"a": {"from": 0, "to": 3}}, 2: {"a": {"from": 3, "to": 6}}}
+
+
+def test_success_is_told_of_each_however_many_were_committed_since_a_coordinator_last_ran(tmp_path: Path) -> None:
+    append(tmp_path / "in", "a", [(number, "a") for number in range(30)])
+    said, staging = tmp_path / "told", tmp_path / "staging"
+    topology = counting(FolderSpout(tmp_path / "in", told=said), tmp_path)
+    with MemoryLedger("kinds") as ledger:
+        for txid in (1, 2, 3, 4):
+            begin(ledger, topology, str(txid))
+        ledger.skip(2, "test")
+        for txid in (1, 3, 4):
+            commit(ledger, topology, txid, staging, retention=1)
+        begin(ledger, topology, "5")
+        assert told(said).keys() == {1, 3, 4}
+        commit(ledger, topology, 2, staging, retention=1)
+        commit(ledger, topology, 5, staging, retention=1)  # 2 is beyond what is kept
+        begin(ledger, topology, "6")
+        assert told(said).keys() == {1, 2, 3, 4, 5}
+        commit(ledger, topology, 6, staging, retention=1)
+        assert [one.txid for one in ledger.transactions()] == [6], "the others were told"
+
+
+def test_success_is_told_of_a_drain_whose_groups_are_larger_than_what_is_kept(tmp_path: Path) -> None:
+    append(tmp_path / "in", "a", [(number, "a") for number in range(24)])
+    said = tmp_path / "told"
+    topology = counting(FolderSpout(tmp_path / "in", told=said), tmp_path)
+
+    def drain(most: int | None) -> tuple[int, ...]:
+        one = Drain(
+            ledger=ledger,
+            topology=topology,
+            engine=LocalEngine(),
+            staging_root=str(tmp_path / "staging"),
+            attempts=ATTEMPTS,
+            claim=Claim(key=f"drain-{most}"),
+            limits=DrainLimits(group=4, max_transactions=most),
+            retention=2,
+        )
+        return one.run().committed
+
+    with MemoryLedger("kinds") as ledger:
+        assert len(drain(8)) == 8
+        assert drain(None) == (), "nothing is new"
+        assert told(said).keys() == set(range(1, 9))
+
+
+def test_what_was_kept_to_tell_a_spout_goes_when_the_next_one_wants_to_hear_nothing(tmp_path: Path) -> None:
+    append(tmp_path / "in", "a", [(number, "a") for number in range(30)])
+
+    class Silent(FolderSpout):
+        success = PartitionedSpout.success
+
+    said, staging = tmp_path / "told", tmp_path / "staging"
+    before, after = (counting(made(tmp_path / "in", told=said), tmp_path) for made in (FolderSpout, Silent))
+    with MemoryLedger("kinds") as ledger:
+        for txid in (1, 2, 3):
+            begin(ledger, before, str(txid))
+        for txid in (1, 2):
+            commit(ledger, before, txid, staging, retention=1)
+        ledger.register(after.definition(), accept_change=True)
+        begin(ledger, after, "4")
+        commit(ledger, after, 3, staging, retention=1)
+        assert [one.txid for one in ledger.transactions()] == [3, 4]
 
 
 def test_a_source_that_does_not_take_the_word_of_success_fails_the_coordinator_and_not_the_commit(

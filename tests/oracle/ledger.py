@@ -365,8 +365,9 @@ class OracleLedger(OracleStates, OracleGroups):
 
     def _prune(self, retention: int, *, just_committed: Sequence[int]) -> None:
         done = [txid for txid, record in sorted(self._records.items()) if record.status.is_final]
+        told = self.topology().told
         for txid in done[:-retention]:
-            if txid not in just_committed:
+            if txid not in just_committed and (told is None or txid in told):
                 del self._records[txid]
         for key, (txid, run_ms) in list(self._claims.items()):
             if txid <= self._committed - self._keep_claims and txid not in self._records:

@@ -6,6 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from airflow_trident.errors import TransitionError
@@ -40,6 +41,12 @@ class OracleStates:
     def note_states(self, *, since: Mapping[str, int] | None = None, lost: Sequence[Loss] = ()) -> TopologyRecord:
         with self._changed:
             self._topology = noted(self.topology(), since or {}, lost, at_ms=time.time_ns() // 1_000_000)
+            return self._topology
+
+    def note_told(self, told: Txids | None) -> TopologyRecord:
+        with self._changed:
+            before = self.topology().told
+            self._topology = replace(self.topology(), told=told if told is None or before is None else before | told)
             return self._topology
 
     def take_fence(self) -> int:

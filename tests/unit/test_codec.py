@@ -47,6 +47,7 @@ from tests.fixtures.record import (
     SHARED,
     TOPOLOGY,
     TOPOLOGY_2,
+    TOPOLOGY_TOLD,
     tx_path,
     unpacked,
 )
@@ -74,6 +75,7 @@ def test_every_golden_record_is_loaded_here_or_where_deployments_and_events_are(
 def test_version_2_is_still_what_is_written() -> None:
     written = {
         "v2-topology.json": codec.encode_topology(TOPOLOGY_2, op="aaaaaaaaaaaaaaaa"),
+        "v2-topology-told.json": codec.encode_topology(TOPOLOGY_TOLD, op="aaaaaaaaaaaaaaaa"),
         "v2-tx-committed.json": codec.encode_tx(COMMITTED_2),
         "v2-tx-in-ledger.json": codec.encode_tx(IN_LEDGER),
         "v2-tx-begun.json": codec.encode_tx(BEGUN),
@@ -154,9 +156,17 @@ def test_large_metadata_comes_back_as_it_was_from_chunks_of_any_size(
     assert codec.decode_tx(data, path, unpacked(b"".join(chunks), path)) == record
 
 
-@given(TEXTS, TEXTS, st.dictionaries(TEXTS, TEXTS), st.sampled_from(Command), st.integers(0, 2**40), NUMBERS)
+@given(
+    TEXTS,
+    TEXTS,
+    st.dictionaries(TEXTS, TEXTS),
+    st.sampled_from(Command),
+    st.integers(0, 2**40),
+    NUMBERS,
+    st.none() | st.sets(st.integers(1), max_size=9),
+)
 def test_any_topology_comes_back_as_it_was(
-    name: str, incarnation: str, parts: dict[str, str], command: Command, epoch: int, time_ms: int
+    name: str, incarnation: str, parts: dict[str, str], command: Command, epoch: int, time_ms: int, told: set | None
 ) -> None:
     record = TopologyRecord(
         name=name.replace("/", "_"),
@@ -171,6 +181,7 @@ def test_any_topology_comes_back_as_it_was(
         epoch=epoch,
         floor_ms=time_ms,
         created_ms=time_ms,
+        told=None if told is None else Txids.of(*told),
     )
     assert codec.decode_topology(codec.encode_topology(record, op="o"), f"/v1/{record.name}") == record
 
@@ -223,7 +234,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_refused(name: str) -> Non
     body = json.loads((GOLDEN / name).read_bytes())
     changed: list[dict[str, Any]] = []
     for field in body.keys() - {"v"}:
-        if field not in ("since", "plan", "features"):  # fields that version 2 began with
+        if field not in ("since", "plan", "features", "told"):  # fields that came later
             changed.append({key: value for key, value in body.items() if key != field})
         changed.append(body | {field: object_of_another_type(body[field])})
     for one in changed:

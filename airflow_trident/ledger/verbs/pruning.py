@@ -32,7 +32,8 @@ def prune(
     """Deletes of the oldest committed transactions beyond `retention`, and of their chunks.
 
     Every transaction at or below the commit pointer `upto` that is not among the exceptions is committed: no record has
-    to be read. Those that are just being committed stay, however old: their committer wants to see them.
+    to be read. Those that are just being committed stay, however old: their committer wants to see them. So do those
+    that a spout has to be told of: only their records tell its coordinator.
     """
     just = {tx_name(txid): True for txid in just_committed}
     names = snap.names(snap.paths.transactions).after(just)
@@ -40,7 +41,9 @@ def prune(
     done = names.upto(tx_name(upto)) - sum(name in names for name in special)
     oldest = islice((name for name in names if name not in special), max(done - retention, 0))
     most = max(PRUNED_PER_COMMIT, len(just_committed))
-    gone = list(islice((name for name in oldest if name not in just), most))
+    told = snap.topology().told
+    free = (name for name in oldest if name not in just and (told is None or int(name) in told))
+    gone = list(islice(free, most))
     if not gone:
         return []
     kept_apart = snap.names(snap.paths.chunks)

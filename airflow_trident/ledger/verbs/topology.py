@@ -15,6 +15,7 @@ from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRe
 from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.txids import Txids
 
 
 def redefine(
@@ -91,6 +92,16 @@ def note_states(
 ) -> Change[TopologyRecord]:
     """Notes since when states belong to the topology, and which transactions a person gave up for them (L13)."""
     return _new_topology(snap, noted(snap.topology(), since or {}, lost, at_ms=snap.now_ms))
+
+
+def note_told(snap: Snapshot, told: Txids | None) -> Change[TopologyRecord] | Unchanged[TopologyRecord]:
+    """Notes which transactions the spouts have been told of. From then on a commit prunes no other ones (L8).
+
+    :param told: COMMITTED or CLOSED ones, and any that are pruned; None: no spout wants to be told any more.
+    """
+    topology = snap.topology()
+    after = told if told is None or topology.told is None else topology.told | told
+    return Unchanged(topology) if after == topology.told else _new_topology(snap, replace(topology, told=after))
 
 
 def take_fence(snap: Snapshot) -> Change[int]:

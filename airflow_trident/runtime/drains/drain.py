@@ -33,8 +33,9 @@ from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pe
 from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.outcomes import tell_plan, telling
-from airflow_trident.runtime.phases import Attempts, Progress, tell_success
+from airflow_trident.runtime.phases import Attempts, Progress
 from airflow_trident.runtime.registering import register
+from airflow_trident.runtime.success import tell_success
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology

@@ -1,0 +1,49 @@
+"""Coordinators learn from the ledger which of their batches are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.ledger.base import Ledger
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.txids import Txids
+
+
+def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
+    """Tells coordinators that implement `success` which transactions are committed, and those that implement
+    `cleanup_before` which are over. The ledger says so, so it is never too early; and they are told again each time, so
+    a kill loses nothing. What nobody was told of is not pruned.
+
+    The caller has just looked at the topology.
+    """
+    told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
+    cleaning = [one for one in coordinators.values() if type(one).cleanup_before is not Coordinator.cleanup_before]
+    records = ledger.transactions() if told or cleaning else ()
+    committed = [record for record in records if record.status is Status.COMMITTED]
+    for record in committed:
+        for name in told.keys() & record.metadata.keys():
+            told[name].success(record.txid, record.metadata[name])
+    _note(ledger, _over(records) if told else None)
+    if committed:
+        needed = [record.txid for record in records if not record.status.is_final]
+        for one in cleaning:
+            one.cleanup_before(min([committed[-1].txid, *needed]))
+
+
+def _over(records: Sequence[TxRecord]) -> Txids:
+    """What nobody has to be told of any more, with what is pruned: so it has no more gaps than there are unfinished
+    transactions.
+
+    :param records: all that are kept, after coordinators were told of them.
+    """
+    last = max((record.txid for record in records if record.status.is_final), default=0)
+    return Txids.span(1, last) - Txids.of(*(record.txid for record in records if not record.status.is_final))
+
+
+def _note(ledger: Ledger, told: Txids | None) -> None:
+    """Costs something only if there is news."""
+    known = ledger.view(0, remembered=True).topology.told
+    if (told is None) != (known is None) or (told is not None and known is not None and told - known):
+        ledger.note_told(told)
