@@ -19,7 +19,7 @@ that are committed. A non-transactional one promises S1 and S5 only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -141,6 +141,13 @@ class Coordinator(Closing):
         that the ledger still keeps: at least once for each, as none is pruned before; again and again, in any process.
         So it must be cheap if there is nothing to do, and safe to repeat. An error raised here fails the coordinator,
         never the commit, which is done. (Storm calls BatchCoordinator.success before the commit is durable.)
+        """
+
+    def skipped(self, batches: Mapping[int, Json]) -> None:
+        """The transactions that later ones pass, SKIPPED or CLOSED, with this stream's metadata. So a source that gives
+        nothing else until these are committed can be refused.
+
+        Called by the coordinator of any later claim, after :meth:`success`, with all that there are now.
         """
 
     def cleanup_before(self, txid: int) -> None:

@@ -12,20 +12,24 @@ from airflow_trident.protocol.txids import Txids
 
 
 def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
-    """Tells coordinators that implement `success` which transactions are committed, and those that implement
-    `cleanup_before` which are over. The ledger says so, so it is never too early; and they are told again each time, so
-    a kill loses nothing. What nobody was told of is not pruned.
+    """Tells coordinators that implement `success` which transactions are committed, those that implement `skipped`
+    which ones are passed, and those that implement `cleanup_before` which are over. The ledger says so, so it is never
+    too early; and they are told again each time, so a kill loses nothing. What nobody was told of is not pruned.
 
     The caller has just looked at the topology.
     """
     told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
     cleaning = [one for one in coordinators.values() if type(one).cleanup_before is not Coordinator.cleanup_before]
-    records = ledger.transactions() if told or cleaning else ()
+    passing = {name: one for name, one in coordinators.items() if type(one).skipped is not Coordinator.skipped}
+    records = ledger.transactions() if told or cleaning or passing else ()
     committed = [record for record in records if record.status is Status.COMMITTED]
     for record in committed:
         for name in told.keys() & record.metadata.keys():
             told[name].success(record.txid, record.metadata[name])
     _note(ledger, _over(records) if told else None)
+    passed = [record for record in records if record.status in (Status.SKIPPED, Status.CLOSED)]
+    for name, one in passing.items():
+        one.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
     if committed:
         needed = [record.txid for record in records if not record.status.is_final]
         for one in cleaning:

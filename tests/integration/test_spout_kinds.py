@@ -11,8 +11,11 @@ import pytest
 
 from airflow_trident import (
     BatchOutputCollector,
+    CallableSource,
     Count,
     OutputFieldsDeclarer,
+    Polled,
+    SpooledSpout,
     SqliteState,
     Topology,
     TopologyContext,
@@ -172,6 +175,27 @@ def test_a_source_that_does_not_take_the_word_of_success_fails_the_coordinator_a
         assert ledger.view(0).pointer.committed == 1
         assert ledger.view(0).next_txid == 2
     assert counted(topology) == 3
+
+
+def test_a_queue_that_gives_only_what_was_skipped_fails_the_coordinator_instead_of_standing_still(
+    tmp_path: Path,
+) -> None:
+    items = list(range(5))
+
+    def poll(max_rows: int) -> Polled:
+        given = items[:max_rows]
+        return Polled(rows=[(item,) for item in given], ids=list(map(str, given)), token=given)
+
+    queue = CallableSource(poll, "id long", ack=lambda given: [items.remove(one) for one in given])
+    topology = counting(SpooledSpout(queue, str(tmp_path / "spool"), max_rows=2), tmp_path)
+    with MemoryLedger("kinds") as ledger:
+        begin(ledger, topology, "one")
+        ledger.skip(1, "test")
+        with pytest.raises(SourceUnavailableError, match="transactions: 1"):
+            begin(ledger, topology, "two")
+        commit(ledger, topology, 1, tmp_path / "staging")
+        begin(ledger, topology, "two")
+    assert (counted(topology), items) == (2, [2, 3, 4])
 
 
 class FilesOfTransactions(TransactionalSpout[Json]):

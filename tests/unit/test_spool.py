@@ -147,6 +147,53 @@ def test_items_that_come_again_are_known_by_their_ids_and_acknowledged_when_they
     assert queue.left() == []
 
 
+def oldest_of(items: list[tuple[int, str]], hidden: set[int] | None) -> CallableSource:
+    """A queue that gives its oldest items; `hidden`: it notes there what it gave, and does not give it again."""
+
+    def poll(max_rows: int) -> Polled | None:
+        rows = [row for row in items if hidden is None or row[0] not in hidden][:max_rows]
+        if hidden is not None:
+            hidden.update(number for number, _ in rows)
+        numbers = [number for number, _ in rows]
+        return Polled(rows=rows, ids=[str(number) for number in numbers], token=numbers)
+
+    def ack(numbers: list[int]) -> None:
+        items[:] = [row for row in items if row[0] not in numbers]
+
+    return CallableSource(poll, "id long, name string", ack=ack)
+
+
+def test_a_source_that_gives_what_was_skipped_again_and_nothing_else_is_refused(tmp_path: Path) -> None:
+    items = ROWS[:5]
+    spout = spooled(tmp_path, oldest_of(items, hidden=None), max_rows=2)
+    first = begin(spout, None)
+    coordinator = spout.coordinator()
+    assert coordinator.initialize_transaction(2, first) is None, "it is being processed"
+    coordinator.skipped({1: first})
+    with pytest.raises(SourceUnavailableError, match=r"SKIPPED or CLOSED \(transactions: 1\)"):
+        coordinator.initialize_transaction(2, first)
+    coordinator.skipped({})
+    assert coordinator.initialize_transaction(2, first) is None, "it is being backfilled"
+    coordinator.success(1, first)
+    second = coordinator.initialize_transaction(2, first)
+    assert rows_of(spout, second) == ROWS[2:4]
+    coordinator.success(2, second)
+    third = coordinator.initialize_transaction(3, second)
+    coordinator.skipped({3: third})
+    assert coordinator.initialize_transaction(4, third) is None, "fewer than it was asked for: there are no others"
+
+
+def test_a_source_that_hides_what_it_gave_goes_on_when_it_gives_what_was_skipped_once_more(tmp_path: Path) -> None:
+    hidden: set[int] = set()
+    spout = spooled(tmp_path, oldest_of(ROWS[:6], hidden), max_rows=2)
+    first = begin(spout, None)
+    second = begin(spout, first)
+    hidden.clear()  # the source gives them up
+    coordinator = spout.coordinator()
+    coordinator.skipped({1: first, 2: second})
+    assert rows_of(spout, coordinator.initialize_transaction(3, second)) == ROWS[4:6]
+
+
 def test_an_item_twice_in_one_poll_is_one(tmp_path: Path) -> None:
     spout = spooled(tmp_path, given(Polled(rows=[ROWS[0], ROWS[0], ROWS[1]], ids=["a", "a", "b"])))
     assert rows_of(spout, begin(spout, None)) == ROWS[:2]

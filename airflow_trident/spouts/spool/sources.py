@@ -2,7 +2,8 @@
 
 Promises of an implementation:
 
-Q1  A `poll` gives only items that no other `poll` gives, until they are acknowledged or the source gives them up.
+Q1  A `poll` gives only items that no other `poll` gives, until they are acknowledged or the source gives them up. A
+    source that gives the same ones at once stands still when they are SKIPPED, and is refused then.
 Q2  Until `ack` of its token an item may come again, in any process; then with the same id, if the source gives ids.
 Q3  `ack` may be called again with the same token, in another process than the `poll`, and after a kill in between.
 Q4  Items that `poll` gave but nobody acknowledged before the process died come again. A source without `ack` cannot

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,12 +184,11 @@ class Spool:
             files, marks = self._listing()
         return number in marks or (number not in files and number < max(marks, default=0))
 
-    def are_acknowledged(self, ids: Iterable[str]) -> bool:
-        """Are all these rows in acknowledged batches?"""
+    def waiting(self, ids: Collection[str]) -> list[int]:
+        """The batches that have any of these rows and are not acknowledged."""
         with self.folder.errors():
             files, marks = self._listing()
-        waiting = {one for number in files - marks for one in self._ids(number)}
-        return waiting.isdisjoint(ids)
+        return [number for number in sorted(files - marks) if not set(self._ids(number)).isdisjoint(ids)]
 
     def _ids(self, number: int) -> list[str]:
         try:

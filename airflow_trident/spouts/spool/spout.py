@@ -16,14 +16,15 @@ After a kill between 1 and 2 the source gives the items again; a source without 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.io.local_paths import AnyPath
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.folder import spool_folder
 from airflow_trident.spouts.spool.sources import SpoolSource
@@ -78,6 +79,8 @@ class SpoolCoordinator(Coordinator):
     source: SpoolSource
     spool: Spool
     max_rows: int
+    passed: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Batch -> its transaction, which others pass, as the ledger last said."""
 
     def is_ready(self, previous: Json) -> bool:
         """Polls if nothing is spooled: what it gets is not lost, it is the next batch."""
@@ -94,17 +97,42 @@ class SpoolCoordinator(Coordinator):
         return as_json(self.spool.batch(wanted))
 
     def _fill(self) -> bool:
-        polled = self.source.poll(self.max_rows)
-        if polled is None or not polled.rows:
-            return False
-        is_new = self.spool.append(polled)
-        self.source.spooled()
-        if is_new:
-            return True
-        # All rows were spooled before. If they are committed, the source may forget them; otherwise it keeps them.
-        if polled.token is not None and self.spool.are_acknowledged(polled.ids or ()):
-            self.source.ack(polled.token)
-        return False
+        seen: set[str] = set()
+        while True:
+            polled = self.source.poll(self.max_rows)
+            if polled is None or not polled.rows:
+                return False
+            is_new = self.spool.append(polled)
+            self.source.spooled()
+            if is_new:
+                return True
+            if polled.token is None:
+                return False
+            # All rows were spooled before. If they are committed, the source may forget them; otherwise it keeps them.
+            ids = set(polled.ids or ())
+            waiting = self.spool.waiting(ids)
+            if not waiting:
+                self.source.ack(polled.token)
+            if not waiting or len(polled.rows) < self.max_rows or not self.passed.keys() >= set(waiting):
+                return False
+            # Nobody is going to commit them now, and there may be others: a source that hides what it gave gives those.
+            if ids <= seen:
+                raise self._stands_still(waiting)
+            seen |= ids
+
+    def _stands_still(self, waiting: Sequence[int]) -> SourceUnavailableError:
+        txids = Txids.of(*(self.passed[number] for number in waiting))
+        return SourceUnavailableError(
+            f"{self.source.describe()} gives the same items again and again, as many as it is asked for "
+            f"({self.max_rows}): those of what was SKIPPED or CLOSED (transactions: {txids}), which are not "
+            "acknowledged. What is behind them stays unseen",
+            "Let the source hide for some time what it gave, or poll for what is behind that. Or backfill what is "
+            "SKIPPED, and delete the items of what is CLOSED.",
+        )
+
+    def skipped(self, batches: Mapping[int, Json]) -> None:
+        self.passed.clear()
+        self.passed.update({_batch(metadata).number: txid for txid, metadata in batches.items()})
 
     def success(self, txid: int, metadata: Json) -> None:
         number = _batch(metadata).number
