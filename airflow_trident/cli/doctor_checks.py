@@ -25,6 +25,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.verbs import Storage
+from airflow_trident.tasks.task_instances import known_abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
@@ -319,10 +320,11 @@ def _topology(name: str, ledger: ZNodeLedger, deployed: Deployed) -> Iterator[Fi
         yield _warn("ledger", f"topology {name}: {_unfinished(name, view)}")
     records = ledger.transactions(view.pointer.committed + 1)
     yield from _gone_over(name, records)
-    for txid, why in _abandoned(ledger, records).items():
+    for txid, gone in known_abandoned(records, ledger.workers()).items():
+        cure = f"{gone.cure}, or type" if gone.cure else "Type"
         yield _warn(
             "ledger",
-            f"topology {name}: nobody works on transaction {txid}: {why}. Clear that task, or "
+            f"topology {name}: nobody works on transaction {txid}: {gone.why}. {cure} "
             f"`airflow trident backfill {name} --txid {txid}`",
         )
 
@@ -351,18 +353,6 @@ def _is_gone_over(error: str) -> bool:
     """Earlier versions had one name for this and for a restored ledger."""
     former = error.startswith(LedgerBehindStateError.__name__) and "what a commit had gone over" in error
     return error.startswith(GoneOverError.__name__) or former
-
-
-def _abandoned(ledger: ZNodeLedger, records: Sequence[TxRecord]) -> dict[int, str]:
-    """Txid -> why nobody works on it, from Airflow's database; empty without one."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from airflow_trident.tasks.task_instances import abandoned
-
-    try:
-        return abandoned(records, ledger.workers()) if records else {}
-    except SQLAlchemyError:
-        return {}
 
 
 def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:

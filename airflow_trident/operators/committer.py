@@ -23,7 +23,8 @@ from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.liveness import COMMIT, ask, ask_airflow, began_by, left_to_committer
+from airflow_trident.tasks.asking_airflow import ask, ask_airflow
+from airflow_trident.tasks.liveness import COMMIT, began_by, left_to_committer
 from airflow_trident.tasks.waits import Until
 
 if TYPE_CHECKING:

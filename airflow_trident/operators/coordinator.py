@@ -31,7 +31,8 @@ from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains.limits import on_failure_of, pending_of
 from airflow_trident.runtime.waiting import Look, blocked, paused
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.liveness import COMMIT, EMIT, ask_airflow, lowest_left_alone
+from airflow_trident.tasks.asking_airflow import ask_airflow
+from airflow_trident.tasks.liveness import COMMIT, EMIT, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
+from airflow_trident.tasks.liveness import Gone
 from airflow_trident.tasks.named_workers import rows_of
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
@@ -183,7 +184,7 @@ def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
 
 
 def _overview_of(
-    read: Overview | TridentError, name: str, deployed: Deployed, sight: Sight, gone: dict[int, str]
+    read: Overview | TridentError, name: str, deployed: Deployed, sight: Sight, gone: dict[int, Gone]
 ) -> dict[str, Any]:
     if isinstance(read, TridentError):
         return {"name": name, "problem": str(read)}
@@ -192,7 +193,7 @@ def _overview_of(
     return {
         **summary(read.view, read.outcome, sight, visible, deployed.standstill(read.view.topology)),
         "problem": "",
-        "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid, "")),
+        "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid)),
         "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],
     }
 
@@ -254,12 +255,12 @@ def _records(ledger: Ledger, txids: Sequence[int]) -> Sequence[TxRecord]:
     return [tx for txid in txids if (tx := ledger.view(txid).tx) is not None]
 
 
-def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: dict[int, str]) -> dict[str, Any]:
-    nobody = gone.get(record.txid, "")
+def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: dict[int, Gone]) -> dict[str, Any]:
+    nobody = gone.get(record.txid)
     return {
         **row(record, sight, visible, nobody),
         "waits": waits(view, record),
-        "actions": actions_of(view, record, abandoned=bool(nobody)),
+        "actions": actions_of(view, record, abandoned=nobody is not None),
     }
 
 

@@ -14,6 +14,7 @@ from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import waiting_story
+from airflow_trident.tasks.liveness import Gone
 from airflow_trident.tasks.mending_order import MendingAction
 from airflow_trident.tasks.waits import Until, decide_wait
 
@@ -65,11 +66,11 @@ def summary(
     }
 
 
-def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> dict[str, Any]:
+def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Gone | None = None) -> dict[str, Any]:
     """A transaction as the page shows it. Only users who may see its DAG get the run and the data; for a transaction
     without a DAG, users who may see the topology.
 
-    :param abandoned: why nobody will continue it without a person.
+    :param abandoned: why nobody will continue it without a person; None: somebody will.
     """
     may_see = sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
     staged = record.staged
@@ -78,8 +79,9 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: str = "") -> d
         "status": record.status,
         "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
         "invalidated": record.invalidated,
-        "abandoned": bool(abandoned),
-        "why": abandoned if may_see else "",
+        "abandoned": abandoned is not None,
+        "why": abandoned.why if abandoned is not None and may_see else "",
+        "cure": abandoned.cure if abandoned is not None and may_see else "",
         "rows_read": staged.rows_read if staged else None,
         "rows": staged.rows if staged and may_see else {},
         "rows_staged": sum(staged.rows.values()) if staged else None,

@@ -9,7 +9,8 @@ from airflow.providers.common.compat.sdk import BaseSensorOperator
 
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import LedgerTask, airflow_outcome, owner, require_topology
-from airflow_trident.tasks.liveness import ask, left_to_anybody, lowest_left_alone
+from airflow_trident.tasks.asking_airflow import ask
+from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
 
 if TYPE_CHECKING:

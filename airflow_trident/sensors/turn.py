@@ -21,7 +21,8 @@ from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
-from airflow_trident.tasks.liveness import ask_airflow, commits_behind
+from airflow_trident.tasks.asking_airflow import ask_airflow
+from airflow_trident.tasks.liveness import commits_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.airflow_versions import PARTITIONS_ASSETS, add_partition_event, asset_events_since
-from airflow_trident.tasks.liveness import state_of_task
+from airflow_trident.tasks.asking_airflow import state_of_task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context

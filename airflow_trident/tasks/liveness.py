@@ -1,13 +1,14 @@
 """Does a task still work on a transaction? The ledger cannot know, since a killed worker writes nothing. Airflow does.
 
 A transaction's claim names the DAG run and its tasks. The record names the task that began the current attempt or
-commit, which may be another one during a replay. Airflow's Execution API tells the states of all of them.
+commit, which may be another one during a replay. Tasks ask Airflow's Execution API for the states of all of them
+(:mod:`airflow_trident.tasks.asking_airflow`), commands and the page its database
+(:mod:`airflow_trident.tasks.task_instances`).
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,36 +17,32 @@ from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
+from airflow_trident.tasks.task_states import (
+    DAG_PAUSED,
+    DELETED,
+    NO_ROOM,
+    NOT_BEGUN,
+    OVER,
+    cure_of,
+)
 from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
 
-_log = logging.getLogger(__name__)
-
 EMIT, COMMIT = "emit", "commit"
 """Keys of :attr:`Claim.task_ids`."""
-
-_DELETED = "deleted"
-_NOT_BEGUN = frozenset({None, "up_for_retry", "up_for_reschedule"})
-"""In these states a task only starts when its upstream tasks are done."""
-_YET_TO_COME = _NOT_BEGUN | {"removed", _DELETED}
-"""Of tasks of a queued run: when it has begun, the tasks that a deploy put in their place look after the work."""
-_OVER = frozenset({"success", "failed", "upstream_failed", "skipped", "removed", _DELETED})
-"""In these states a task does nothing more by itself. Success, too: a person may have marked the task so."""
-_NO_ROOM = "in a run that is queued until a run of its DAG has ended"
-"""Not a state of Airflow: see :func:`_in_queued_runs`."""
-
-
 UNFINISHED = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 """A transaction in these statuses is somebody's work. One in another is done, or a person decides about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """No task will continue the transaction by itself; `why` names the task and its state."""
+    """No task will continue the transaction by itself; `why` names the task and its state. `cure`: what a person can do
+    in Airflow, "" if that is nothing."""
 
     why: str
+    cure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +80,11 @@ class Asker:
         """
         same_run = (other.dag_id, other.run_id) == (self.task.dag_id, self.task.run_id)
         behind = same_run and other.task_id in self.behind and self.task.map_index in (-1, other.map_index)
-        return state == _NO_ROOM or (behind and state in _NOT_BEGUN)
+        return state == NO_ROOM or (behind and state in NOT_BEGUN)
 
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
-"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; what was asked and is not there is _DELETED."""
+"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; what was asked and is not there is DELETED."""
 
 
 def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
@@ -121,7 +118,7 @@ def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
 
 def owned_by(record: TxRecord) -> TaskOfRun | None:
     """The task that began the current attempt or commit; None if it was a command or program."""
-    return _task_of(record.owner)
+    return task_of(record.owner)
 
 
 def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
@@ -132,7 +129,7 @@ def began_by(owner: Owner) -> Callable[[TxRecord], bool]:
     return lambda record: record.owner.is_same_task(owner)
 
 
-def _task_of(owner: Owner) -> TaskOfRun | None:
+def task_of(owner: Owner) -> TaskOfRun | None:
     return TaskOfRun(owner.dag_id, owner.run_id, owner.task_id, owner.map_index) if owner.is_task else None
 
 
@@ -153,7 +150,7 @@ def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     (run_id,) = question["run_ids"]
     states = answer.get(run_id) or {}
     gone = [one for one in question["task_ids"] if not any(_is_of(name, one) for name in states)]
-    return {(question["dag_id"], run_id): {**states, **dict.fromkeys(gone, _DELETED)}}
+    return {(question["dag_id"], run_id): {**states, **dict.fromkeys(gone, DELETED)}}
 
 
 def _is_of(name: str, task_id: str) -> bool:
@@ -183,10 +180,10 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
             return Gone("it was not attempted, and the program that began it is not connected to the ledger")
         return Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
-    if any(state not in _OVER for _, state in states):
+    if any(state not in OVER for _, state in states):
         return None
-    worker, state = states[-1]
-    return Gone(f"{worker} is {state}")
+    worker, state = next((one for one in states if one[1] == DAG_PAUSED), states[-1])
+    return Gone(f"{worker} is {state}", cure_of(state))
 
 
 def _is_at_program(record: TxRecord) -> bool:
@@ -212,7 +209,7 @@ def left_to_committer(record: TxRecord, answers: Answers) -> bool:
     emit, owner = claimed_by(record, EMIT), owned_by(record)
     if record.status is not Status.PROCESSING or emit is None or state_in(emit, answers) != "success":
         return False
-    return record.attempt == NO_ATTEMPT or (owner is not None and state_in(owner, answers) in _OVER)
+    return record.attempt == NO_ATTEMPT or (owner is not None and state_in(owner, answers) in OVER)
 
 
 def held_up_by_asker(record: TxRecord, answers: Answers, asker: Asker) -> Abandoned | None:
@@ -223,13 +220,13 @@ def held_up_by_asker(record: TxRecord, answers: Answers, asker: Asker) -> Abando
     if _is_at_program(record) or (record.status is Status.COMMITTING and owner is None):
         return None
     states = [(worker, state_in(worker, answers)) for worker in _workers(record, answers)]
-    left = [(worker, state) for worker, state in states if state not in _OVER]
+    left = [(worker, state) for worker, state in states if state not in OVER]
     held = [(worker, state) for worker, state in left if asker.holds_up(worker, state)]
     attempt_is_held = processing and record.attempt != NO_ATTEMPT and any(worker == owner for worker, _ in held)
     if not held or (len(held) < len(left) and not attempt_is_held):
         return None
     worker, state = held[-1]
-    return Abandoned(record.txid, f"{worker} {'comes after this task' if state != _NO_ROOM else f'is {state}'}")
+    return Abandoned(record.txid, f"{worker} {'comes after this task' if state != NO_ROOM else f'is {state}'}")
 
 
 def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
@@ -239,7 +236,7 @@ def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
         if name in states:
             state = states[name]
             return None if state is None else str(getattr(state, "value", state))
-    return _DELETED
+    return DELETED
 
 
 def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Abandoned | None:
@@ -327,73 +324,3 @@ def _left(
         if gone is not None:
             return note_gone(ledger, record, gone, skip=skip)
     return commit_left(ledger, record)
-
-
-def ask_airflow(ledger: Ledger, *, skip: bool, asker: Asker | None = None) -> Callable[[TxRecord], Abandoned | None]:
-    """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
-    return lambda record: after_asking(ledger, record, ask(record, asker), skip=skip, asker=asker)
-
-
-def ask(record: TxRecord, asker: Asker | None = None) -> Answers | None:
-    """Ask Airflow, from a worker. None: it does not answer now; the wait then simply goes on."""
-    try:
-        return answers_about(record, asker)
-    except Exception as error:  # noqa: BLE001 - an error tells nothing about the tasks
-        what = f"{type(error).__name__}: {error}"
-        _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
-        return None
-
-
-def answers_about(record: TxRecord, asker: Asker | None) -> Answers:
-    """Ask Airflow's Execution API, whose client blocks, about the tasks of a transaction."""
-    answers = _answers(questions(record))
-    return answers if asker is None else _in_queued_runs(answers, asker)
-
-
-def _in_queued_runs(answers: Answers, asker: Asker) -> Answers:
-    """Replace the state of tasks by :data:`_NO_ROOM` if they wait in a queued run of the asker's DAG, and that DAG has
-    as many active runs as it may have; the asker's run is one of them. Airflow only says that they have no state.
-
-    The runs of an Airflow backfill count like others here, although Airflow counts them apart. So the work of a run for
-    which there is room may be done twice; the newer attempt then fences the older one.
-    """
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    dag_id = asker.task.dag_id
-    idle = [
-        key
-        for key, states in answers.items()
-        if key[0] == dag_id and key[1] != asker.task.run_id and any(state in _YET_TO_COME for state in states.values())
-    ]
-    count = RuntimeTaskInstance.get_dr_count
-    if not idle or not asker.max_active_runs or count(dag_id=dag_id, states=["running"]) < asker.max_active_runs:
-        return answers
-    queued = {key: answers[key] for key in idle if count(dag_id=dag_id, run_ids=[key[1]], states=["queued"])}
-    marked = {
-        key: {task_id: _NO_ROOM if state in _YET_TO_COME else state for task_id, state in states.items()}
-        for key, states in queued.items()
-    }
-    return {**answers, **marked}
-
-
-def state_of_task(owner: Owner) -> str | None:
-    """Airflow's state of a task instance, asked from a worker; "deleted" if it does not exist. None: it has no state
-    now, or Airflow does not answer."""
-    task = _task_of(owner)
-    if task is None:
-        return _DELETED
-    try:
-        asked = {"dag_id": task.dag_id, "run_ids": [task.run_id], "task_ids": [task.task_id]}
-        return state_in(task, _answers([asked]))
-    except Exception as error:  # noqa: BLE001 - an error tells nothing about the task
-        _log.warning("Airflow does not say how %s stands (%s: %s)", task, type(error).__name__, error)
-        return None
-
-
-def _answers(asked: Iterable[dict[str, Any]]) -> Answers:
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    answers: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for question in asked:
-        answers |= answered(question, RuntimeTaskInstance.get_task_states(**question))
-    return answers

@@ -16,12 +16,12 @@ from airflow_trident.links.transaction import TransactionLink, transaction_url
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.runtime.waiting import blocked, wait
+from airflow_trident.tasks.asking_airflow import answers_about
 from airflow_trident.tasks.liveness import (
     Answers,
     Asker,
     TaskOfRun,
     after_asking,
-    answers_about,
     commits_behind,
     told_by_dag,
 )

@@ -32,7 +32,7 @@ from airflow_trident.runtime.local import LocalRunner, owner_of_this_process
 from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.workers import at_work
-from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.asking_airflow import ask_airflow
 from airflow_trident.tasks.waits import Until, wait_in_worker
 from tests.fixtures.ledger import DEFINITION
 from tools import kills

@@ -17,7 +17,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import backfill, commit, phases
 from airflow_trident.sensors import ready
 from airflow_trident.sensors.ready import TridentReadySensor
-from airflow_trident.tasks import liveness
+from airflow_trident.tasks import asking_airflow, liveness
 from airflow_trident.tasks.source_lag import last_position
 from airflow_trident.triggers.batch import TridentBatchTrigger
 from tests.simulation.follower import Answer
@@ -92,12 +92,12 @@ def _() -> Sequence[Patch]:
 
 @mutant("a run waits for another that Airflow does not start before it has ended", "tasks")
 def _() -> Sequence[Patch]:
-    return [(liveness, "_in_queued_runs", lambda answers, asker: answers)]
+    return [(asking_airflow, "_in_queued_runs", lambda answers, asker: answers)]
 
 
 @mutant("a run waits for one that is queued behind it and whose tasks have other names now", "ready-opaque")
 def _() -> Sequence[Patch]:
-    return [(liveness, "_YET_TO_COME", liveness._NOT_BEGUN)]
+    return [(asking_airflow, "YET_TO_COME", asking_airflow.STARTABLE - {"scheduled"})]
 
 
 @mutant("a committer opens the gate by a record that it remembers", "versions")

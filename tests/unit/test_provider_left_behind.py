@@ -17,7 +17,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.tasks.liveness import ask_airflow
+from airflow_trident.tasks.asking_airflow import ask_airflow
 from tests.fixtures.spout import OpaqueFolderSpout, append
 from tests.unit.test_provider_lives import Site
 

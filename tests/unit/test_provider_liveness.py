@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
@@ -13,18 +14,18 @@ from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, Tx
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.runtime.waiting import lowest_uncommitted, waiting_story
+from airflow_trident.tasks.asking_airflow import answers_about, ask, ask_airflow
 from airflow_trident.tasks.liveness import (
     Gone,
     TaskOfRun,
     answered,
-    ask,
-    ask_airflow,
     began_by,
     judge,
     left_to_committer,
     owned_by,
     questions,
 )
+from airflow_trident.tasks.task_states import DAG_GONE, DAG_PAUSED, NOT_BEGUN, RUN_ENDED, never_started
 from airflow_trident.tasks.waits import Over, Until, decide_wait, wait_in_worker
 
 TASKS = {"emit": "g.emit", "commit": "g.commit"}
@@ -68,6 +69,60 @@ def test_a_transaction_whose_emitter_may_go_on_is_not(state: str | None) -> None
 def test_a_deleted_run_works_on_nothing() -> None:
     assert gone(record(Status.PROCESSING), {})
     assert gone(record(Status.PROCESSED), {})
+
+
+@pytest.mark.parametrize(
+    ("why", "cure"),
+    [
+        (DAG_PAUSED, "Unpause that DAG"),
+        (DAG_GONE, "Bring that DAG back"),
+        (RUN_ENDED, "Clear that task"),
+        ("failed", "Clear that task"),
+        ("deleted", ""),
+    ],
+)
+def test_a_task_that_airflow_never_starts_works_on_nothing_and_its_cure_is_named(why: str, cure: str) -> None:
+    states = {("dag", "run"): {"g.emit": "success", "g.commit": why}}
+    assert judge(record(Status.PROCESSED), states) == Gone(f"task 'g.commit' of run 'run' of DAG 'dag' is {why}", cure)
+
+
+def test_where_two_tasks_may_go_on_the_paused_dag_is_named_since_to_unpause_it_is_enough() -> None:
+    states = {("dag", "run"): {"g.commit": DAG_PAUSED}, ("again", "r2"): {"backfill": "failed"}}
+    found = judge(record(Status.COMMITTING, owner=REPLAY), states)
+    assert found is not None
+    assert found.cure == "Unpause that DAG"
+
+
+@pytest.mark.parametrize(
+    "state", [None, "up_for_retry", "up_for_reschedule", "scheduled", "queued", "running", "failed"]
+)
+def test_airflow_starts_tasks_of_active_runs_of_dags_that_are_there_and_not_paused(state: str | None) -> None:
+    starts = {"run_ended": False, "dag_gone": False, "dag_paused": False}
+    not_begun, scheduled = state in NOT_BEGUN, state == "scheduled"
+    assert never_started(state, **starts) == state
+    assert never_started(state, **starts | {"run_ended": True}) == (RUN_ENDED if not_begun or scheduled else state)
+    assert never_started(state, **starts | {"dag_paused": True}) == (DAG_PAUSED if not_begun or scheduled else state)
+    assert never_started(state, **starts | {"dag_gone": True}) == (DAG_GONE if not_begun else state)
+    all_of_it = never_started(state, run_ended=True, dag_gone=True, dag_paused=True)
+    assert all_of_it == (DAG_GONE if not_begun else RUN_ENDED if scheduled else state)
+
+
+@pytest.mark.parametrize(("run", "expected"), [("success", RUN_ENDED), ("failed", RUN_ENDED), ("queued", None)])
+def test_a_task_that_was_cleared_without_its_run_is_never_started(
+    run: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiting task sees that, too, and need not wait for ever."""
+
+    def count(*, dag_id: str, run_ids: list[str], states: list[str]) -> int:
+        return int((dag_id, run_ids) == ("dag", ["run"]) and run in states)
+
+    monkeypatch.setattr(
+        RuntimeTaskInstance, "get_task_states", lambda **_: {"run": {"g.emit": "success", "g.commit": None}}
+    )
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", count)
+    assert answers_about(record(Status.PROCESSED), None) == {
+        ("dag", "run"): {"g.emit": "success", "g.commit": expected}
+    }
 
 
 def test_a_mapped_claim_is_judged_by_the_tasks_of_its_own_index() -> None:

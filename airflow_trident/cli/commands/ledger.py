@@ -24,7 +24,7 @@ from airflow_trident.protocol.codec import tx_fields
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, PastAttempt, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.tasks.task_instances import eventless_text, without_event
+from airflow_trident.tasks.task_instances import eventless_text, standstill, without_event
 
 if TYPE_CHECKING:
     from airflow_trident.types import Json
@@ -47,7 +47,7 @@ def list_(args: Namespace) -> int | None:
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
         view, outcome = ledger.view(0), ledger.coordinator()
         eventless = without_event(ledger, view)
-        idle = ledgers.deployments().read([args.topology]).standstill(view.topology)
+        idle = standstill(ledger, view, ledgers.deployments().read([args.topology]))
     rows = [transaction_row(record) for record in records]
     if args.output not in _TABLES:
         rows = [
@@ -69,10 +69,10 @@ def list_(args: Namespace) -> int | None:
 
 
 def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str) -> bool:
-    """Must a person act before work goes on? A FAILED transaction blocks, the coordinator cannot begin any, or no
-    worker runs what is deployed.
+    """Must a person act before work goes on? A FAILED transaction blocks, the coordinator cannot begin any, no worker
+    runs what is deployed, or nobody works on the lowest transaction.
 
-    :param idle: see :meth:`airflow_trident.ledger.deployments.Deployed.standstill`.
+    :param idle: see :func:`airflow_trident.tasks.task_instances.standstill`.
     """
     blocked = view.blocked_by(view.next_txid) is not None
     return blocked or bool(idle) or (outcome is not None and outcome.now(view.next_txid).is_bad)
@@ -109,7 +109,7 @@ def _list_topologies(args: Namespace) -> int:
             try:
                 ledger = ledgers.ledger(name)
                 view, outcome = ledger.view(0), ledger.coordinator()
-                idle = deployed.standstill(view.topology)
+                idle = standstill(ledger, view, deployed)
                 rows.append(topology_row(view, outcome, idle))
                 still = still or stands_still(view, outcome, idle)
             except CorruptError as error:  # still show the others

@@ -27,6 +27,7 @@ from airflow_trident.cli.console import (
 from airflow_trident.cli.outcomes import time_text
 from airflow_trident.cli.topologies import topology_of
 from airflow_trident.errors import TridentError
+from airflow_trident.tasks.task_instances import standstill
 from airflow_trident.topology.names import require_name
 
 if TYPE_CHECKING:
@@ -106,10 +107,9 @@ def workers(args: Namespace) -> int | None:
 def _standstill(ledger: Ledger, deployed: Deployed) -> str:
     """As on the page, in `doctor` and in `ledger list --check`."""
     try:
-        topology = ledger.view(0).topology
+        return standstill(ledger, ledger.view(0), deployed)
     except TridentError as error:
         return str(error)
-    return deployed.standstill(topology)
 
 
 def _at_work(ledger: Ledger) -> list[dict[str, Any]]:

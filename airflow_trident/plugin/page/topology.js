@@ -24,10 +24,11 @@ function troubles(data) {
       `let the others pass: open its row, or "airflow trident backfill ${name} --failed" and ` +
       `"airflow trident skip ${name} ${Math.min(...failed)}".`);
   if (data.idle) found.push(`The topology stands still: ${data.idle}`);
-  const gone = data.open.filter(tx => tx.abandoned).map(tx => tx.txid).sort((a, b) => a - b);
+  const gone = data.open.filter(tx => tx.abandoned).sort((a, b) => a.txid - b.txid), first = gone[0];
   if (gone.length)
-    found.push(`Nobody works on ${gone.length > 1 ? "transactions" : "transaction"} ${gone.join(", ")}: replay it here, clear ` +
-      `the task that has ended, or "airflow trident backfill ${name} --txid ${gone[0]}".`);
+    found.push(`Nobody works on ${gone.length > 1 ? "transactions" : "transaction"} ${gone.map(tx => tx.txid).join(", ")}` +
+      `${first.why ? `: ${first.why}` : ""}. ${first.cure ? `${first.cure}, replay` : "Replay"} it here, or ` +
+      `"airflow trident backfill ${name} --txid ${first.txid}".`);
   return found;
 }
 

@@ -1,0 +1,83 @@
+"""What the page, the doctor and ``ledger list --check`` say of a transaction whose tasks Airflow never starts: with the
+database of a real Airflow, on a real ledger."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fixtures.airflow import AirflowHome
+from tests.integration.test_airflow_tasks import PROGRAM, write_words
+
+pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
+
+KILLED = """
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.models.taskinstance import TaskInstance
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.utils.session import create_session
+from airflow_trident import TridentCommitterOperator
+from airflow_trident.cli.doctor_checks import ledger_checks
+from airflow_trident.plugin import page_data
+from airflow_trident.tasks.task_instances import standstill
+
+def fails(self, context):
+    raise AirflowFailException("told to fail")
+
+def now(run="running", paused=False, stale=False, commit=None):
+    with create_session() as session:
+        session.query(DagRun).one()._state = run
+        session.get(DagModel, "words").is_paused = paused
+        session.get(DagModel, "words").is_stale = stale
+        session.query(TaskInstance).filter_by(task_id="words.commit").one().state = commit
+
+def said():
+    '''By the page of all topologies, the page of this one, the doctor, and `ledger list --check`.'''
+    sight = page_data.Sight(frozenset({"words"}), unowned=True)
+    (top,) = page_data.topologies(sight)
+    (row,) = page_data.transactions("words", sight)["transactions"]
+    with ZooKeeperHook().get_ledgers() as ledgers:
+        one = ledgers.ledger("words")
+        still = standstill(one, one.view(0), ledgers.deployments().read(["words"]))
+    found = [one.text for one in ledger_checks(ZooKeeperHook()) if "nobody works" in one.text]
+    return [top["lowest"]["why"], [row["why"], row["cure"]], found, still]
+
+TridentCommitterOperator.execute = fails
+play(dag)
+"""
+
+
+def test_a_transaction_whose_tasks_airflow_never_starts_stands_still_and_everybody_says_why(
+    airflow_home: AirflowHome,
+) -> None:
+    write_words(airflow_home)
+    result = airflow_home.python(
+        PROGRAM
+        + KILLED
+        + """
+moments = {"started": {}, "queued": {"run": "queued"}, "run ended": {"run": "success"}, "stale": {"stale": True},
+    "under way": {"paused": True, "commit": "running"}, "paused": {"paused": True}}
+found = {}
+for name, moment in moments.items():
+    now(**moment)
+    found[name] = said()
+tell(found)
+"""
+    )
+    for name in ("started", "queued", "under way"):
+        assert result[name] == ["", ["", ""], [], ""], name
+    expected = {
+        "run ended": ("its run has ended", "Clear that task"),
+        "stale": ("its DAG is in no DAG file any more", "Bring that DAG back"),
+        "paused": ("its DAG is paused", "Unpause that DAG"),
+    }
+    for name, (why, cure) in expected.items():
+        lowest, shown, (doctor,), still = result[name]
+        assert lowest.startswith("task 'words.commit' of run")
+        assert lowest.endswith(f"of DAG 'words' is not started: {why}")
+        assert shown == [lowest, cure]
+        backfill = "`airflow trident backfill words --txid 1`"
+        assert doctor == f"topology words: nobody works on transaction 1: {lowest}. {cure}, or type {backfill}"
+        assert still == f"nobody works on transaction 1, which is PROCESSED: {lowest}"
+    listed = airflow_home.command("trident", "ledger", "list", "--check", environment=airflow_home.environment)
+    assert (listed.returncode, "nobody works on transaction 1" in listed.stdout) == (1, True)
