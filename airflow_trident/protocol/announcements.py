@@ -1,8 +1,8 @@
 """Which committed transactions have their asset event, and which task brings the others. Pure.
 
 Airflow writes the events in the same step in which the task that brings them succeeds. So a task first announces here
-which transactions it alone brings. The announcement counts once Airflow has the events; if the task ended without them,
-they are due again.
+which transactions it alone brings. The announcement counts once Airflow has the events, or had them; if the task ended
+without success, they are due again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AnnouncedEvents:
         return committed_txids(view) - self.settled - self.in_hands
 
     def after(self, told: Txids, given_up: Collection[Announcement]) -> AnnouncedEvents:
-        """The list after Airflow has the events of `told`, without the announcements of tasks that have ended."""
+        """The list when Airflow has or had the events of `told`, without the announcements of tasks that have ended."""
         return replace(
             self,
             settled=self.settled | told,

@@ -22,6 +22,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.airflow_versions import PARTITIONS_ASSETS, add_partition_event, asset_events_since
 from airflow_trident.tasks.asking_airflow import state_of_task
+from airflow_trident.tasks.task_states import MAY_HAVE_SUCCEEDED
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context
@@ -33,6 +34,12 @@ _log = logging.getLogger(__name__)
 
 POSITION_CHARACTERS = 4_000
 """A longer position is left out of the event. The ledger has it as long as it keeps the transaction."""
+_NOT_THERE = (
+    "asset %s: Airflow has no events of transactions %s, and %s, which was to bring them, is %s. They count as "
+    "brought, since Airflow deletes old ones (`airflow db clean`). If a person marked that task as success, or "
+    "deleted it, before it had ended, nobody has had them: create them by Airflow's REST API "
+    "(POST /api/v2/assets/events)."
+)
 CLOCKS_DIFFER = timedelta(hours=1)
 """The largest difference allowed between the clocks of a worker and of Airflow's API server."""
 
@@ -122,11 +129,14 @@ def event_extra(topology: str, incarnation: str, txid: int, record: TxRecord | N
 def _settled(
     events: AnnouncedEvents | None, ledger: Ledger, asset: Asset, me: Owner
 ) -> tuple[Txids, list[Announcement]]:
-    """The announced events that Airflow has, and the announcements of tasks that have ended.
+    """The announced events that Airflow has or had, and the announcements of tasks that have ended.
 
-    Reads a task's state before its events, because Airflow writes both in one step.
+    Reads a task's state before its events, because Airflow writes both in one step. A task that may have succeeded may
+    have brought its events: they are not brought again if Airflow has them no more, because its old rows are deleted
+    (`airflow db clean`) while the topology rests.
     """
-    over = [one for one in (events.announced if events else ()) if _is_over(one.by, me)]
+    states = {one: _state_of(one.by, me) for one in (events.announced if events else ())}
+    over = [one for one, state in states.items() if state not in (None, "running")]
     if not over:
         return NO_TXIDS, []
     oldest = datetime.fromtimestamp(min(one.since_ms for one in over) / 1000, UTC)
@@ -135,16 +145,19 @@ def _settled(
     except Exception as error:  # noqa: BLE001 - the next task asks again; what is committed is no failure of this one
         _log.warning("Airflow does not say which events asset %s has (%s: %s)", asset.name, type(error).__name__, error)
         return NO_TXIDS, []
-    announced = Txids.joined(part for one in over for part in one.txids.ranges)
-    return known & announced, over
+    told = known & AnnouncedEvents(announced=tuple(over)).in_hands
+    for one in over:
+        missing = one.txids - known
+        if missing and states[one] in MAY_HAVE_SUCCEEDED:
+            _log.warning(_NOT_THERE, asset.name, missing, one.by.who, states[one])
+            told |= missing
+    return told, over
 
 
-def _is_over(who: Owner, me: Owner) -> bool:
-    """Has the announcing task ended, so that it brings no more events? An earlier try of this task has."""
-    if who.is_same_task(me):
-        return True
-    state = state_of_task(who)
-    return state is not None and state != "running"
+def _state_of(who: Owner, me: Owner) -> str | None:
+    """The state of the announcing task: it brings no more events unless it is running, or its state is not known. An
+    earlier try of this task has ended without success; or a person cleared it, and wants it to do its work again."""
+    return "failed" if who.is_same_task(me) else state_of_task(who)
 
 
 def _txids_of(extras: Iterable[Any], ledger: Ledger) -> Txids:

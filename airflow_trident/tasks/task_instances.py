@@ -18,7 +18,7 @@ from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.liveness import UNFINISHED, Answers, Gone, TaskOfRun, judge, questions, state_in
-from airflow_trident.tasks.task_states import never_started
+from airflow_trident.tasks.task_states import MAY_HAVE_SUCCEEDED, never_started
 
 _log = logging.getLogger(__name__)
 
@@ -79,14 +79,14 @@ def standstill(ledger: Ledger, view: LedgerView, deployed: Deployed) -> str:
 
 def without_event(ledger: Ledger, view: LedgerView) -> Txids:
     """Committed transactions that lack an event of the topology's asset: no task has announced it, or the task has not
-    succeeded. Empty if the topology has no asset."""
+    succeeded. Empty if the topology has no asset. See :mod:`airflow_trident.tasks.asset_events`."""
     events = announced_events(ledger)
     if events is None:
         return NO_TXIDS
     found = events.due(view)
     for one in events.announced:
         task = TaskOfRun(one.by.dag_id, one.by.run_id, one.by.task_id, one.by.map_index)
-        if state_in(task, _states({(task.dag_id, task.run_id): {task.task_id}})) != "success":
+        if state_in(task, _states({(task.dag_id, task.run_id): {task.task_id}})) not in MAY_HAVE_SUCCEEDED:
             found |= one.txids
     return found
 

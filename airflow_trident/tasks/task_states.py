@@ -22,6 +22,9 @@ OVER = frozenset(
 )
 """In these states a task does nothing more by itself. Success, too: a person may have marked the task so."""
 
+MAY_HAVE_SUCCEEDED = frozenset({"success", "removed", DELETED})
+"""A task in these states may have succeeded. One in another state has not, or was cleared since."""
+
 _CURES = {DAG_PAUSED: "Unpause that DAG", DAG_GONE: "Bring that DAG back", DELETED: "", "removed": ""}
 
 

@@ -156,7 +156,43 @@ tell({"before": before, "brought": brought, "again": again, "keys": keys(), "due
     assert (result["keys"], result["due"]) == (KEYS, [])
 
 
-def test_a_task_that_is_killed_leaves_events_on_the_list_that_the_next_one_brings(airflow_home: AirflowHome) -> None:
+def test_an_event_that_airflow_has_deleted_since_is_not_brought_again(airflow_home: AirflowHome) -> None:
+    """`airflow db clean` deletes events, tasks and runs, while the topology rests until its next run."""
+    write(airflow_home)
+    result = told(
+        airflow_home,
+        """
+from airflow.models.dagrun import DagRun
+from airflow_trident.tasks.task_instances import without_event
+
+def clean(*tables):
+    with create_session() as session:
+        for table in tables:
+            for row in session.query(table):
+                session.delete(row)
+    with ledger() as one:
+        return list(without_event(one, one.view(0)))
+
+play(dag)
+first, listed = keys(), [clean(AssetEvent)]
+play(dag)
+second = keys()
+listed.append(clean(AssetEvent, DagRun))
+play(dag)
+tell({"keys": [first, second, keys()], "listed": listed, "due": due()})
+""",
+    )
+    assert result["keys"] == [[key] for key in KEYS]
+    assert (result["listed"], result["due"]) == ([[], []], [])
+    for txid, state in ((1, "success"), (2, "deleted")):
+        assert f"asset counts: Airflow has no events of transactions {txid}, and words/" in airflow_home.output
+        assert f"words.commit try 1, which was to bring them, is {state}. They count as brought" in airflow_home.output
+
+
+@pytest.mark.parametrize(("state", "brought"), [("failed", True), ("success", False)])
+def test_a_task_that_is_killed_leaves_events_on_the_list_that_the_next_one_brings_unless_it_is_marked_as_success(
+    state: str, brought: bool, airflow_home: AirflowHome
+) -> None:
     write(airflow_home)
     told(
         airflow_home,
@@ -176,7 +212,8 @@ play(dag)
     )
     result = told(
         airflow_home,
-        """
+        f"STATE = {state!r}"
+        + """
 from airflow.models.taskinstance import TaskInstance
 from airflow_trident.tasks.task_instances import without_event
 
@@ -184,14 +221,14 @@ def listed():
     with ledger() as one:
         return list(without_event(one, one.view(0)))
 
-with create_session() as session:  # as the scheduler does when its heartbeat fails
+with create_session() as session:  # as the scheduler does when its heartbeat fails, or a person
     for ti in session.query(TaskInstance).filter_by(state="running"):
-        ti.state = "failed"
+        ti.state = STATE
 found, before = keys(), listed()
 play(dag)
 tell({"found": found, "keys": keys(), "listed": [before, listed()]})
 """,
     )
     assert result["found"] == []
-    assert sorted(result["keys"]) == KEYS[:2]
-    assert result["listed"] == [[1], []]
+    assert sorted(result["keys"]) == (KEYS[:2] if brought else KEYS[1:2])
+    assert result["listed"] == [[1] if brought else [], []]

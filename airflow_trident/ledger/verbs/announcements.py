@@ -40,7 +40,7 @@ def announce(
 ) -> Change[Txids] | Unchanged[Txids]:
     """Takes on the events that are due, lowest txid first. Returns which; nobody else takes these on.
 
-    :param told: transactions whose events Airflow has.
+    :param told: transactions whose events Airflow has or had.
     :param given_up: announcements of tasks that have ended: those of their events that are not in `told` are due again.
     """
     before = events_at(snap) or AnnouncedEvents()
