@@ -43,9 +43,9 @@ def coordinate_many(
     :param claims: at least one, in the order of their transactions.
     """
     with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as told:
-        require_definition(ledger, topology, check_states=check_states)
+        known = require_definition(ledger, topology, check_states=check_states)
         opened = coordinators.opened()
-        tell_success(ledger, opened)
+        tell_success(ledger, known, opened)
         result = ledger.begin_many(
             claims,
             _batches(opened),

@@ -31,7 +31,7 @@ from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.attempts import began, start_attempt
 from airflow_trident.runtime.coordinators import OpenCoordinators
@@ -77,8 +77,9 @@ def coordinate(
     :raises StateBehindLedgerError: a state lacks transactions that the ledger calls COMMITTED.
     """
     with telling(ledger, claim, rows_in_errors=rows_in_errors) as told:
-        require_definition(ledger, topology, check_states=check_states)
+        known = require_definition(ledger, topology, check_states=check_states)
         with nullcontext(coordinators) if coordinators else OpenCoordinators(topology) as opened:
+            tell_success(ledger, known, opened.opened())
             result = _begin(ledger, topology, claim, max_pending, attempt_by, opened.opened(), ask_lag)
         told(result)
     if isinstance(result, Begun):
@@ -86,15 +87,17 @@ def coordinate(
     return result
 
 
-def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool) -> None:
-    """Checks that the ledger belongs to this topology and agrees with the states.
+def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool) -> TopologyRecord:
+    """Checks that the ledger belongs to this topology and agrees with the states. Returns the topology's record.
 
     :param check_states: see :func:`coordinate`, whose errors it raises.
     """
-    if check_states or ledger.view(0, remembered=True).topology.definition != topology.definition():
-        ledger.register(topology.definition())
+    known = None if check_states else ledger.view(0, remembered=True).topology
+    if known is None or known.definition != topology.definition():
+        known = ledger.register(topology.definition())
     if check_states:
         require_agreement(ledger, topology)
+    return known
 
 
 def _begin(
@@ -113,7 +116,6 @@ def _begin(
         }
         return {name: metadata for name, metadata in found.items() if metadata is not None} or None
 
-    tell_success(ledger, coordinators)
     return ledger.begin(
         claim,
         metadata_of,

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 
 
-def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> None:
+def tell_success(ledger: Ledger, topology: TopologyRecord, coordinators: Mapping[str, Coordinator]) -> None:
     """Tells coordinators that implement `success` which transactions are committed, those that implement `skipped`
     which ones are passed, and those that implement `cleanup_before` which are over. The ledger says so, so it is never
     too early; and they are told again each time, so a kill loses nothing. What nobody was told of is not pruned.
 
-    The caller has just looked at the topology.
+    :param topology: as the caller has seen it.
     """
     told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
     cleaning = [one for one in coordinators.values() if type(one).cleanup_before is not Coordinator.cleanup_before]
@@ -26,7 +26,7 @@ def tell_success(ledger: Ledger, coordinators: Mapping[str, Coordinator]) -> Non
     for record in committed:
         for name in told.keys() & record.metadata.keys():
             told[name].success(record.txid, record.metadata[name])
-    _note(ledger, _over(records) if told else None)
+    _note(ledger, topology.told, _over(records) if told else None)
     passed = [record for record in records if record.status in (Status.SKIPPED, Status.CLOSED)]
     for name, one in passing.items():
         one.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
@@ -46,8 +46,7 @@ def _over(records: Sequence[TxRecord]) -> Txids:
     return Txids.span(1, last) - Txids.of(*(record.txid for record in records if not record.status.is_final))
 
 
-def _note(ledger: Ledger, told: Txids | None) -> None:
+def _note(ledger: Ledger, known: Txids | None, told: Txids | None) -> None:
     """Costs something only if there is news."""
-    known = ledger.view(0, remembered=True).topology.told
     if (told is None) != (known is None) or (told is not None and known is not None and told - known):
         ledger.note_told(told)

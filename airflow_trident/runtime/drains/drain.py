@@ -185,13 +185,13 @@ class Drain:
         """Begins transactions; True if it could begin more, but the window of pending ones is full."""
         while self._ahead is not None or self._may_begin():
             begun, self._ahead = self._ahead, None
+            seen = self.ledger.view(0, remembered=True)
             if begun is None:
-                seen = self.ledger.view(0, remembered=True)
                 if self._passes.running and self._has_no_room(seen):
                     return True  # while others run: neither ask the ledger nor begin small groups
                 begun = self._coordinate(self._next_claims(seen))
             else:  # as `coordinate_many` does
-                tell_success(self.ledger, self._coordinators.opened())
+                tell_success(self.ledger, seen.topology, self._coordinators.opened())
             if isinstance(begun, Blocked):
                 self._ended = self._ended or blocked(self.topology.name, begun)
                 return False
