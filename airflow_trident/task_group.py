@@ -16,7 +16,7 @@ from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.operators.emitter import TridentEmitterOperator
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import parse_group
-from airflow_trident.sensors.turn import TridentTurnSensor
+from airflow_trident.sensors.turn import TridentTurnSensor, map_index_for_triggerer
 from airflow_trident.tasks.engines import EngineKind
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def trident_transaction(
     :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
     :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. The default of
         `weight_rule` is ``upstream``: if there are few slots, commits of older runs go before new batches.
-    :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology takes one at a time.
+    :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology takes one at a time;
+        or tasks are to be mapped in a task group that is mapped itself.
     """
     require_topology(topology)
     _require_group(group, max_transactions, max_pending)
@@ -160,11 +161,21 @@ def _require_group(group: int | str | None, max_transactions: int, max_pending: 
 
 
 def _pulled(coordinate: TridentCoordinatorOperator) -> str:
-    """A text that the triggerer can render; it cannot render the argument of a mapped group: see text_for_triggerer."""
-    return f"ti.xcom_pull(task_ids='{coordinate.task_id}', map_indexes=-1)"
+    """A text that the triggerer can render for the other tasks of the transaction; it cannot render the argument of a
+    mapped group: see text_for_triggerer."""
+    index = map_index_for_triggerer(coordinate, coordinate)
+    return f"ti.xcom_pull(task_ids='{coordinate.task_id}', map_indexes={index})"
 
 
 def _map_over(coordinate: TridentCoordinatorOperator, work: Any) -> None:
+    """:raises ConfigurationError: the coordinator is in a mapped task group: Airflow never maps by its output."""
+    around = coordinate.get_closest_mapped_task_group()
+    if around is not None:
+        raise ConfigurationError(
+            f"max_transactions={coordinate.max_transactions} in the mapped task group {around.group_id!r}: Airflow "
+            "does not map tasks over what a task of such a group returns",
+            "Give group, so that one emit and one commit task take all transactions, or leave out max_transactions.",
+        )
     turn_txid = f"{{{{ {_pulled(coordinate)}[ti.map_index] }}}}"
 
     @task_group(group_id="transaction")

@@ -87,7 +87,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.topology_name = topology_name(topology)
         self.txid = txid
         self.coordinator_task_id = coordinator_task_id
-        self.incarnation = incarnation_for_triggerer(txid, coordinator_task_id)
+        self.incarnation = self._incarnation_for_triggerer()
         self.deferrable = deferrable_default(checked_deferrable(deferrable))
         self.turn_wait_s = turn_wait_s
         self.on_failure = on_failure_of({} if isinstance(topology, str) else topology.states, on_failure)
@@ -100,7 +100,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
         If they are not, the sensor starts in a worker, and the worker defers it.
         """
-        txid = text_for_triggerer(self.txid)
+        txid = text_for_triggerer(self.txid, self)
         if txid is None or not STARTS_IN_TRIGGERER:
             return
         # While the DAG is built, the tasks behind this one are not known yet: the triggerer finds them.
@@ -122,6 +122,19 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             next_method="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
+
+    def _incarnation_for_triggerer(self) -> str | None:
+        """A text that the triggerer renders to the incarnation of `txid`; None if no coordinator is known."""
+        above: Any = self.txid.operator if isinstance(self.txid, PlainXComArg) else None
+        task_id = self.coordinator_task_id
+        if task_id is not None:
+            above = self.dag.task_dict.get(task_id) if self.has_dag() else None  # type: ignore[no-untyped-call]
+        elif isinstance(above, TridentCoordinatorOperator):
+            task_id = str(above.task_id)
+        index = "-1" if above is None else map_index_for_triggerer(above, self)
+        if task_id is None or index is None:
+            return None
+        return f"{{{{ ti.xcom_pull(task_ids={task_id!r}, key={INCARNATION!r}, map_indexes={index}) }}}}"
 
     @property
     def _skips(self) -> bool:
@@ -191,25 +204,27 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         return self.execute_complete(context, event)
 
 
-def incarnation_for_triggerer(txid: Any, coordinator_task_id: str | None) -> str | None:
-    """A text that the triggerer renders to the incarnation of `txid`; None if no coordinator is known."""
-    if coordinator_task_id is None and isinstance(txid, PlainXComArg):
-        above = txid.operator
-        coordinator_task_id = above.task_id if isinstance(above, TridentCoordinatorOperator) else None
-    if coordinator_task_id is None:
+def map_index_for_triggerer(above: Any, below: Any) -> str | None:
+    """The map index under which `below` finds what `above` returned, as the triggerer renders it: in one mapped task
+    group both have the same. None if it cannot be told before the run."""
+    if not isinstance(above, BaseOperator):  # it is mapped by itself
         return None
-    return f"{{{{ ti.xcom_pull(task_ids={coordinator_task_id!r}, key={INCARNATION!r}, map_indexes=-1) }}}}"
+    group = above.get_closest_mapped_task_group()
+    if group is None:
+        return "-1"
+    return "ti.map_index" if below.get_closest_mapped_task_group() is group else None
 
 
-def text_for_triggerer(txid: Any) -> str | None:
-    """`txid` as a text that Airflow's triggerer can render; None if there is no such text.
+def text_for_triggerer(txid: Any, task: Any) -> str | None:
+    """`txid` as a text that Airflow's triggerer can render for `task`; None if there is no such text.
 
     The triggerer answers a pull of an XCom only for a given map index: without one Airflow 3.3 never answers, and the
     wait would never end. The argument of a mapped task group has no text at all.
     """
-    if isinstance(txid, PlainXComArg) and isinstance(txid.operator, BaseOperator):
-        pull = f"task_ids={txid.operator.task_id!r}, key={txid.key!r}, map_indexes=-1"
-        return f"{{{{ ti.xcom_pull({pull}) }}}}"
+    if isinstance(txid, PlainXComArg):
+        index = map_index_for_triggerer(txid.operator, task)
+        pull = f"task_ids={txid.operator.task_id!r}, key={txid.key!r}, map_indexes={index}"
+        return None if index is None else f"{{{{ ti.xcom_pull({pull}) }}}}"
     if isinstance(txid, int):
         return str(txid)
     if not isinstance(txid, str) or ("xcom_pull" in txid and "map_indexes" not in txid):

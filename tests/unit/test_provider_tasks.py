@@ -287,8 +287,8 @@ def test_a_deferrable_turn_begins_in_the_triggerer_unless_its_txid_has_no_text(d
     kwargs = turn.start_trigger_args.trigger_kwargs or {}
     assert kwargs["txid"] == "{{ ti.xcom_pull(task_ids='coordinate', key='return_value', map_indexes=-1) }}"
     assert not TridentTurnSensor(task_id="slot", topology="words", txid=1).start_from_trigger
-    assert text_for_triggerer("{{ ti.xcom_pull(task_ids='coordinate') }}") is None
-    assert text_for_triggerer(7) == "7"
+    assert text_for_triggerer("{{ ti.xcom_pull(task_ids='coordinate') }}", turn) is None
+    assert text_for_triggerer(7, turn) == "7"
 
 
 @pytest.mark.parametrize(("value", "txid"), [(3, 3), ("3", 3), (" 3 ", 3)])
