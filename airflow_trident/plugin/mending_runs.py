@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, TransitionError
@@ -12,7 +16,12 @@ from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 LATEST = 50
 """How many of the latest runs are looked at."""
 SHOWN = 5
+DEADLINE_S = 5.0
+"""Limit for reading what an XCom backend keeps elsewhere: the page soon asks again, and does not wait for it."""
 _OVER = ("success", "failed")
+_READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trident-xcom")
+
+_log = logging.getLogger(__name__)
 
 
 def start(order: MendingOrder) -> str:
@@ -115,10 +124,33 @@ def _said(run_ids: list[str]) -> dict[str, list[str]]:
         XComModel.dag_id == MENDING_DAG, XComModel.run_id.in_(run_ids), XComModel.key == "return_value"
     )
     with create_session() as session:
-        rows = session.execute(wanted).all()
-    return {run_id: _lines(value) for run_id, value in rows}
+        said = {run_id: _decoded(value) for run_id, value in session.execute(wanted)}
+    elsewhere = {run_id: value for run_id, value in said.items() if not isinstance(value, list)}
+    if elsewhere:
+        said |= _fetched(elsewhere)
+    return {run_id: [str(line) for line in value] for run_id, value in said.items() if isinstance(value, list)}
 
 
-def _lines(value: Any) -> list[str]:
-    found = json.loads(value) if isinstance(value, str) else value
-    return [str(line) for line in found] if isinstance(found, list) else []
+def _decoded(value: Any) -> Any:
+    with suppress(ValueError):
+        return json.loads(value) if isinstance(value, str) else value
+    return value  # the path of an object
+
+
+def _fetched(values: dict[str, Any]) -> dict[str, Any]:
+    """What these values stand for. An XCom backend keeps values elsewhere, and that place may not answer: then the runs
+    are shown without their lines."""
+    asked = {run_id: _READER.submit(_of_backend, value) for run_id, value in values.items()}
+    done, late = wait(asked.values(), timeout=DEADLINE_S)
+    for one in late:
+        one.cancel()
+    errors = [repr(error) for one in done if (error := one.exception())] + ["no answer"] * len(late)
+    if errors:
+        _log.warning("what %d runs of %s said cannot be read: %s", len(errors), MENDING_DAG, errors[0])
+    return {run_id: one.result() for run_id, one in asked.items() if one in done and not one.exception()}
+
+
+def _of_backend(value: Any) -> Any:
+    from airflow.sdk.execution_time.xcom import XCom
+
+    return XCom.deserialize_value(SimpleNamespace(value=value))

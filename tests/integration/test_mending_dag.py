@@ -179,3 +179,36 @@ tell({{"states": states, "unmoved": records() == before}})
     assert set(result["states"]) == {"failed"}
     assert result["unmoved"]
     assert [said for said in wrong if said not in airflow_home.output] == []
+
+
+def test_the_page_shows_what_a_run_returned_that_airflow_keeps_in_an_object_storage(airflow_home: AirflowHome) -> None:
+    """An object that cannot be read costs its own lines alone."""
+    write_both(airflow_home)
+    stored = airflow_home.folder / "xcoms"
+    result = airflow_home.python(
+        ORDERS
+        + """
+from airflow_trident.plugin import mending_runs
+from airflow_trident.plugin.rows import Sight
+
+def shown():
+    return [one["said"] for one in mending_runs.latest("words", Sight(frozenset({"words"}), True))]
+
+play(dag)
+done = [order("backfill", first=1, last=1), order("bisect", txid=1)]
+both = shown()
+with create_session() as session:
+    runs = session.query(XComModel).filter_by(dag_id=mending.dag_id, key="return_value").order_by(XComModel.dag_run_id)
+    first = runs.first()
+    Path(first.value.removeprefix("file://")).unlink()
+one = shown()
+tell({"done": done, "both": both, "one": one})
+""",
+        AIRFLOW__CORE__XCOM_BACKEND="airflow.providers.common.io.xcom.backend.XComObjectStorageBackend",
+        AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH=f"file://{stored}",
+        AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD="0",
+    )
+    assert [state for state, _ in result["done"]] == ["success", "success"]
+    assert all(value.startswith(f"file://{stored}/") for _, value in result["done"])
+    assert result["both"] == [["transaction 1 does not fail: nothing to find"], ["committed: none"]]
+    assert result["one"] == [result["both"][0], []]
