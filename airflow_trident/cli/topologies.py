@@ -6,15 +6,24 @@ from argparse import Namespace
 
 from airflow_trident.cli.console import UsageError
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.tasks.topology_search import topology_named
+from airflow_trident.tasks.topology_search import retention_of, topology_and_tasks
 from airflow_trident.topology.topology import Topology
 
 
 def topology_of(args: Namespace) -> Topology:
     """:raises ConfigurationError: as :func:`topology_named`."""
+    return topology_and_retention(args)[0]
+
+
+def topology_and_retention(args: Namespace) -> tuple[Topology, int]:
+    """The topology, and how many committed transactions its tasks keep where it was found.
+
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
     if args.dag and args.dag_file:
         raise UsageError("--dag and --dag-file exclude each other. Give one of them.")
-    return topology_named(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology, tasks = topology_and_tasks(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    return topology, retention_of(topology.name, tasks)
 
 
 def state_of(args: Namespace) -> StateSpec:

@@ -38,6 +38,8 @@ class TridentBackfillOperator(EngineOperator):
     :param group: how many transactions are processed and committed together, if there are several above the commit
         pointer: at most this number; ``auto``: chosen by how much there is to read and how long it takes; 1: each
         alone (templated).
+    :param retention: committed transactions to keep; None: as the other tasks of the DAG that have this topology, else
+        ``[trident] retention``.
     :raises ConfigurationError: `group` is a number, but the topology or one of its states takes one at a time.
     """
 
@@ -53,6 +55,7 @@ class TridentBackfillOperator(EngineOperator):
         first: Any = None,
         last: Any = None,
         group: int | str = AUTO,
+        retention: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
@@ -62,6 +65,7 @@ class TridentBackfillOperator(EngineOperator):
         self.first = first
         self.last = last
         self.group = group
+        self.retention = settings.parse_limit("retention", retention)
         self.one_batch = txid is not None
         if is_known(group):
             require_groups(topology.compile(), parse_group(group))
@@ -87,11 +91,17 @@ class TridentBackfillOperator(EngineOperator):
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             max_merge_rows=settings.max_merge_rows(),
             max_partition_keys=settings.max_partition_keys(),
-            retention=settings.retention(),
+            retention=self.retention or self._retention_of_dag(),
             progress=lambda line: self.log.info("%s", line),
             group=parse_group(self.group),
         ).run(self._selection())
         return self._outcome(results)
+
+    def _retention_of_dag(self) -> int:
+        from airflow_trident.tasks.topology_search import retention_of
+
+        tasks = self.dag.tasks if self.has_dag() else []  # type: ignore[no-untyped-call]
+        return retention_of(self.topology_name, tasks)
 
     def _selection(self) -> Selection:
         from airflow_trident.runtime.backfill import Selection

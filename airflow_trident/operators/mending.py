@@ -27,21 +27,21 @@ class TridentMendingOperator(BaseOperator):
     """Does the action in the run's ``conf`` (`MendingOrder`): backfill, accept a definition or a source, bisect.
 
     The task finds the topology in the DAG that the order names. It works as that DAG's own tasks do: with their engine,
-    connections and staging folder. Returns lines for people, which the page shows.
+    connections, staging folder and retention. Returns lines for people, which the page shows.
     """
 
     ui_color = "#ecd9ec"
     _work: TridentBackfillOperator | None = None
 
     def execute(self, context: Context) -> list[str]:
-        from airflow_trident.tasks.topology_search import topology_in_dag
+        from airflow_trident.tasks.topology_search import topology_and_tasks
 
         with airflow_outcome():
             order = MendingOrder.of(context["dag_run"].conf)
             self.log.info(
                 "%s of topology %s, asked for by %s: %s", order.action, order.topology, order.by, order.reason
             )
-            topology, tasks = topology_in_dag(order.topology, order.dag_id)
+            topology, tasks = topology_and_tasks(order.topology, dag_id=order.dag_id)
             self._work = _worker(topology, tasks, order)
             with self._work.open_ledger(order.incarnation) as ledger:
                 if order.txid is not None and order.seen is not None:
@@ -93,7 +93,10 @@ class TridentMendingOperator(BaseOperator):
 
 
 def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> TridentBackfillOperator:
-    """A task with the engine settings of the topology's tasks in its DAG; the task itself is in no DAG."""
+    """A task with the engine settings and the retention of the topology's tasks in its DAG; the task itself is in no
+    DAG."""
+    from airflow_trident.tasks.topology_search import retention_of
+
     taken: dict[str, Any] = {}
     for task in tasks:
         given = getattr(task, "partial_kwargs", None) or (vars(task) if isinstance(task, EngineOperator) else {})
@@ -108,5 +111,11 @@ def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> Triden
             f"Use the command: `airflow trident {order.action} {topology.name} ...`.",
         )
     return TridentBackfillOperator(
-        task_id="mend", topology=topology, txid=order.txid, first=order.first, last=order.last, **taken
+        task_id="mend",
+        topology=topology,
+        txid=order.txid,
+        first=order.first,
+        last=order.last,
+        retention=retention_of(topology.name, tasks),
+        **taken,
     )

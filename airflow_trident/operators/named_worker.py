@@ -113,7 +113,7 @@ class TridentWorkerOperator(EngineOperator):
             attempts=self.attempts(context),
             claim=claim_of(context, "worker"),
             limits=DrainLimits(max_pending=settings.parse_limit("max_pending", self.max_pending), tries=self.tries),
-            retention=self.retention,
+            retention_of=lambda _topology: settings.retention(self.retention),
             patience=Patience(poll_s=self.poll_s, wait_s=self.wait_s, stop_s=self.stop_s),
             progress=lambda line: self.log.info("%s", line),
         )

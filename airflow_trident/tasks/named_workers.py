@@ -36,7 +36,7 @@ def make_worker(
     attempts: Attempts,
     claim: Claim,
     limits: DrainLimits,
-    retention: int | None,
+    retention_of: Callable[[str], int],
     patience: Patience,
     progress: Progress,
 ) -> NamedWorker:
@@ -58,7 +58,7 @@ def make_worker(
         attempts=attempts,
         claim=claim,
         limits=limits,
-        retention=settings.retention(retention),
+        retention_of=retention_of,
         children_here=children_here,
     )
     return NamedWorker(

@@ -10,12 +10,13 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.tasks.airflow_versions import bundle_bag, file_bag
 from airflow_trident.topology.topology import Topology
@@ -41,16 +42,27 @@ def topology_named(name: str, *, dag_id: str | None = None, dag_file: str | None
 
     :raises ConfigurationError: there is none (the text lists what was found), or there are two different ones.
     """
-    return _one(name, _search(dag_id, dag_file), dag_id, dag_file)[0]
+    return topology_and_tasks(name, dag_id=dag_id, dag_file=dag_file)[0]
 
 
-def topology_in_dag(name: str, dag_id: str) -> tuple[Topology, list[Any]]:
-    """The topology of this name in a DAG, and its tasks.
+def topology_and_tasks(
+    name: str, *, dag_id: str | None = None, dag_file: str | None = None
+) -> tuple[Topology, list[Any]]:
+    """:func:`topology_named`, with its tasks in the DAGs that were read; a module has none.
 
     :raises ConfigurationError: as :func:`topology_named`.
     """
-    found = _search(dag_id, None)
-    return _one(name, found, dag_id, None)[0], found.tasks[name]
+    found = _search(dag_id, dag_file)
+    return _one(name, found, dag_id, dag_file)[0], found.tasks.get(name, [])
+
+
+def retention_of(name: str, tasks: Iterable[Any]) -> int:
+    """Committed transactions that whoever commits for these tasks has to keep: the most that one of those of this
+    topology was given, else as configured. A commit by somebody else must not remove what they keep."""
+    mine = [task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)}]
+    given = [getattr(task, "partial_kwargs", {}).get("retention", getattr(task, "retention", None)) for task in mine]
+    limits = [limit for one in given if (limit := settings.parse_limit("retention", one)) is not None]
+    return max(limits) if limits else settings.retention()
 
 
 def _one(name: str, found: Found, dag_id: str | None, dag_file: str | None) -> tuple[Topology, str]:

@@ -15,7 +15,7 @@ from airflow_trident.ledger.paths import deployments_folder
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
 from tests.fixtures.airflow import AirflowHome, airflow_home
-from tests.fixtures.cli import COUNTS, Site, site
+from tests.fixtures.cli import COUNTS, DAG_FILE, Site, site
 
 __all__ = ["airflow_home", "site"]
 
@@ -79,6 +79,8 @@ def started(site: Site, *arguments: str) -> subprocess.Popen[str]:
 
 def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site: Site) -> None:
     site.mend()
+    site.home.options["AIRFLOW__TRIDENT__RETENTION"] = "1"
+    site.home.write_dag("words_dag", DAG_FILE.replace('engine="local"', 'engine="local", retention=1000'))
     deployed, stranger, unknown, *looked = site.tridents(
         "deploy words --workers w1,w2 --weight 2 --affinity w2",
         "worker w3 --topology words",
@@ -95,7 +97,7 @@ def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site:
     for one in looked:
         assert one.code == 1
         assert "no worker runs it: w1, w2 are not there" in one.out
-    options = ("--topology", "words", "--engine", "local", "--poll-s", "0.2")
+    options = ("--topology", "words", "--engine", "local", "--poll-s", "0.2", "--max-pending", "1")
     with started(site, "w1", *options) as first, started(site, "w2", *options) as second:
         try:
             deadline = time.monotonic() + LIMIT_S
@@ -132,6 +134,7 @@ def test_two_workers_run_a_topology_are_shown_and_end_when_it_is_shut_down(site:
     assert torn.code == 1
     assert "torn" in torn.out
     assert site.counts() == COUNTS
+    assert len(site.statuses()) == 3, "what the topology's DAG keeps was removed"
 
 
 WORKER_DAG = """

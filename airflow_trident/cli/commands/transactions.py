@@ -16,7 +16,7 @@ from airflow_trident.cli.console import (
     spark_conf,
     trident_command,
 )
-from airflow_trident.cli.topologies import topology_of
+from airflow_trident.cli.topologies import topology_and_retention, topology_of
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -35,7 +35,7 @@ def drain(args: Namespace) -> int | None:
     from airflow_trident.runtime.phases import Attempts
 
     conf = spark_conf(args.spark_conf)
-    topology = topology_of(args)
+    topology, retention = topology_and_retention(args)
     owner = owner_of_this_process("airflow trident drain")
     attempts = Attempts(
         owner=owner,
@@ -50,7 +50,6 @@ def drain(args: Namespace) -> int | None:
         max_pending=args.max_pending,
         group=args.group,
     )
-    retention = settings.retention()
     if (submitted := _submitted(args, conf, topology)) is not None:
         result = submitted.finish(submitted.start(attempts, claim, limits, retention))
     else:
@@ -93,7 +92,7 @@ def backfill(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
 
     selection, conf, group = _selection(args), spark_conf(args.spark_conf), parse_group(args.group)
-    topology = topology_of(args)
+    topology, retention = topology_and_retention(args)
     with open_ledger(args) as ledger:
         ledger.topology()  # an unknown name is an error here, not a new ledger
         results = Backfill(
@@ -102,7 +101,7 @@ def backfill(args: Namespace) -> int | None:
             engine=lambda: engine_of(args, conf, topology, one_shot=args.txid is not None),
             staging_root=settings.staging_root(args.staging_dir),
             owner=owner_of_this_process("airflow trident backfill"),
-            retention=settings.retention(),
+            retention=retention,
             rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
             max_merge_rows=settings.max_merge_rows(),
             max_partition_keys=settings.max_partition_keys(),

@@ -25,7 +25,7 @@ from airflow_trident.cli.console import (
     trident_command,
 )
 from airflow_trident.cli.outcomes import time_text
-from airflow_trident.cli.topologies import topology_of
+from airflow_trident.cli.topologies import topology_and_retention, topology_of
 from airflow_trident.errors import TridentError
 from airflow_trident.tasks.task_instances import standstill
 from airflow_trident.topology.names import require_name
@@ -150,8 +150,11 @@ def _worker_of(args: Namespace) -> NamedWorker:
     conf = spark_conf(args.spark_conf)
     _require_times(args)
 
+    retentions: dict[str, int] = {}
+
     def code_of(name: str) -> Topology:
-        return topology_of(Namespace(**{**vars(args), "topology": name}))
+        topology, retentions[name] = topology_and_retention(Namespace(**{**vars(args), "topology": name}))
+        return topology
 
     for name in args.topologies:
         code_of(name)
@@ -172,7 +175,7 @@ def _worker_of(args: Namespace) -> NamedWorker:
         ),
         claim=Claim(key=f"worker/{owner.place}"),
         limits=DrainLimits(max_pending=args.max_pending),
-        retention=None,
+        retention_of=retentions.__getitem__,
         patience=Patience(poll_s=args.poll_s, wait_s=args.wait_s, stop_s=args.stop_s),
         progress=say,
     )

@@ -30,6 +30,7 @@ class Means:
     :param engine_of: called once for each topology.
     :param children_here: see :func:`airflow_trident.runtime.deployed.initialising.initialise`.
     :param claim: the txid is added to its key.
+    :param retention_of: name -> committed transactions to keep, once its code is read.
     """
 
     code_of: Callable[[str], Topology]
@@ -39,7 +40,7 @@ class Means:
     attempts: Attempts
     claim: Claim
     limits: DrainLimits = field(default_factory=DrainLimits)
-    retention: int = DEFAULT_RETENTION
+    retention_of: Callable[[str], int] = lambda _topology: DEFAULT_RETENTION
     children_here: bool = True
 
 
@@ -111,7 +112,7 @@ class RunningTopology:
             attempts=means.attempts,
             claim=means.claim,
             limits=replace(means.limits, wait_s=min(means.limits.wait_s, _WAIT_S)),
-            retention=means.retention,
+            retention=means.retention_of(self._topology.name),
             progress=lambda line: self._progress(f"topology {self._topology.name}: {line}"),
             stopping=self._finishing.is_set,
         )
