@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.operators.base import LedgerTask, airflow_outcome, owner, require_topology
+from airflow_trident.operators.base import (
+    COORDINATE,
+    LedgerTask,
+    airflow_outcome,
+    owner,
+    part_of,
+    require_topology,
+)
+from airflow_trident.protocol import records_v1
+from airflow_trident.protocol.records import Claim, Owner, claim_key
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
@@ -70,7 +79,17 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         if not context["dag_run"].clear_number:
             return False
         me = owner(context)
-        return any((one.claim.dag_id, one.claim.run_id) == (me.dag_id, me.run_id) for one in ledger.transactions())
+        if any((one.claim.dag_id, one.claim.run_id) == (me.dag_id, me.run_id) for one in ledger.transactions()):
+            return True
+        # Records are pruned long before claims. Where even claims may be, the coordinator says what is wrong.
+        run_ms = int(context["dag_run"].run_after.timestamp() * 1000)
+        return run_ms < ledger.topology().floor_ms or any(_has_claim(ledger, me, one) for one in self._coordinators())
+
+    def _coordinators(self) -> list[str]:
+        """The task ids of the coordinators below."""
+        below = self.get_flat_relatives(upstream=False) if self.has_dag() else []  # type: ignore[no-untyped-call]
+        parts = [part for task in below if (part := part_of(task)) is not None]
+        return [one.task_id for one in parts if (one.phase, one.topology_name) == (COORDINATE, self.topology_name)]
 
     def _is_one_left(self, context: Context) -> bool:
         asker = self.asker(context)
@@ -80,3 +99,14 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         if record is not None and left is not None:
             self.log.info("transaction %d is %s, and %s: this run goes on", left.by, record.status, left.why)
         return left is not None
+
+
+def _has_claim(ledger: Ledger, me: Owner, coordinator: str) -> bool:
+    """Has this coordinator a transaction in this run? Asking for one without a batch begins none."""
+    for index in dict.fromkeys((-1, me.map_index, 0)):  # a coordinator may be mapped, too
+        key = claim_key(me.dag_id, coordinator, me.run_id, index, 0)
+        claim = Claim(key=key, former=records_v1.claim_keys(me.dag_id, me.run_id, index, 0))
+        found = ledger.begin_many([claim], lambda _txid, _position, _most: ())
+        if isinstance(found, tuple) and found:
+            return True
+    return False

@@ -12,6 +12,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_trident import Count, SqliteState, Topology, TridentReadySensor, TridentTurnSensor
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.memory_znodes import MemoryZNodes
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit
@@ -150,6 +152,34 @@ def test_a_cleared_run_whose_transaction_holds_up_nobody_waits_for_no_data_eithe
     for task_id in TASKS_OF_A_RUN:
         assert failed.run(task_id, "first") == 1
     assert [one for one, _ in statuses(failed)] == [Status.COMMITTED]
+
+
+@pytest.mark.parametrize("claims_are_pruned", [False, True])
+def test_a_cleared_run_whose_records_are_pruned_waits_for_no_data(
+    tmp_path: Path, airflow: Airflow, claims_are_pruned: bool
+) -> None:
+    """The claim is there long after the record; where it may be gone, too, the coordinator says so."""
+    site = Site(tmp_path)
+    for run_id in ("first", "second", "third"):
+        for task_id in TASKS_OF_A_RUN:
+            site.run(task_id, run_id, **({"retention": 1} if task_id == "words.commit" else {}))
+        airflow.runs[run_id] = dict.fromkeys(TASKS_OF_A_RUN, "success")
+    assert [tx.txid for tx in site.ledger().transactions()] == [3]
+    if claims_are_pruned:
+        ledger = ZNodeLedger(MemoryZNodes(site.tree), "words", keep_claims=1)
+        for number in range(256):  # one bucket of 256 is swept every 32 commits: look at them all here
+            ledger.sweep_claims(32 * (256 + number))
+    assert not site.is_ready("first")
+    site.cleared.update(("first", "fourth"))
+    before = site.ledger().export()
+    assert site.is_ready("first")
+    assert site.is_ready("fourth") == claims_are_pruned
+    assert site.ledger().export() == before
+    if claims_are_pruned:
+        with pytest.raises(AirflowFailException, match="pruned"):
+            site.run("words.coordinate", "first")
+    else:
+        assert site.run("words.coordinate", "first") == 1
 
 
 @pytest.mark.parametrize("group", [None, 1])
