@@ -14,7 +14,7 @@ from airflow_trident.plugin.rows import Sight
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
 LATEST = 50
-"""How many of the latest runs are looked at."""
+"""How many of the latest runs that do the same are looked at."""
 SHOWN = 5
 DEADLINE_S = 5.0
 """Limit for reading what an XCom backend keeps elsewhere: the page soon asks again, and does not wait for it."""
@@ -62,7 +62,7 @@ def start(order: MendingOrder) -> str:
 def latest(topology: str, sight: Sight) -> list[dict[str, Any]]:
     """The latest runs that mend a topology, newest first, with their state. The lines that they returned, and the
     reason that a person gave, may quote data: they are for those who may see the order's DAG."""
-    found = [run for run in _runs("") if run["conf"].get("topology") == topology][:SHOWN]
+    found = _runs(topology=topology, limit=SHOWN)
     visible = {run["run_id"] for run in found if sight.may_see([run["conf"].get("dag_id", "")])}
     said = _said(sorted(visible))
     return [
@@ -99,7 +99,8 @@ def _require_startable(order: MendingOrder) -> None:
         raise ConfigurationError(f"the DAG {MENDING_DAG} is paused, so its run would not start", "Unpause it first.")
 
 
-def _runs(prefix: str) -> list[dict[str, Any]]:
+def _runs(prefix: str = "", *, topology: str = "", limit: int = LATEST) -> list[dict[str, Any]]:
+    """The latest runs, newest first, whose id begins with `prefix`, and that mend this topology."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -107,8 +108,10 @@ def _runs(prefix: str) -> list[dict[str, Any]]:
     wanted = select(DagRun.run_id, DagRun.state, DagRun.conf).where(DagRun.dag_id == MENDING_DAG)
     if prefix:
         wanted = wanted.where(DagRun.run_id.startswith(prefix, autoescape=True))
+    if topology:
+        wanted = wanted.where(DagRun.conf["topology"].as_string() == topology)
     with create_session() as session:
-        rows = session.execute(wanted.order_by(DagRun.id.desc()).limit(LATEST)).all()
+        rows = session.execute(wanted.order_by(DagRun.id.desc()).limit(limit)).all()
     return [{"run_id": run_id, "state": str(state), "conf": conf or {}} for run_id, state, conf in rows]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -188,10 +189,17 @@ def _coordinator(
 
 
 _UNSHOWN = ("name", "process_ids")
+_TASK = re.compile(r"([^/]+)/.+/[^/]+ try \d+", re.DOTALL)
+
+
+def _may_see_task(task: str, sight: Sight, visible: bool) -> bool:
+    """:param task: see :attr:`Owner.who`. What is no task of a DAG is for those who may see the topology."""
+    found = _TASK.fullmatch(task)
+    return sight.may_see([found.group(1)]) if found else visible
 
 
 def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
-    may_see = visible or sight.may_see([worker.task.partition("/")[0]])
+    may_see = _may_see_task(worker.task, sight, visible)
     hidden = {} if may_see else {"host": "", "pid": 0, "task": ""}
     shown = {name: value for name, value in asdict(worker).items() if name not in _UNSHOWN}
     return {**shown, **hidden}
@@ -199,6 +207,5 @@ def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
 
 def named_worker_row(found: dict[str, Any], sight: Sight, visible: bool) -> dict[str, Any]:
     """:param found: see :func:`airflow_trident.tasks.named_workers.rows_of`."""
-    task = found["task"]
-    may_see = visible or (bool(task) and sight.may_see([task.partition("/")[0]]))
+    may_see = _may_see_task(found["task"] or "", sight, visible)
     return found if may_see else {**found, "host": None, "pid": None, "task": None, "error": ""}

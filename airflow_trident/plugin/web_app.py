@@ -110,7 +110,8 @@ def list_transactions(
     sight = _sight(user)
     found = page_data.transactions(topology, sight, txid if txid > 0 else None, choice)
     may_act = page_actions.may_edit(user, set(found["dags"])) and found["visible"]
-    return {**found, "may_act": may_act, "mending": mending_runs.latest(topology, sight) if found["visible"] else []}
+    mending = mending_runs.latest(topology, sight) if found["visible"] else []
+    return {**found, "dags": sorted(sight.dags.intersection(found["dags"])), "may_act": may_act, "mending": mending}
 
 
 @app.post("/api/topologies/{topology}/actions")

@@ -212,3 +212,24 @@ tell({"done": done, "both": both, "one": one})
     assert all(value.startswith(f"file://{stored}/") for _, value in result["done"])
     assert result["both"] == [["transaction 1 does not fail: nothing to find"], ["committed: none"]]
     assert result["one"] == [result["both"][0], []]
+
+
+def test_the_runs_of_a_topology_are_found_behind_any_number_of_others(airflow_home: AirflowHome) -> None:
+    result = airflow_home.python("""
+from airflow.models.dagrun import DagRun
+from airflow.utils import timezone
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunType
+from airflow_trident.plugin import mending_runs
+from airflow_trident.plugin.rows import Sight
+
+def run(number, conf):
+    return DagRun(dag_id=mending_runs.MENDING_DAG, run_id=f"run-{number}", run_type=DagRunType.MANUAL, conf=conf,
+        state="success", run_after=timezone.utcnow())
+
+with create_session() as session:
+    topologies = ["words", *["others"] * 60]
+    session.add_all([run(number, {"topology": name}) for number, name in enumerate(topologies)] + [run(61, None)])
+tell([[one["run_id"] for one in mending_runs.latest(name, Sight(frozenset(), True))] for name in ("words", "others")])
+""")
+    assert result == [["run-0"], [f"run-{number}" for number in range(60, 55, -1)]]

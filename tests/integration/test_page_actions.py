@@ -262,7 +262,7 @@ def test_what_a_mending_run_found_and_why_it_was_asked_for_is_for_those_who_may_
         ("paul_of_words", "words", "", []),
     ):
         shown = page.shown(name, user)
-        assert (shown["visible"], dag_id in shown["dags"]) == (True, True)
+        assert (shown["visible"], shown["dags"]) == (True, [dag_id])
         (one,) = shown["mending"]
         assert (one["run_id"], one["reason"], one["said"]) == (run_id, reason, said)
 
