@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
+from airflow_trident.errors import TransitionError
 from airflow_trident.operators.arguments import parse_txids
 from airflow_trident.operators.base import (
     airflow_outcome,
@@ -169,8 +170,14 @@ class TridentCommitterOperator(EngineOperator):
         if left:
             self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
             attempts = self.attempts(context, last_try=is_last_try(context))
-            with self.open_engine(context) as engine:
-                process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
+            try:
+                with self.open_engine(context) as engine:
+                    process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
+            except TransitionError:
+                now = ledger.view(txid).tx
+                if now is None or now.status is Status.PROCESSING:
+                    raise
+                self.log.info("transaction %d is %s meanwhile", txid, now.status)  # the next sweep says what follows
         return left
 
     def _stand_back(self, context: Context, txid: int) -> None:

@@ -8,19 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.operators import committer
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.runtime.taking_over import TAKEOVER_S
+from airflow_trident.staging.manifest import Manifest
 from airflow_trident.tasks import asking_airflow, liveness
 from airflow_trident.tasks.asking_airflow import ask_airflow
 from airflow_trident.tasks.liveness import Asker, TaskOfRun, left_to_anybody, lowest_left_alone
@@ -166,6 +169,27 @@ def test_a_turn_sensor_lets_the_committer_behind_it_go_on_with_what_it_left(
     assert site.run("words.turn", "second", turn_wait_s=0.1) == 2
     assert site.run("words.commit", "second") == 2
     assert statuses(site) == [Status.COMMITTED] * 2
+
+
+def test_what_is_skipped_while_a_committer_processes_it_is_blocked_and_no_fault_of_the_committer(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its emitter succeeded, says a person, and never began an attempt."""
+
+    def skipped_meanwhile(self: LocalEngine, job: Job) -> Manifest:
+        with site.ledger() as other:
+            other.skip(job.slot.txid, "a person said so")
+        return original(self, job)
+
+    original = LocalEngine.run
+    site.run("words.commit", "second")
+    site.run("words.coordinate", "third")
+    monkeypatch.setattr(committer, "ask", lambda record: {})
+    monkeypatch.setattr(liveness, "state_in", lambda worker, answers: "success")
+    monkeypatch.setattr(LocalEngine, "run", skipped_meanwhile)
+    with pytest.raises(AirflowFailException, match=r"transaction 3 .* is SKIPPED"):
+        site.run("words.commit", "third", turn_wait_s=0.1)
+    assert statuses(site) == [Status.COMMITTED, Status.COMMITTED, Status.SKIPPED]
 
 
 @pytest.mark.parametrize(("run_id", "state"), [("third", "running"), ("another", None)])
