@@ -67,9 +67,13 @@ MADE: list[tuple[str, Any, Any]] = [
     ("k decimal(10,2)", Decimal("1.5"), "x"),
     ("k decimal(10,2)", 3, Decimal("0.001")),
     ("k long", 4.0, 4.5),
-    ("k int", Decimal(4), True),
+    ("k decimal(10,2)", 1.5, 0.1),
+    ("k int", Decimal(4), "4"),
+    ("k long", True, "x"),
     ("k float", 0.1, "0.1"),
     ("k double", 4, "4"),
+    ("k double", Decimal("1.5"), [1.5]),
+    ("k boolean", 1, 2),
     ("k date", datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29)),
 ]
 """Type, a key that equals one of its values although it is of another type, and one that is none."""
@@ -81,11 +85,11 @@ def test_a_key_that_user_code_makes_is_the_one_that_its_field_holds(
 ) -> None:
     def once_more(state: MapState, tuples: Any) -> None:
         for (_,) in tuples:
-            (known,) = state.multi_get([(made,)])
+            (known,) = state.multi_get((key,) for key in [made])  # type: ignore[arg-type]
             state.multi_put([(made,)], [((known[0] if known else 0) + 1,)])
 
     def forget(state: MapState, tuples: Any) -> None:
-        state.multi_remove([(made,)])
+        state.multi_remove((key,) for key in [made])  # type: ignore[arg-type]
 
     def misses(state: MapState, tuples: Any) -> None:
         state.multi_get([(none,)])

@@ -248,7 +248,8 @@ class BufferedMap:
         for key in self._stored(keys):
             self.changes[key] = None
 
-    def _stored(self, keys: Sequence[Key]) -> list[Key]:
+    def _stored(self, keys: Iterable[Key]) -> list[Key]:
+        keys = list(keys)  # users give generators, too
         for key in keys:
             if not isinstance(key, (tuple, list)) or len(key) != len(self._key_fields):
                 raise ValueError(f"a key is a tuple of {len(self._key_fields)} fields, got {key!r}")
