@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
 from airflow_trident.cli.console import UsageError
 from airflow_trident.contracts.state import StateSpec
@@ -12,7 +13,7 @@ from airflow_trident.topology.topology import Topology
 
 def topology_of(args: Namespace) -> Topology:
     """:raises ConfigurationError: as :func:`topology_named`."""
-    return topology_and_retention(args)[0]
+    return _found(args)[0]
 
 
 def topology_and_retention(args: Namespace) -> tuple[Topology, int]:
@@ -20,10 +21,14 @@ def topology_and_retention(args: Namespace) -> tuple[Topology, int]:
 
     :raises ConfigurationError: as :func:`topology_named`.
     """
+    topology, tasks = _found(args)
+    return topology, retention_of(topology.name, tasks)
+
+
+def _found(args: Namespace) -> tuple[Topology, list[Any]]:
     if args.dag and args.dag_file:
         raise UsageError("--dag and --dag-file exclude each other. Give one of them.")
-    topology, tasks = topology_and_tasks(args.topology, dag_id=args.dag, dag_file=args.dag_file)
-    return topology, retention_of(topology.name, tasks)
+    return topology_and_tasks(args.topology, dag_id=args.dag, dag_file=args.dag_file)
 
 
 def state_of(args: Namespace) -> StateSpec:

@@ -46,6 +46,8 @@ class TridentBackfillOperator(EngineOperator):
     template_fields: Sequence[str] = ("txid", "first", "last", "group", *EngineOperator.template_fields)
     ui_color = "#ecd9ec"
     brings_events = True
+    retention_of_others = True
+    """Without a number of its own it keeps what others keep: see `tasks.topology_search.retention_of`."""
 
     def __init__(
         self,

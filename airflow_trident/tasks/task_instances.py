@@ -72,8 +72,8 @@ def standstill(ledger: Ledger, view: LedgerView, deployed: Deployed) -> str:
         return idle
     record = ledger.view(lowest).tx
     gone = known_abandoned([record], ledger.workers()).get(lowest) if record is not None else None
-    if record is None or gone is None:
-        return ""
+    if record is None or gone is None or ledger.view(lowest).tx != record:
+        return ""  # it went on while Airflow's database was asked
     return f"nobody works on transaction {lowest}, which is {record.status}: {gone.why}"
 
 

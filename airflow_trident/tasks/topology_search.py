@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -58,11 +59,22 @@ def topology_and_tasks(
 
 def retention_of(name: str, tasks: Iterable[Any]) -> int:
     """Committed transactions that whoever commits for these tasks has to keep: the most that one of those of this
-    topology was given, else as configured. A commit by somebody else must not remove what they keep."""
+    topology keeps, which is as configured if it was given nothing. A commit by somebody else must not remove them."""
     mine = [task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)}]
-    given = [getattr(task, "partial_kwargs", {}).get("retention", getattr(task, "retention", None)) for task in mine]
+    given = [_retention_given(task) for task in mine if _keeps(task)]
     limits = [limit for one in given if (limit := settings.parse_limit("retention", one)) is not None]
-    return max(limits) if limits else settings.retention()
+    return max([*limits, *([settings.retention()] if len(limits) < len(given) or not given else [])])
+
+
+def _retention_given(task: Any) -> Any:
+    return getattr(task, "partial_kwargs", {}).get("retention", getattr(task, "retention", None))
+
+
+def _keeps(task: Any) -> bool:
+    """Does it commit, and keep what it was given, or as configured?"""
+    kind = getattr(task, "operator_class", type(task))
+    follows = getattr(kind, "retention_of_others", False) and _retention_given(task) is None
+    return not follows and "retention" in inspect.signature(kind.__init__).parameters
 
 
 def _one(name: str, found: Found, dag_id: str | None, dag_file: str | None) -> tuple[Topology, str]:

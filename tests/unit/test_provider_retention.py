@@ -78,3 +78,19 @@ def test_what_counts_is_the_most_that_a_task_of_the_topology_was_given_mapped_or
     assert retention_of("words", dag.tasks) == 70
     assert retention_of("other", dag.tasks) == 90
     assert retention_of("words", [dag.get_task("mend")]) == 1
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_task_that_was_given_nothing_keeps_as_much_as_is_configured(
+    monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__RETENTION", "50")
+    with DAG("plays", schedule=None) as dag:
+        if mapped:
+            TridentCommitterOperator.partial(task_id="commit", topology=words()).expand(txid=[1, 2])
+        else:
+            TridentCommitterOperator(task_id="commit", topology=words(), txid=1)
+        TridentBackfillOperator(task_id="mend", topology=words(), retention=3)
+        TridentBackfillOperator(task_id="other", topology=words())
+    assert retention_of("words", dag.tasks) == 50
+    assert retention_of("words", [dag.get_task("mend"), dag.get_task("other")]) == 3
