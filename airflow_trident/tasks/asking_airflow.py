@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.tasks.liveness import Answers, Asker, after_asking, answered, questions, state_in, task_of
-from airflow_trident.tasks.task_states import DELETED, NO_ROOM, RUN_ENDED, STARTABLE, YET_TO_COME
+from airflow_trident.tasks.task_states import DELETED, NO_ROOM, OVER, RUN_ENDED, STARTABLE, YET_TO_COME
 from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def _in_ended_runs(answers: Answers) -> Answers:
         (dag_id, run_id)
         for (dag_id, run_id), states in answers.items()
         if any(state in STARTABLE for state in states.values())
+        and all(state in STARTABLE or state in OVER for state in states.values())  # else the run is at work
         and count(dag_id=dag_id, run_ids=[run_id], states=["success", "failed"])
     ]
     return {**answers, **_marked(answers, ended, STARTABLE, RUN_ENDED)}
