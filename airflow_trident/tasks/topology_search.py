@@ -62,8 +62,7 @@ def retention_of(name: str, tasks: Iterable[Any]) -> int:
     topology keeps, which is as configured if it was given nothing. A commit by somebody else must not remove them."""
     mine = [task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)}]
     given = [_retention_given(task) for task in mine if _keeps(task)]
-    limits = [limit for one in given if (limit := settings.parse_limit("retention", one)) is not None]
-    return max([*limits, *([settings.retention()] if len(limits) < len(given) or not given else [])])
+    return max(settings.retention(settings.parse_limit("retention", one)) for one in given or [None])
 
 
 def _retention_given(task: Any) -> Any:
