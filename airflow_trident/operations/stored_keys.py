@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import lru_cache
@@ -12,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.equality import canonical_key
+from airflow_trident.operations.expr.dtypes import decimal_parts
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema, names_of
 
 _AS_THEY_ARE: dict[str, type] = {
@@ -24,8 +24,7 @@ _AS_THEY_ARE: dict[str, type] = {
 }
 _UTC = ZoneInfo("UTC")
 """As Arrow gives timestamps."""
-_KINDS: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), **dict.fromkeys(REAL_TYPES, float), "boolean": bool}
-_SCALE = re.compile(r"decimal\(\d+,(\d+)\)\Z")
+_NUMBERS: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), **dict.fromkeys(REAL_TYPES, float), "boolean": bool}
 
 
 def stored_keys(fields: Schema, keys: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
@@ -38,9 +37,11 @@ def stored_keys(fields: Schema, keys: Sequence[Sequence[Any]]) -> list[tuple[Any
         return [canonical_key(key) for key in keys]
     import pyarrow as pa
 
-    own = [tuple(_number(field.type, part) for field, part in zip(fields, key, strict=True)) for key in keys]
+    own: list[tuple[object, ...]] = [
+        tuple(_number(field.type, part) for field, part in zip(fields, key, strict=True)) for key in keys
+    ]
     try:
-        return [canonical_key(row) for row in table_to_rows(rows_to_table(fields, list(own)))]
+        return [canonical_key(row) for row in table_to_rows(rows_to_table(fields, own))]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"a key has not the type of its fields ({', '.join(names_of(fields))}): {error}") from error
 
@@ -61,12 +62,11 @@ def _is_own(type_text: str, part: Any) -> bool:
 
 def _number(type_text: str, part: Any) -> Any:
     """A number as one of the field's kind, if there is an equal one; Arrow does not know that True is 1."""
-    if not isinstance(part, bool | int | float | Decimal):
+    kind = Decimal if _scale(type_text) is not None else _NUMBERS.get(type_text)
+    if kind is None or not isinstance(part, int | float | Decimal):
         return part
     try:
-        own = (
-            _KINDS[type_text](part) if type_text in _KINDS else Decimal(part) if _scale(type_text) is not None else part
-        )
+        own = kind(part)
     except (ValueError, OverflowError):  # such as NaN as a whole number
         return part
     return own if own == part else part
@@ -74,5 +74,5 @@ def _number(type_text: str, part: Any) -> Any:
 
 @lru_cache
 def _scale(type_text: str) -> int | None:
-    match = _SCALE.match(type_text)
-    return None if match is None else int(match[1])
+    parts = decimal_parts(type_text)
+    return None if parts is None else parts[1]

@@ -18,9 +18,7 @@ def tell_success(ledger: Ledger, topology: TopologyRecord, coordinators: Mapping
 
     :param topology: as the caller has seen it.
     """
-    told = {name: one for name, one in coordinators.items() if type(one).success is not Coordinator.success}
-    cleaning = [one for one in coordinators.values() if type(one).cleanup_before is not Coordinator.cleanup_before]
-    passing = {name: one for name, one in coordinators.items() if type(one).skipped is not Coordinator.skipped}
+    told, passing, cleaning = (_with(name, coordinators) for name in ("success", "skipped", "cleanup_before"))
     records = ledger.transactions() if told or cleaning or passing else ()
     committed = [record for record in records if record.status is Status.COMMITTED]
     for record in committed:
@@ -32,8 +30,14 @@ def tell_success(ledger: Ledger, topology: TopologyRecord, coordinators: Mapping
         one.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
     if committed:
         needed = [record.txid for record in records if not record.status.is_final]
-        for one in cleaning:
+        for one in cleaning.values():
             one.cleanup_before(min([committed[-1].txid, *needed]))
+
+
+def _with(method: str, coordinators: Mapping[str, Coordinator]) -> dict[str, Coordinator]:
+    """The coordinators that implement a method which need not be."""
+    given = getattr(Coordinator, method)
+    return {name: one for name, one in coordinators.items() if getattr(type(one), method) is not given}
 
 
 def _over(records: Sequence[TxRecord]) -> Txids:

@@ -134,7 +134,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         index = "-1" if above is None else map_index_for_triggerer(above, self)
         if task_id is None or index is None:
             return None
-        return f"{{{{ ti.xcom_pull(task_ids={task_id!r}, key={INCARNATION!r}, map_indexes={index}) }}}}"
+        return _pulled(task_id, INCARNATION, index)
 
     @property
     def _skips(self) -> bool:
@@ -215,6 +215,10 @@ def map_index_for_triggerer(above: Any, below: Any) -> str | None:
     return "ti.map_index" if below.get_closest_mapped_task_group() is group else None
 
 
+def _pulled(task_id: str, key: str, index: str) -> str:
+    return f"{{{{ ti.xcom_pull(task_ids={task_id!r}, key={key!r}, map_indexes={index}) }}}}"
+
+
 def text_for_triggerer(txid: Any, task: Any) -> str | None:
     """`txid` as a text that Airflow's triggerer can render for `task`; None if there is no such text.
 
@@ -223,8 +227,7 @@ def text_for_triggerer(txid: Any, task: Any) -> str | None:
     """
     if isinstance(txid, PlainXComArg):
         index = map_index_for_triggerer(txid.operator, task)
-        pull = f"task_ids={txid.operator.task_id!r}, key={txid.key!r}, map_indexes={index}"
-        return None if index is None else f"{{{{ ti.xcom_pull({pull}) }}}}"
+        return None if index is None else _pulled(str(txid.operator.task_id), txid.key, index)
     if isinstance(txid, int):
         return str(txid)
     if not isinstance(txid, str) or ("xcom_pull" in txid and "map_indexes" not in txid):

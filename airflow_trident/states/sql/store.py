@@ -77,10 +77,10 @@ class SqlStore(AdmittingState):
         db, marker = self.dialect, self._marker() if lacking else None
         if marker is None:
             return
-        gone = [table for table in lacking if table == db.data or marker.attempt != NO_ATTEMPT]
-        # Asked again: a batch that was applied meanwhile has made its tables first.
-        if still := [table for table in gone if table in db.lacking()]:
-            named = db.shown if db.data in still else f"of values before transaction {marker.high}, {still[0]},"
+        now = db.lacking()  # asked again: a batch that was applied meanwhile has made its tables first
+        needed = [db.data, db.before] if marker.attempt != NO_ATTEMPT else [db.data]
+        if gone := [table for table in needed if table in now]:
+            named = db.shown if db.data in gone else f"of values before transaction {marker.high}, {gone[0]},"
             raise self._row_is_bad(f"is there, and its table {named} is gone")
 
     def _enter(self, *, is_free: bool) -> None:
