@@ -135,7 +135,7 @@ class Snapshot:
         paths = {txid: self.paths.tx(txid) for txid in txids if txid >= 1}
         self._cache.fetch(paths.values())
         seen = ((txid, path, self._seen(path)) for txid, path in paths.items())
-        apart = ((txid, codec.blob_of(node.data, path)) for txid, path, node in seen if node and b'"blob"' in node.data)
+        apart = ((txid, codec.blob_of(node.data, path)) for txid, path, node in seen if node)
         self._fetch_chunks(path for txid, ref in apart if ref for path in self._unread_chunks(txid, ref))
 
     def set(self, path: str, data: bytes) -> Set:

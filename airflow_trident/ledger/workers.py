@@ -3,6 +3,7 @@ for takeovers: no decision of the protocol reads them."""
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -97,6 +98,12 @@ def own_process_ids() -> str:
     """Tells whose process ids those of this process are: of which start of which kernel, and of which container. A host
     name alone does not: containers with the network of their host have its name, and machines may share one. "" where
     the system does not say."""
+    return _process_ids_of(os.getpid())
+
+
+@functools.cache
+def _process_ids_of(_pid: int) -> str:
+    """They never change in the life of a process; a forked one may live elsewhere."""
     try:
         return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:

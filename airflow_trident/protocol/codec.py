@@ -258,6 +258,8 @@ def _require_sense(record: TxRecord, path: str) -> None:
 
 def blob_of(data: bytes, path: str) -> BlobRef | None:
     """Where a transaction's metadata is kept; None: in its record."""
+    if b'"blob"' not in data:
+        return None  # most records: they are not parsed for it
     return _blob_ref(RECORDS.load(data, path)[1], path)
 
 

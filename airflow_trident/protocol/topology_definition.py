@@ -103,6 +103,8 @@ class Definition:
 
     def differences(self, other: Definition) -> list[str]:
         """What changed from `self` to `other`, one line each; empty if nothing did."""
+        if self == other:
+            return []
         return [
             *_changed("stream", _beside(self.spouts, other.spouts), _beside(other.spouts, self.spouts)),
             *_changed("state", _beside(self.states, other.states), _beside(other.states, self.states)),

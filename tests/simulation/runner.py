@@ -27,8 +27,8 @@ from tests.simulation.played import Part
 PART = 250
 """Histories that one process plays at a time."""
 
-COLLECT = 50
-"""Histories between two collections of their garbage."""
+COLLECT = 2
+"""Histories between two collections of their garbage: with more, its memory grows out of the processor's caches."""
 
 
 def _end_with_parent() -> None:
