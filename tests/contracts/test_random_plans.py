@@ -1,6 +1,6 @@
 """Random topologies with random data: Spark gives what comes out row by row (E1).
 
-``RANDOM_PLANS=500 pytest tests/contracts/test_random_plans.py`` tries more of them than the usual 25.
+``RANDOM_PLANS=500 pytest tests/contracts/test_random_plans.py`` tries more of them than the usual 15.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.oracle.rows import OracleEngine
 pytestmark = pytest.mark.spark
 
 
-EXAMPLES = int(os.environ.get("RANDOM_PLANS", "25"))
+EXAMPLES = int(os.environ.get("RANDOM_PLANS", "15"))
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink takes a job per step: the program printed is short
 
 

@@ -165,6 +165,7 @@ def test_executors_without_pyarrow_are_one_clear_error(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.rare
 def test_executors_with_an_older_pyarrow_are_one_clear_error_before_anything_is_read(tmp_path: Path) -> None:
     python = python_with(tmp_path / "python", "numpy", "pyarrow")
     (packages,) = (tmp_path / "python" / "lib").glob("python*/site-packages")

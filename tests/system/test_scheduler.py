@@ -58,6 +58,7 @@ def test_clearing_the_failed_task_of_2_commits_2_to_5_although_3_runs_at_most_ar
     assert_exact(scene, 5)
 
 
+@pytest.mark.rare
 @plays("deadlock_cli")
 def test_the_backfill_command_commits_2_to_5_after_2_had_failed_for_good(scene: Scene) -> None:
     fail_for_good(scene)
