@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Decide, Unchanged
 from airflow_trident.ledger.znodes import Create, Delete, Set
@@ -68,7 +68,12 @@ class Together:
 
     def _decided(self, decide: Decide[T]) -> tuple[Snapshot, Change[T] | Unchanged[T]]:
         part = self._snap.after(self._writes)
-        return part, decide(part)
+        try:
+            return part, decide(part)
+        except TridentError:
+            # What it refuses may have moved since it was read: whoever asks has to know all that was looked at.
+            self._snap.used.update({**part.used, **self._used, **self._snap.used})
+            raise
 
     def _grows_by(self, decided: Change[T] | Unchanged[T]) -> int:
         writes = decided.writes if isinstance(decided, Change) else ()
