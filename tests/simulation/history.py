@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.protocol import codec
-from airflow_trident.runtime import commit, commit_group, group_phases, phases
+from airflow_trident.runtime import commit, commit_group, downstream, group_phases, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.mending import rebuild, repair
 from airflow_trident.runtime.milestones import Milestone, told
-from tests.simulation import jobs
+from tests.simulation import jobs, levels
 from tests.simulation.clock import instead_of_time
 from tests.simulation.judge import Broken, Sweep
 from tests.simulation.kinds import KINDS
@@ -77,6 +77,7 @@ def instead_of_the_world(world: World) -> Iterator[None]:
     swaps: list[tuple[Any, str, Any]] = [(Committer, "_sweep", sweep)]
     swaps += [(module, "StagingArea", world.area) for module in STAGE]
     swaps += [(codec, name, _remembering(getattr(codec, name))) for name in DECODERS]
+    swaps.append((downstream, "LocalEngine", levels.RememberingEngine))
     with instead_of_time(world.clock), told(point), swapped(swaps):
         yield
 
