@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from airflow_trident.errors import FencedError
@@ -11,13 +9,13 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import NothingNew
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.znodes import ReadResult
 from airflow_trident.protocol.decide import Full
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 from tests.contracts.test_ledger_groups import everything, gated_many, none_at_all, some_lines
 from tests.fixtures.ledger import (
     DEFINITION,
+    Interrupted,
     Place,
     begun,
     claim,
@@ -74,20 +72,10 @@ def test_what_single_steps_left_waiting_is_committed_as_a_group(ledger: Ledger) 
     assert [one.status for one in ledger.committed_many(tickets)] == [Status.COMMITTED] * 3
 
 
-class Interrupted(MemoryZNodes):
-    """Something happens just before the record of transaction 2 is read."""
-
-    happens: Callable[[], None] = staticmethod(lambda: None)
-
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
-        if any(path.endswith("/tx/0000000000000000002") for path in paths):
-            self.happens()
-        return super().read(paths, folders)
-
-
 def test_l15_p10_what_is_committed_and_pruned_between_two_looks_of_a_group_is_not_called_damaged() -> None:
     tree = MemoryTree()
-    slow, others = ZNodeLedger(Interrupted(tree), "words"), ZNodeLedger(MemoryZNodes(tree), "words")
+    slow = ZNodeLedger(Interrupted(tree, before="/tx/0000000000000000002"), "words")
+    others = ZNodeLedger(MemoryZNodes(tree), "words")
     others.register(DEFINITION)
     tickets = gated_many(others, 1, 1)
     begun(others, 2)

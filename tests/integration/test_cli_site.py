@@ -180,12 +180,14 @@ def test_the_connection_to_a_server_is_put_into_the_database_of_airflow_and_foll
     assert run("trident", "zookeeper", "status").returncode == 1
     aside.replace(database)
     try:
-        for command in ("doctor", "ledger list"):
+        for _ in range(2):
             started = run(*start, "0")
             assert (started.returncode, "Airflow has it as connection zookeeper_default" in started.stdout) == (0, True)
-            seen = run("trident", *command.split())
-            assert (seen.returncode, "world:anyone" in seen.stdout) == (0, False), seen
-            assert run("trident", "zookeeper", "stop").returncode == 0
+            assert "world:anyone" not in run("trident", "doctor").stdout
+            assert (run("trident", "ledger", "list").returncode, run("trident", "zookeeper", "stop").returncode) == (
+                0,
+                0,
+            )
         run("connections", "delete", "zookeeper_default")
         run("connections", "add", "zookeeper_default", "--conn-type", "zookeeper", "--conn-host", "zk1")
         refused = run(*start, "0")

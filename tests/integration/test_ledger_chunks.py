@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,18 +13,7 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Delete, Op, ReadResult, Set
 from airflow_trident.types import Json
-from tests.fixtures.ledger import DEFINITION, STAGED, claim, commit
-
-
-class Interrupted(MemoryZNodes):
-    """Something happens just before chunks are read."""
-
-    happens: Callable[[], None] = staticmethod(lambda: None)
-
-    def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
-        if any("/m/" in path for path in paths):
-            self.happens()
-        return super().read(paths, folders)
+from tests.fixtures.ledger import DEFINITION, STAGED, Interrupted, claim, commit
 
 
 def large(txid: int, position: dict[str, Json]) -> dict[str, Json]:
@@ -43,7 +32,7 @@ def tree() -> MemoryTree:
 
 
 def test_a_transaction_that_is_pruned_while_it_is_read_is_a_pruned_one(tree: MemoryTree) -> None:
-    reader, writer = ZNodeLedger(Interrupted(tree), "words"), ZNodeLedger(MemoryZNodes(tree), "words")
+    reader, writer = ZNodeLedger(Interrupted(tree, before="/m/"), "words"), ZNodeLedger(MemoryZNodes(tree), "words")
 
     def prune_the_first() -> None:
         reader.znodes.happens = lambda: None
@@ -55,7 +44,7 @@ def test_a_transaction_that_is_pruned_while_it_is_read_is_a_pruned_one(tree: Mem
 
 
 def test_a_list_that_is_read_while_its_first_is_pruned_goes_on_without_it(tree: MemoryTree) -> None:
-    reader, writer = ZNodeLedger(Interrupted(tree), "words"), ZNodeLedger(MemoryZNodes(tree), "words")
+    reader, writer = ZNodeLedger(Interrupted(tree, before="/m/"), "words"), ZNodeLedger(MemoryZNodes(tree), "words")
 
     def prune_the_first() -> None:
         reader.znodes.happens = lambda: None

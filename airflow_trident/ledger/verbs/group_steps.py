@@ -7,7 +7,7 @@ the steps of its members would do one after the other, or nothing at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
@@ -62,7 +62,7 @@ class Together:
         if not self._writes:
             return Unchanged(result)
         unchecked = self._used.keys() - self._checked - self._snap.used.keys()
-        self._snap.used.update({path: version for path, version in self._used.items() if path not in self._snap.used})
+        self._tell(self._used)
         writes = tuple(self._writes.values())
         return Change(writes=writes, witness=witness or self._witness, result=result, unchecked=frozenset(unchecked))
 
@@ -72,8 +72,14 @@ class Together:
             return part, decide(part)
         except TridentError:
             # What it refuses may have moved since it was read: whoever asks has to know all that was looked at.
-            self._snap.used.update({**part.used, **self._used, **self._snap.used})
+            self._tell(self._used)
+            self._tell(part.used)
             raise
+
+    def _tell(self, used: Mapping[str, int]) -> None:
+        """The whole step depends on what its decisions looked at, in the version that was seen first."""
+        for path, version in used.items():
+            self._snap.used.setdefault(path, version)
 
     def _grows_by(self, decided: Change[T] | Unchanged[T]) -> int:
         writes = decided.writes if isinstance(decided, Change) else ()
