@@ -190,13 +190,13 @@ _moved.install()
 @cache
 def _public() -> dict[str, str]:
     """Public name -> its module, read from the imports in this file, which are there for type checkers."""
-    import ast
     import inspect
+    import re
     import sys
 
-    source = inspect.getsource(sys.modules[__name__])
-    (names,) = [one for one in ast.parse(source).body if isinstance(one, ast.If)]
-    return {alias.name: str(one.module) for one in names.body if isinstance(one, ast.ImportFrom) for alias in one.names}
+    # Not by `ast`: on Python 3.11 another thread's parse may break it (CPython's issue 106905).
+    found = re.findall(r"^ +from ([\w.]+) import \(?\s*\w+ as (\w+)", inspect.getsource(sys.modules[__name__]), re.M)
+    return {name: module for module, name in found}
 
 
 def __getattr__(name: str) -> Any:

@@ -82,10 +82,14 @@ def _left_to_queued(world: World, task: Task, lowest: TxRecord) -> str:
 
 
 def _has_ended(run: Run, record: TxRecord) -> bool:
-    """Are its own tasks over, although others of the run were cleared? Those that a deploy removed come again."""
-    index = record.claim.map_index
-    own = [task.state for task in run.live() if task.verb in ("emit", "commit") and task.map_index == index]
-    return bool(own) and OVER.issuperset(own)
+    """Are its own tasks over that are to go on with the transaction, although others of the run were cleared? Behind an
+    emitter that is over, but did not succeed, no committer starts. Those that a deploy removed come again."""
+    own = [task for task in run.live() if task.map_index == record.claim.map_index]
+    emitters = [task.state for task in own if task.verb == "emit"]
+    states = [*emitters, *(task.state for task in own if task.verb == "commit")]
+    if record.status is Status.PROCESSING and emitters and "success" not in emitters:
+        states = emitters
+    return bool(states) and OVER.issuperset(states)
 
 
 def judge_error(world: World, task: Task, error: BaseException) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.source import tree_of
 from tests.unit import test_child_bolts
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def rows(text: str) -> list[list[str]]:
 
 @cache
 def names_in(path: str) -> frozenset[str]:
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    tree = tree_of(ROOT / path)
     return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[:4] == "test")
 
 

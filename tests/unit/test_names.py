@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.fixtures.source import tree_of
+
 PACKAGE = Path(__file__).parents[2] / "airflow_trident"
 
 SAME_TYPE = {"Split": "Trident's function that splits text; and a split of a source, which one task reads, as in Spark"}
@@ -79,7 +81,7 @@ def shared(places: dict[str, list[str]]) -> dict[str, list[str]]:
 def shared_types() -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
     for module in modules():
-        for name in types_of(ast.parse(module.read_text(encoding="utf-8"))):
+        for name in types_of(tree_of(module)):
             places[name].append(str(module.relative_to(PACKAGE)))
     return shared(places)
 
