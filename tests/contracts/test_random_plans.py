@@ -25,7 +25,7 @@ from tests.oracle.rows import OracleEngine
 pytestmark = pytest.mark.spark
 
 
-EXAMPLES = int(os.environ.get("RANDOM_PLANS", "15"))
+EXAMPLES = int(os.environ.get("RANDOM_PLANS", "10"))
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # to shrink takes a job per step: the program printed is short
 
 

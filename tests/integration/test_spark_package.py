@@ -157,6 +157,7 @@ FAILING = """
 """
 
 
+@pytest.mark.rare
 def test_executors_without_pyarrow_are_one_clear_error(tmp_path: Path) -> None:
     printed = executors(python_with(tmp_path / "python", "numpy"), COMMON + FAILING, tmp_path)
     assert printed == (

@@ -77,7 +77,7 @@ MUTANTS: dict[str, tuple[str, tuple[str, ...]]] = {
 """Removed guard -> the configuration that shows it, and the names of the guards in Trident.tla."""
 
 
-QUICK = ("opaque",)
+QUICK = ("restored_groups",)
 """Checked with every change of anything, together with the mutants of :data:`QUICK_MUTANTS`."""
 QUICK_MUTANTS = ("the gate does not ask for the order", "an opaque state without a fence")
 PROVED = HERE / "proved.txt"

@@ -15,7 +15,7 @@ from tests.simulation.level_mutants import MUTANTS
 from tests.simulation.mutants import FOUND, first_found
 from tests.simulation.runner import Part, parts_of, play_all
 
-HISTORIES, FEWER = 30, 15
+HISTORIES, FEWER = 16, 8
 """Histories of each kind. Those of tasks take twice as long, and some kinds are mixtures of two."""
 WITHIN_SEEDS = 1_000
 """Every defect is found within this number of histories."""
@@ -25,7 +25,7 @@ WITHIN_SEEDS = 1_000
 def played() -> list[Part]:
     few = [kind for kind in KINDS if KINDS[kind].tasks or KINDS[kind].levels or kind.startswith("groups-")]
     many = [kind for kind in KINDS if kind not in few]
-    return list(play_all([*parts_of(few, FEWER, size=15), *parts_of(many, HISTORIES, size=30)], 2))
+    return list(play_all([*parts_of(few, FEWER, size=8), *parts_of(many, HISTORIES, size=16)], 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -180,11 +180,23 @@ class AirflowApi:
         return answer.json() if answer.content else None
 
 
+_REST_PER_LOOK = 6
+"""Who waits spends a seventh of the time on looks that are short."""
+_MOST_REST_S = 2.0
+
+
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, poll_s: float = 0.2) -> bool:
-    """Ask until the condition is true; False if it is not true within `timeout_s` seconds."""
+    """Ask until the condition is true; False if it is not true within `timeout_s` seconds.
+
+    :param poll_s: at least so much time between two looks; more where a look takes long, so that a busy machine is not
+        kept busy by whoever looks.
+    """
     deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
+    while True:
+        began = time.monotonic()
+        if condition():
+            return True
+        ended = time.monotonic()
+        if ended >= deadline:
             return False
-        time.sleep(poll_s)
-    return True
+        time.sleep(max(poll_s, min(_REST_PER_LOOK * (ended - began), _MOST_REST_S)))
