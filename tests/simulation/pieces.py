@@ -251,9 +251,12 @@ def _rows(file: StagedFile) -> Rows:
 
 @dataclass(frozen=True)
 class SimSpout(Spout):
-    """Records 0 to `total` - 1 of the world. The size of a new batch is random, also when it is chosen again."""
+    """Records 0 to `total` - 1 of the world. The size of a new batch is random, also when it is chosen again.
 
-    world: World
+    :param played: as in :class:`SimStates`.
+    """
+
+    played: Callable[[], World]
     kind: SpoutKind = SpoutKind.TRANSACTIONAL
 
     @property
@@ -261,7 +264,7 @@ class SimSpout(Spout):
         return (Field("record", "long"),)
 
     def coordinator(self) -> SimCoordinator:
-        return SimCoordinator(self.world)
+        return SimCoordinator(self.played())
 
     def emitter(self) -> Emitter:
         raise NotImplementedError

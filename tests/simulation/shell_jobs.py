@@ -19,7 +19,6 @@ from airflow_trident.protocol.records import Command
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import drain_passes
 from airflow_trident.sensors.turn import TridentTurnSensor
-from airflow_trident.topology.topology import Topology
 from tests.simulation.accidents import clock_moves, store_accident, topology_removed
 from tests.simulation.jobs import deliver, expected, give_back, lose_staged, replay
 from tests.simulation.kinds import Kind
@@ -30,7 +29,7 @@ from tests.simulation.shell import AGAIN, DAG_ID, DRAINED, OVER, Airflow, Task, 
 from tests.simulation.shell_judge import judge_error, judge_ready, seen_by, waits_for_itself
 from tests.simulation.swaps import swapped
 from tests.simulation.triggerer import AGAIN_S, instead_of_a_triggerer, look_of_triggerer
-from tests.simulation.world import Process, World, world_of
+from tests.simulation.world import Process, World
 
 TIDY_ROUNDS = 6
 OPTIONS = {"poll_s": "1", "reschedule_s": "0", "turn_wait_s": "4", "staging_dir": "/staged"}
@@ -91,7 +90,7 @@ def _deploy(world: World) -> Any:
     most = chance.choice((1, 1, 1, 2))
     world.judge.max_pending = max(world.judge.max_pending, most)
     return deployed(
-        _such_a_topology(world.kind.opaque, world.kind.ordered, world.kind.levels),
+        world.topology,
         max_transactions=most,
         retries=chance.choice((0, 1, 2)),
         group_id=chance.choice(("plays", "plays", "renamed")),
@@ -101,12 +100,6 @@ def _deploy(world: World) -> Any:
         retention=world.retention,
         ready=world.kind.ready and not world.triggered,
     )
-
-
-@functools.cache
-def _such_a_topology(opaque: bool, ordered: bool, levels: bool) -> Topology:
-    """The topology that DAG files are built with. Each history replaces it with its own."""
-    return world_of(0, Kind(tasks=True, opaque=opaque, ordered=ordered, levels=levels)).topology
 
 
 # ---- what a worker does ------------------------------------------------------------------------------------------

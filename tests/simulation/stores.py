@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.errors import StoreUnavailableError
@@ -13,6 +13,9 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core import groups
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
 
 
 @dataclass(frozen=True)
@@ -55,22 +58,21 @@ class Store:
             self.last = batch.records
 
 
-Watch = Callable[[str, Store, CommitTicket, Rows, Applied], None]
-
-
 @dataclass(frozen=True)
 class SimStates(StateFactory):
     """Stores that outlive every process. The decisions are production code: `admit` and `admit_group` of
     `states.core.marker`, and :class:`groups.Group`.
 
-    :param stores: the stores that the present process reaches.
+    :param played: the world of the history that is played now; topologies are built once for all histories.
     """
 
-    stores: Callable[[], dict[str, Store]]
-    scheduler: Scheduler
-    watch: Watch
+    played: Callable[[], World]
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.played().scheduler
 
     def make_state(self, spec: StateSpec) -> OpenStore:
         self.scheduler.step()
@@ -86,7 +88,7 @@ class OpenStore(State):
     def __init__(self, where: SimStates, spec: StateSpec) -> None:
         self.where = where
         self.spec = spec
-        self.store = where.stores().setdefault(spec.name, Store())
+        self.store = where.played().stores_here().setdefault(spec.name, Store())
 
     def marker(self) -> Marker | None:
         self.where.scheduler.step()
@@ -103,7 +105,7 @@ class OpenStore(State):
             replaces = verdict is marker_module.Verdict.REPLACE
             store.take_in(batch, replaces=replaces, highest=ticket.txid == store.marker.high)
         applied = Applied.APPLIED if wanted else Applied.ALREADY
-        self.where.watch(self.spec.name, store, ticket, batch, applied)
+        self.where.played().applied(self.spec.name, store, ticket, batch, applied)
         self.where.scheduler.step()
         return applied
 
@@ -125,7 +127,7 @@ class OpenStore(State):
             store.take_in(batch, replaces=False, highest=ticket.txid == marker.high)
         answers = groups.answers(verdicts)
         for ticket, applied in zip(tickets, answers, strict=True):
-            self.where.watch(self.spec.name, store, ticket, Rows(()), applied)
+            self.where.played().applied(self.spec.name, store, ticket, Rows(()), applied)
         self.where.scheduler.step()
         return answers
 

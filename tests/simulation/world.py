@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_trident import Count, ReducerAggregator, Topology
 from airflow_trident.contracts.state import Applied
@@ -19,7 +20,6 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import group_size
-from airflow_trident.topology.stream import GroupedStream
 from tests.simulation import levels
 from tests.simulation.clock import SimTime
 from tests.simulation.judge import Sweep
@@ -82,7 +82,10 @@ class World:
     :param clears: does the person at the end clear red tasks?
     :param triggered: runs are made by the events of a batch trigger; `trigger`: its generator of events, if it runs.
     :param may_refuse: errors that are right in this kind of history.
+    :param played: the world of the history that this process plays now.
     """
+
+    played: ClassVar[World]
 
     kind: Kind
     scheduler: Scheduler
@@ -121,6 +124,10 @@ class World:
     @property
     def random(self) -> random.Random:
         return self.scheduler.random
+
+    def applied(self, name: str, store: Store, ticket: CommitTicket, batch: Rows, applied: Applied) -> None:
+        self.note(f"state {name}: {ticket.txid} attempt {ticket.attempt} fence {ticket.fence} {applied}")
+        self.judge.state_step(name, store, ticket, batch, applied)
 
     def note(self, line: str) -> None:
         self.trace.append(f"{self.scheduler.steps:5d} {line}")
@@ -225,7 +232,7 @@ def world_of(seed: int, kind: Kind) -> World:
         judge=judge,
         tree=tree,
         stores=stores,
-        topology=Topology("simulated"),
+        topology=topology_of(kind.opaque, kind.ordered, kind.levels),
         retention=retention,
         poison=chance.choice((0.0, 0.1, 0.3)),
         rough=4.0 if kind.restores else chance.choice((0.3, 1.0, 4.0)),
@@ -234,35 +241,42 @@ def world_of(seed: int, kind: Kind) -> World:
         lags=kind.tasks and chance.random() < 0.5,
     )
     world.loses_staged = world.apart or kind.elsewhere
-    _fill(world)
+    World.played = world
+    _tell(judge, world)
     return world
 
 
-def _fill(world: World) -> None:
-    kind, judge = world.kind, world.judge
-
-    def watch(name: str, store: Store, ticket: CommitTicket, batch: Rows, applied: Applied) -> None:
-        world.note(f"state {name}: {ticket.txid} attempt {ticket.attempt} fence {ticket.fence} {applied}")
-        judge.state_step(name, store, ticket, batch, applied)
-
-    spout = SimSpout(world, SpoutKind.OPAQUE if kind.opaque else SpoutKind.TRANSACTIONAL)
-    stream = world.topology.new_stream("records", spout)
+def _tell(judge: JudgeOfTasks, world: World) -> None:
+    kind = world.kind
     if kind.levels:
-        levels.build(stream, levels.LevelStates(world.stores_here, world.scheduler, watch))
         judge.levels = True
         judge.ordered.update(levels.FED)
-    else:
-        states = SimStates(world.stores_here, world.scheduler, watch)
-        stream.group_by("record").persistent_aggregate(states, Count(), "n", name="first")
-        _second(kind, judge, stream.group_by("record"), states)
+    elif kind.ordered:
+        judge.ordered.add("second")
     judge.group = group_size.FIRST if kind.tasks else MOST_TOGETHER if kind.groups else 1
     judge.process = lambda: world.process
     judge.now_ms = None if kind.tasks else world.clock.time_ms
 
 
-def _second(kind: Kind, judge: JudgeOfTasks, records: GroupedStream, states: SimStates) -> None:
-    if kind.ordered:
+@functools.cache
+def topology_of(opaque: bool, ordered: bool, levels_: bool) -> Topology:
+    """Built and compiled once in a process: its spout and its states are those of whatever history is played."""
+    topology = Topology("simulated")
+    spout = SimSpout(_played, SpoutKind.OPAQUE if opaque else SpoutKind.TRANSACTIONAL)
+    stream = topology.new_stream("records", spout)
+    if levels_:
+        levels.build(stream, levels.LevelStates(_played))
+        return topology
+    states = SimStates(_played)
+    records = stream.group_by("record")
+    records.persistent_aggregate(states, Count(), "n", name="first")
+    records = stream.group_by("record")
+    if ordered:
         records.persistent_aggregate(states, "record", Log(), "log string", name="second")
-        judge.ordered.add("second")
     else:
         records.persistent_aggregate(states, Count(), "n", name="second")
+    return topology
+
+
+def _played() -> World:
+    return World.played
