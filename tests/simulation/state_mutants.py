@@ -70,7 +70,7 @@ def _() -> Sequence[Patch]:
         self.where.scheduler.step()
         store.marker = marker
         applied = marker_module_applied(wanted)
-        self.where.watch(self.spec.name, store, ticket, batch, applied)
+        self.where.played().applied(self.spec.name, store, ticket, batch, applied)
         return applied
 
     def marker_module_applied(wanted: bool) -> Any:
