@@ -83,8 +83,8 @@ class Verb(Generic[P, R]):
             changes = isinstance(decided, Change)
             return decided
 
-        given = _signature(self.decide).bind(None, *args, **kwargs)
-        ahead = self._reads(ledger, *given.args[1:], **given.kwargs)
+        moved, named = _places(self.decide, len(args), tuple(kwargs))
+        ahead = self._reads(ledger, *args, *[kwargs[name] for name in moved], **{name: kwargs[name] for name in named})
         try:
             result = ledger.run(decide, ahead)
         except TridentError as error:
@@ -97,8 +97,14 @@ class Verb(Generic[P, R]):
         return result
 
 
-_signature = functools.cache(inspect.signature)
-"""Half of what it costs to put the arguments of a verb in their places."""
+@functools.cache
+def _places(verb: Callable[..., Any], positional: int, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """Which of the named arguments of a call come by position, and which by name.
+
+    :raises TypeError: the verb does not take these arguments.
+    """
+    given = inspect.signature(verb).bind(None, *([None] * positional), **{name: name for name in names})
+    return given.args[1 + positional :], list(given.kwargs)
 
 
 def _tell(ledger: RunsVerbs, verb: str, answer: object) -> None:
