@@ -10,13 +10,13 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNode, ZNodes
-from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.durable_format import Format, plain_fields
 from airflow_trident.protocol.records import Owner
 
 
@@ -53,7 +53,7 @@ def enlist(znodes: ZNodes, paths: LedgerPaths, worker: Worker, *, wait: bool = T
     :param wait: wait for the server's answer; without it this costs no round trip.
     """
     name = f"{worker.host}-{worker.pid}-{uuid.uuid4().hex[:8]}"
-    body = {key: value for key, value in asdict(worker).items() if key != "name"}
+    body = {key: value for key, value in plain_fields(worker).items() if key != "name"}
     body["process_ids"] = own_process_ids()
     node = Create(f"{paths.workers}/{name}", _FORMAT.dump(body, f"worker {name}"), ephemeral=True)
     (znodes.multi if wait else znodes.post)([node])

@@ -4,7 +4,7 @@ reads it."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from airflow_trident.ledger.snapshot import Snapshot, Write
@@ -16,7 +16,7 @@ from airflow_trident.protocol.announcements import (
     committed_txids,
     first_of,
 )
-from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.durable_format import Format, plain_fields
 from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 
@@ -83,7 +83,7 @@ def decode_events(data: bytes, path: str) -> AnnouncedEvents:
 
 def encode_events(events: AnnouncedEvents, *, op: str) -> bytes:
     """:param op: the operation that writes the record; it is noted in the record."""
-    return _FORMAT.dump({"op": op, **asdict(events)}, "the list of asset events")
+    return _FORMAT.dump({"op": op, **plain_fields(events)}, "the list of asset events")
 
 
 def _written(snap: Snapshot, events: AnnouncedEvents, result: T) -> Change[T]:

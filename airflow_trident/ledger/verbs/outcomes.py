@@ -6,12 +6,10 @@ one.
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from airflow_trident.errors import CorruptError
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.protocol.durable_format import Format
+from airflow_trident.protocol.durable_format import Format, plain_fields
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
 from airflow_trident.protocol.records import Claim
 
@@ -49,5 +47,5 @@ def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
 
 def written(snap: Snapshot, outcome: CoordinatorOutcome) -> Write:
     """The record, as a part of a step."""
-    body = {"op": snap.op, **asdict(outcome)}
+    body = {"op": snap.op, **plain_fields(outcome)}
     return snap.put(snap.paths.coordinator, _FORMAT.dump(body, "the coordinator's outcome"))
