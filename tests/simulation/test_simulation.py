@@ -25,7 +25,7 @@ WITHIN_SEEDS = 1_000
 def played() -> list[Part]:
     few = [kind for kind in KINDS if KINDS[kind].tasks or KINDS[kind].levels or kind.startswith("groups-")]
     many = [kind for kind in KINDS if kind not in few]
-    return list(play_all([*parts_of(few, FEWER, size=8), *parts_of(many, HISTORIES, size=16)], 2))
+    return list(play_all([*parts_of(few, FEWER, size=FEWER), *parts_of(many, HISTORIES, size=HISTORIES)], 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -242,12 +242,12 @@ def world_of(seed: int, kind: Kind) -> World:
     )
     world.loses_staged = world.apart or kind.elsewhere
     World.played = world
-    _tell(judge, world)
+    _tell_judge(world)
     return world
 
 
-def _tell(judge: JudgeOfTasks, world: World) -> None:
-    kind = world.kind
+def _tell_judge(world: World) -> None:
+    kind, judge = world.kind, world.judge
     if kind.levels:
         judge.levels = True
         judge.ordered.update(levels.FED)
@@ -259,18 +259,16 @@ def _tell(judge: JudgeOfTasks, world: World) -> None:
 
 
 @functools.cache
-def topology_of(opaque: bool, ordered: bool, levels_: bool) -> Topology:
+def topology_of(opaque: bool, ordered: bool, in_levels: bool) -> Topology:
     """Built and compiled once in a process: its spout and its states are those of whatever history is played."""
     topology = Topology("simulated")
     spout = SimSpout(_played, SpoutKind.OPAQUE if opaque else SpoutKind.TRANSACTIONAL)
     stream = topology.new_stream("records", spout)
-    if levels_:
+    if in_levels:
         levels.build(stream, levels.LevelStates(_played))
         return topology
-    states = SimStates(_played)
-    records = stream.group_by("record")
+    states, records = SimStates(_played), stream.group_by("record")
     records.persistent_aggregate(states, Count(), "n", name="first")
-    records = stream.group_by("record")
     if ordered:
         records.persistent_aggregate(states, "record", Log(), "log string", name="second")
     else:
