@@ -115,6 +115,7 @@ def alarm(error: type[BaseException]) -> Iterator[None]:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(drain_passes, "CANCEL_S", 0.05)
+    monkeypatch.setattr(drain_passes, "WAKE_S", 0.05)
     monkeypatch.setattr(timeouts, "GRACE_S", 0.05)
     return World(tmp_path)
 
@@ -137,12 +138,16 @@ def emit(world: World, engine: LocalEngine) -> None:
 
 @pytest.mark.parametrize("run", [lambda *both: drain_of(*both).run(), replay, emit], ids=["drain", "backfill", "emit"])
 @pytest.mark.parametrize("error", [TimedOut, Failed])
+@pytest.mark.parametrize("thread", [threading.main_thread, threading.current_thread], ids=["awake", "asleep"])
 def test_a_time_out_or_an_error_of_the_task_ends_it_though_its_pass_goes_on(
     world: World,
     run: Callable[[World, LocalEngine], object],
     error: type[BaseException],
+    thread: Callable[[], threading.Thread],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`thread`, called in the thread of the pass, gets the signal. One that this thread gets itself does not wake the
+    main thread, no more than one that comes when the main thread is about to sleep."""
     waits = threading.Event()
 
     def wait(*arguments: Any, **options: Any) -> Any:
@@ -151,7 +156,7 @@ def test_a_time_out_or_an_error_of_the_task_ends_it_though_its_pass_goes_on(
 
     def ring_when_it_waits() -> None:
         assert waits.wait(60)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        signal.pthread_kill(thread().ident or 0, signal.SIGUSR1)
 
     monkeypatch.setattr(drain_passes, "wait", wait)
     engine = Stuck(ring_when_it_waits)

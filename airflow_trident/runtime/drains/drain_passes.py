@@ -42,6 +42,10 @@ CANCEL_S = 3.0
 """How long cancelled passes may take to end after a time-out of Airflow, Ctrl-C or an order to end. Then they are left
 to themselves: nobody takes their results, and the end of the process ends their threads."""
 
+WAKE_S = 1.0
+"""The main thread does not wait for longer at a time. A signal does not wake it if it comes just before the wait, or to
+another thread; Python raises its error (Ctrl-C, a time-out of Airflow) when the main thread runs next."""
+
 Gate: TypeAlias = Callable[[Sequence[TxRecord], Manifest], bool]
 """Gets the transactions of a pass, as they are when they are PROCESSED, and its manifest."""
 
@@ -277,7 +281,9 @@ class Passes:
     def _over(self) -> Collection[Future[Passed]]:
         """Waits for passes that have ended, or that have not though their limit is over."""
         while True:
-            done, _ = wait(self._running, timeout=self._left_s(), return_when=FIRST_COMPLETED)
+            left_s = self._left_s()
+            wait_s = WAKE_S if left_s is None else min(left_s, WAKE_S)
+            done, _ = wait(self._running, timeout=wait_s, return_when=FIRST_COMPLETED)
             over = done or [future for future, one in self._running.items() if self._left_s(one) == 0]
             if over:
                 return over
