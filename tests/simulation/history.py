@@ -129,6 +129,7 @@ def play(seed: int, kind: str = "transactional") -> Verdict:
 
         do_one = shell_jobs.do_one
     with ExitStack() as stack:
+        stack.callback(delattr, World, "played")  # else the runner would freeze this world, and have it for ever
         stack.enter_context(instead_of_the_world(world))
         if world.kind.tasks:
             stack.enter_context(shell_jobs.instead_of_airflow(world))
