@@ -16,8 +16,9 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.topology.stream import TridentState
 from tests.fixtures.engine import rows_as_text
+from tests.generated.in_python import groups_of, largest, total
 from tests.generated.operations import Row
-from tests.generated.topologies import BINARY, MAX_ROWS, SCHEMA, VERBS, Made, groups_of, largest, total
+from tests.generated.topologies import BINARY, MAX_ROWS, SCHEMA, VERBS, Made
 
 Verb = Callable[[Topology, Made, Made, int], Made]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_trident import FixedBatchSpout, Function, OperationContext, Stream, Topology
 from tests.fixtures.engine import keep
-from tests.generated.topologies import key_of
+from tests.generated.in_python import key_of
 from tests.generated.types import VALUES, Row, Rows
 
 BEHIND = ("nothing", "a number", "a class")

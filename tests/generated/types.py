@@ -19,7 +19,7 @@ from airflow_trident import Count, FixedBatchSpout, Max, Min, Stream, Sum, Topol
 from airflow_trident.operations.expr.tree import col, lit
 from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, REAL_TYPES, WHOLE_TYPES
 from tests.fixtures.engine import keep
-from tests.generated.topologies import groups_of
+from tests.generated.in_python import groups_of
 
 Row = tuple[Any, ...]
 Rows = list[Row]

@@ -6,7 +6,6 @@ import datetime
 import math
 import random
 import statistics
-from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -28,47 +27,21 @@ from airflow_trident import (
     Percentile,
     StandardDeviation,
     Topology,
-    TransactionAttempt,
     Variance,
 )
 from airflow_trident.errors import FieldError, PlanError
+from tests.fixtures.aggregator import value_of
 from tests.fixtures.plan import PaperState
 
 INF, NAN = math.inf, math.nan
 
 
-class Emitted:
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, ...]] = []
-
-    def emit(self, *values: Any) -> None:
-        self.rows.append(values)
-
-
-def of(aggregator: Aggregator[Any], *rows: Any) -> Any:
+def of(aggregator: Aggregator[Any], *values: Any) -> Any:
     """Its value, in the order given and in others."""
-    found = []
-    for turn in range(4):
-        collector = Emitted()
-        state = aggregator.init(TransactionAttempt(1, 0), collector)
-        for row in rows if turn == 0 else random.Random(turn).sample(rows, len(rows)):
-            aggregator.aggregate(state, collector, *(row if isinstance(row, tuple) else (row,)))
-        aggregator.complete(state, collector)
-        ((value,),) = collector.rows
-        found.append(value)
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    found = [value_of(aggregator, random.Random(turn).sample(rows, len(rows)) if turn else rows) for turn in range(4)]
     assert {repr(value) for value in found} == {repr(found[0])}, "the order of tuples matters"
     return found[0]
-
-
-def of_one(aggregator: Aggregator[Any], rows: Iterable[tuple[Any, ...]]) -> Any:
-    """Its value, in this order."""
-    collector = Emitted()
-    state = aggregator.init(TransactionAttempt(1, 0), collector)
-    for row in rows:
-        aggregator.aggregate(state, collector, *row)
-    aggregator.complete(state, collector)
-    ((value,),) = collector.rows
-    return value
 
 
 @given(st.lists(st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(2**63), 2**63 - 1))))
@@ -116,7 +89,9 @@ def test_percentiles_of_nothing_and_of_what_is_no_finite_number() -> None:
 def test_an_approximate_count_is_within_its_error() -> None:
     for error in (0.26, 0.05, 0.01):
         for count in (0, 1, 2, 10, 100, 3_000, 40_000):
-            found = [of_one(ApproxCountDistinct(error), ((count, turn, n) for n in range(count))) for turn in range(4)]
+            found = [
+                value_of(ApproxCountDistinct(error), ((count, turn, n) for n in range(count))) for turn in range(4)
+            ]
             assert statistics.fmean(found) == pytest.approx(count, rel=3 * error, abs=0.5)
 
 
