@@ -57,7 +57,7 @@ def pairs(rows: list[Row]) -> int:
 
 
 def about_pairs(rows: list[Row]) -> int:
-    """Two of the pairs can have the same place in it, so it is asked itself, without an engine."""
+    """What `ABOUT` says without an engine: for it, two pairs can be the same."""
     return int(value_of(ABOUT, [row[1:3] for row in rows]))
 
 

@@ -74,7 +74,8 @@ def instead_of_the_world(world: World) -> Iterator[None]:
             process.sweep = None
 
     original = Committer._sweep
-    swaps: list[tuple[Any, str, Any]] = [(Committer, "_sweep", sweep)]
+    # Kept for longer than its history, a world would be frozen by the runner, which would have it for ever.
+    swaps: list[tuple[Any, str, Any]] = [(World, "played", world), (Committer, "_sweep", sweep)]
     swaps += [(module, "StagingArea", world.area) for module in STAGE]
     swaps += [(codec, name, _remembering(getattr(codec, name))) for name in DECODERS]
     swaps.append((downstream, "LocalEngine", levels.RememberingEngine))
@@ -129,7 +130,6 @@ def play(seed: int, kind: str = "transactional") -> Verdict:
 
         do_one = shell_jobs.do_one
     with ExitStack() as stack:
-        stack.callback(delattr, World, "played")  # else the runner would freeze this world, and have it for ever
         stack.enter_context(instead_of_the_world(world))
         if world.kind.tasks:
             stack.enter_context(shell_jobs.instead_of_airflow(world))

@@ -241,7 +241,6 @@ def world_of(seed: int, kind: Kind) -> World:
         lags=kind.tasks and chance.random() < 0.5,
     )
     world.loses_staged = world.apart or kind.elsewhere
-    World.played = world
     _tell_judge(world)
     return world
 
