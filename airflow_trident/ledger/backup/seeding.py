@@ -46,11 +46,11 @@ class Seed:
 
 
     All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
-    states have it and others do not. It must be replayed with the same batch, or, if a spout is opaque, under an
-    attempt above `attempt`: the states that have it hold the batch of `attempt`. `known`: that transaction as the
-    ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not to
-    all. `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to `committed`
-    that each state lacks.
+    states have it and others do not, or have another batch of it. It must be replayed with the same batch, or, if a
+    spout is opaque, under an attempt above `attempt`, the highest whose batch a state has. `known`: that transaction as
+    the ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not
+    to all. `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to
+    `committed` that each state lacks.
     """
 
     incarnation: str
@@ -69,12 +69,33 @@ class Seed:
         return () if self.unfinished is None else tuple(range(self.committed + 1, self.next_txid))
 
 
-def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> Seed | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTransactions:
+    """What a marker does not tell and the ledger that is there may know: the last COMMITTED transaction, where the next
+    one began, and those above it: a marker has only digests of those that came in one step with its highest."""
+
+    incarnation: str = ""
+    committed: TxRecord | None = None
+    above: Sequence[TxRecord] = ()
+
+    def position_before(self, txid: int, incarnation: str) -> dict[str, Json] | None:
+        """Where the transaction began, if that is certain: the batch of one that is not COMMITTED may have changed."""
+        if txid == 1:
+            return {}
+        before = self.committed
+        if before is None or self.incarnation != incarnation or before.txid != txid - 1:
+            return None
+        return before.position
+
+
+NOTHING_KNOWN = KnownTransactions()
+
+
+def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNOWN) -> Seed | None:
     """The ledger that fits the states of a topology; None if no state holds anything.
 
     :param held: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
-    :param known: the transactions of the ledger that is there, if any: a marker has only digests of those that came in
-        one step with its highest.
+    :param known: of the ledger that is there, if any.
     :raises CorruptError: the states contradict each other.
     """
     full = {name: one for name, one in held.items() if one.incarnation}
@@ -91,7 +112,7 @@ def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> See
     high_name, high = max(held.items(), key=lambda item: item[1].high)
     left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
     missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
-    own = tuple(tx for tx in known if tx.txid > low.high and _is_own(high, tx))
+    own = tuple(tx for tx in known.above if tx.txid > low.high and _is_own(high, tx))
     if missing and (left_out or len(own) <= len(missing)):
         raise CorruptError(
             f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
@@ -99,17 +120,22 @@ def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> See
             f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer "
             "one, and repair again.",
         )
-    _require_one_history(full, high_name, replaced=high.high > low.high)
-    unfinished = None
-    if high.high > low.high:
-        unfinished = {name: one for name, one in high.position.items() if low.position.get(name) != one}
+    incarnation, behind = incarnations.pop(), high.high > low.high
+    begin = low.position if behind else known.position_before(high.high, incarnation)
+    differ = _several_batches(full, high_name, replaceable=begin is not None)
+    unfinished, position = None, low.position
+    if begin is not None and (behind or differ):
+        position = begin
+        unfinished = {name: one for name, one in high.position.items() if begin.get(name) != one}
+    if behind and low_name in full:
+        _several_batches(full, low_name, replaceable=False)
     committed = high.high - 1 if unfinished is not None and not missing else low.high
     return Seed(
-        incarnation=incarnations.pop(),
+        incarnation=incarnation,
         committed=committed,
         next_txid=high.high + 1,
         fence=max(one.fence for one in full.values()),
-        position=low.position,
+        position=position,
         unfinished=unfinished,
         lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
         gaps=tuple(loss for name, one in sorted(held.items()) if (loss := _gap(name, one, committed)).txids),
@@ -118,21 +144,26 @@ def seed_from(held: Mapping[str, Marker], known: Sequence[TxRecord] = ()) -> See
     )
 
 
-def _require_one_history(full: Mapping[str, Marker], high_name: str, *, replaced: bool) -> None:
+def _several_batches(full: Mapping[str, Marker], name: str, *, replaceable: bool) -> bool:
+    """Has another state another batch of the highest transaction of this one, and will a newer attempt replace both?
+
+    :param replaceable: there can be a newer attempt, because it is known where the transaction began.
+    :raises CorruptError: another state knows another transaction by a txid that this one knows, too.
     """
-    :param replaced: a newer attempt of the highest transaction will replace what states have of it.
-    :raises CorruptError: a state knows another transaction by a txid that the highest state knows, too.
-    """
-    high = full[high_name]
-    for name, one in full.items():
-        same = is_known_as(high, one.high, one.position, one.attempt, opaque=False)
-        asked = one.high == high.high or one.high in high.group
-        if asked and not same and not (replaced and one.high == high.high and one.attempt > NO_ATTEMPT):
+    this, differ = full[name], False
+    for other, one in full.items():
+        if one.high != this.high and one.high not in this.group:
+            continue  # nothing to compare
+        if is_known_as(this, one.high, one.position, one.attempt, opaque=False):
+            continue
+        if not replaceable or one.high != this.high or NO_ATTEMPT in (one.attempt, this.attempt):
             raise CorruptError(
-                f"states {high_name!r} and {name!r} hold different batches of transaction {one.high}",
-                f"Restore {name!r} or {high_name!r} from an older back-up, or the ledger from a newer one, and repair "
+                f"states {name!r} and {other!r} hold different batches of transaction {one.high}",
+                f"Restore {other!r} or {name!r} from an older back-up, or the ledger from a newer one, and repair "
                 "again.",
             )
+        differ = True
+    return differ
 
 
 def _is_own(marker: Marker, tx: TxRecord) -> bool:

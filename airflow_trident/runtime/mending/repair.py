@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError, UnknownTopologyError
-from airflow_trident.ledger.backup.seeding import Seed, seed_from
+from airflow_trident.ledger.backup.seeding import NOTHING_KNOWN, KnownTransactions, Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.runtime.phases import Progress
@@ -40,7 +40,8 @@ def repair(
     progress(f"the states of topology {topology.name} hold transactions up to {last} (incarnation {seed.incarnation})")
     for txid in seed.unfinished_txids:
         progress(
-            f"transaction {txid} is not in every state: `airflow trident backfill {topology.name} --failed` replays it"
+            f"transaction {txid} is not in every state, or not with one batch: "
+            f"`airflow trident backfill {topology.name} --failed` replays it"
         )
     for first, to in seed.lost:
         progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
@@ -58,11 +59,24 @@ def repair(
     return seed
 
 
-def _known(ledger: ZNodeLedger) -> Sequence[TxRecord]:
-    """What the ledger that is there, if any, knows above its commit pointer."""
+def _known(ledger: ZNodeLedger) -> KnownTransactions:
+    """What the ledger that is there, if any, knows from its commit pointer on. No record stops a repair."""
     try:
-        return ledger.transactions(ledger.view(0).pointer.committed + 1)
+        view = ledger.view(0)
     except (UnknownTopologyError, CorruptError):
+        return NOTHING_KNOWN
+    committed = view.pointer.committed
+    return KnownTransactions(
+        incarnation=view.topology.incarnation,
+        committed=next(iter(_readable(ledger, committed, committed)), None),
+        above=_readable(ledger, committed + 1, None),
+    )
+
+
+def _readable(ledger: ZNodeLedger, first: int, last: int | None) -> Sequence[TxRecord]:
+    try:
+        return ledger.transactions(first, last)
+    except CorruptError:
         return ()
 
 
