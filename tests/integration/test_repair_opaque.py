@@ -182,3 +182,18 @@ def test_only_the_transaction_below_in_the_same_life_says_where_it_began(
     seed = seed_from(held, known)
     assert seed is not None
     assert (seed.committed, dict(seed.position), seed.attempt) == (4, {"s": 3}, 2)
+
+
+def test_equal_positions_of_different_attempts_are_equal_batches_only_if_nothing_can_replace_them() -> None:
+    """What is COMMITTED every state has from one attempt, and a source may give other rows up to the same position."""
+    first = Marker(incarnation="x", high=1, fence=9, position={"s": 7}, attempt=2)
+    later = replace(first, high=5)
+    found = {}
+    for held in ({"a": first, "b": replace(first, attempt=1)}, {"a": first, "b": first}):
+        seed = seed_from(held)
+        assert seed is not None
+        found[held["b"].attempt] = seed.unfinished_txids
+    assert found == {1: (1,), 2: ()}
+    seed = seed_from({"a": later, "b": replace(later, attempt=1)})
+    assert seed is not None
+    assert (seed.committed, seed.unfinished, dict(seed.position)) == (5, None, {"s": 7})

@@ -145,24 +145,25 @@ def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNO
 
 
 def _several_batches(full: Mapping[str, Marker], name: str, *, replaceable: bool) -> bool:
-    """Has another state another batch of the highest transaction of this one, and will a newer attempt replace both?
+    """Has another state the highest transaction of this one from another attempt, and will a newer one replace both?
 
-    :param replaceable: there can be a newer attempt, because it is known where the transaction began.
+    :param replaceable: there can be a newer attempt, because it is known where the transaction began. Without it equal
+        positions are taken for equal batches.
     :raises CorruptError: another state knows another transaction by a txid that this one knows, too.
     """
     this, differ = full[name], False
     for other, one in full.items():
         if one.high != this.high and one.high not in this.group:
             continue  # nothing to compare
-        if is_known_as(this, one.high, one.position, one.attempt, opaque=False):
-            continue
-        if not replaceable or one.high != this.high or NO_ATTEMPT in (one.attempt, this.attempt):
+        known = is_known_as(this, one.high, one.position, one.attempt, opaque=False)
+        can_replace = one.high == this.high and NO_ATTEMPT not in (one.attempt, this.attempt)
+        if not known and not (replaceable and can_replace):
             raise CorruptError(
                 f"states {name!r} and {other!r} hold different batches of transaction {one.high}",
                 f"Restore {other!r} or {name!r} from an older back-up, or the ledger from a newer one, and repair "
                 "again.",
             )
-        differ = True
+        differ |= can_replace and (not known or one.attempt != this.attempt)
     return differ
 
 
