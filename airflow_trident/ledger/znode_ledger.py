@@ -9,7 +9,8 @@ from collections.abc import Callable
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.importing import contents_of, prepare_import
-from airflow_trident.ledger.backup.seeding import Seed, record_of, seed_ops
+from airflow_trident.ledger.backup.seed import Seed
+from airflow_trident.ledger.backup.seeding import record_of, seed_ops
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths, topologies_folder
 from airflow_trident.ledger.verb import Verb
@@ -34,26 +35,30 @@ class ZNodeLedger(Ledger):
         *,
         behind: Callable[[], bool] = lambda: False,
         first: Callable[[], object] = lambda: None,
-    ) -> TopologyRecord:
+        dry_run: bool = False,
+    ) -> None:
         """Makes the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
         From now on cleared runs whose claim keys were lost are refused (`floor_ms`).
 
         :param behind: asked only if the numbers do not show it: is the ledger behind nevertheless?
         :param first: called once it is certain that the ledger is behind, before anything is written.
+        :param dry_run: look whether it could be done, and do nothing.
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """
         op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
         record = record_of(self.topology_name, definition, seed, now_ms=now_ms)
-        self.znodes.ensure(topologies_folder(self._root))
+        if not dry_run:
+            self.znodes.ensure(topologies_folder(self._root))
         ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms, behind=behind)
         require_sizes(ops)
+        if dry_run:
+            return
         first()
         if not self.transactor.apply(ops, witness=self._path, op=op):
             raise TransitionError(f"somebody else wrote to the ledger of {self.topology_name!r}", "Repair it again.")
         self.transactor.cache.forget()
         self._known_paths = LedgerPaths(self._path, seed.incarnation)
-        return record
 
     def import_from(self, exported: Json) -> TopologyRecord:
         """Imports what `export` wrote: see :mod:`airflow_trident.ledger.backup.importing`.

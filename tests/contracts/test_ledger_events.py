@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.announcements import announce, announced_events, begin_events, settle
-from airflow_trident.ledger.backup.seeding import seed_from
+from airflow_trident.ledger.backup.seed import seed_from
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.announcements import MOST_AT_ONCE, AnnouncedEvents, first_of
@@ -85,6 +85,24 @@ def test_after_a_repair_of_an_older_copy_airflow_is_asked_for_the_events_that_it
     b, asked = events.announced
     assert (b.by, asked.by.is_task, list(asked.txids), asked.since_ms) == (task("b"), False, [3, 4], begun_ms)
     assert list(announce(ledger, by=task("c"), told=Txids.of(2, 4), given_up=events.announced)) == [3]
+
+
+def test_a_repair_brings_no_event_of_what_no_state_has(place: Place) -> None:
+    """It was skipped, and whoever repairs does not know what it was: it never comes."""
+    ledger = cast(ZNodeLedger, place.registered())
+    begin_events(ledger)
+    committed(ledger, 1)
+    assert taken(ledger, "a") == [1]
+    held = {
+        name: Marker(incarnation=ledger.paths().incarnation, high=4, fence=9, holes=holes, position={})
+        for name, holes in (("counts", ((2, 3),)), ("late", ((2, 2),)))
+    }
+    seed = seed_from(held)
+    assert seed is not None
+    ledger.seed(DEFINITION, seed)
+    asked = seen(ledger).announced[-1]
+    assert list(asked.txids) == [3, 4]
+    assert list(announce(ledger, by=task("b"), told=Txids.of(1), given_up=seen(ledger).announced)) == [3, 4]
 
 
 def test_a_skipped_one_has_no_event_before_its_replay_is_committed_and_a_settled_one_never(place: Place) -> None:

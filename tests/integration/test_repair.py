@@ -12,7 +12,7 @@ from airflow_trident.contracts.held import digest_of
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
-from airflow_trident.ledger.backup.seeding import seed_from
+from airflow_trident.ledger.backup.seed import seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.transact import Transactor
 from airflow_trident.ledger.znode_ledger import ZNodeLedger

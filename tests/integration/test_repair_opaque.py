@@ -2,165 +2,119 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.contracts.state import Marker
-from airflow_trident.engine.base import quiet
-from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError
-from airflow_trident.ledger.backup.seeding import KnownTransactions, seed_from
-from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.backup.seed import KnownTransactions, seed_from
+from airflow_trident.ledger.memory_znodes import MemoryTree
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
-from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.repair import repair
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from tests.fixtures.repairs import NAME, RepairWorld, ledger_on
 from tests.fixtures.runtime import copy_of
 from tests.fixtures.spout import OpaqueFolderSpout, append
 
-
-class Killed(BaseException):
-    pass
-
-
-def killed_after(state: str) -> Callable[[str], None]:
-    def progress(line: str) -> None:
-        if f"into state {state}" in line:
-            raise Killed
-
-    return progress
-
-
-@dataclass(frozen=True)
-class OpaqueWorld:
-    """Two states that count rows of an opaque spout, `at_once` of them in each transaction."""
-
-    folder: Path
-
-    def topology(self, at_once: int = 2) -> Topology:
-        topology = Topology("opaque")
-        rows = topology.new_stream("rows", OpaqueFolderSpout(self.folder / "in", at_once=at_once)).group_by("id")
-        for name in ("first", "second"):
-            rows.persistent_aggregate(SqliteState(str(self.folder / f"{name}.db")), Count(), name)
-        return topology
-
-    @property
-    def staging(self) -> str:
-        return str(self.folder / "staging")
-
-    def process(self, ledger: ZNodeLedger, txid: int) -> None:
-        process(ledger, self.topology(), txid, LocalEngine(), self.staging, Attempts(owner="emitter"))
-
-    def commit(
-        self, ledger: ZNodeLedger, txid: int, progress: Callable[[str], None] = quiet, *, at_once: int = 2
-    ) -> None:
-        Committer(
-            ledger=ledger,
-            topology=self.topology(at_once),
-            staging_root=self.staging,
-            attempts=Attempts(owner="committer"),
-            engine=LocalEngine,
-            progress=progress,
-        ).commit(txid)
-
-    def commit_two_batches(self, ledger: ZNodeLedger, txid: int) -> None:
-        """Of one transaction, which is not COMMITTED: both states have the first batch, then one has the other."""
-        self.process(ledger, txid)
-        with pytest.raises(Killed):
-            self.commit(ledger, txid, killed_after("second"))
-        shutil.rmtree(self.staging)  # so that the next committer emits the transaction again
-        with pytest.raises(Killed):
-            self.commit(ledger, txid, killed_after("first"), at_once=3)
-
-    def replay_and_go_on(self, ledger: ZNodeLedger, txid: int) -> None:
-        rest = {"ledger": ledger, "topology": self.topology(), "staging_root": self.staging}
-        (done,) = Backfill(engine=LocalEngine, owner="person", **rest).run(Selection(first=txid, last=txid))
-        assert done.outcome is BackfillOutcome.COMMITTED, done.detail
-        LocalRunner(engine=LocalEngine(), **rest).run()
-
-    def counts(self) -> list[dict[tuple[object, ...], tuple[object, ...]]]:
-        found = []
-        for spec in self.topology().states.values():
-            with spec.factory.make_state(spec) as state:
-                found.append(dict(state.items()))
-        return found
+COUNTED = [dict.fromkeys(range(8), 1)] * 2
+"""Both states, when each row came once."""
 
 
 @pytest.fixture
-def opaque(tmp_path: Path) -> OpaqueWorld:
+def opaque(tmp_path: Path) -> RepairWorld:
+    """Two states that count rows of an opaque spout, `at_once` of them in each transaction."""
     append(tmp_path / "in", "part", [(number, "row") for number in range(8)])
-    return OpaqueWorld(tmp_path)
+
+    def make(at_once: int = 2) -> Topology:
+        topology = Topology(NAME)
+        rows = topology.new_stream("rows", OpaqueFolderSpout(tmp_path / "in", at_once=at_once)).group_by("id")
+        for name in ("first", "second"):
+            rows.persistent_aggregate(SqliteState(str(tmp_path / f"{name}.db")), Count(), name)
+        return topology
+
+    return RepairWorld(tmp_path, make)
+
+
+def commit_two_batches(world: RepairWorld, txid: int) -> None:
+    """Of one transaction, which is not COMMITTED: both states have the first batch, then one has the other."""
+    world.process(txid)
+    world.die_after("second", txid)
+    world.forget_batches()
+    world.die_after("first", txid, at_once=3)
 
 
 def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_another_attempt(
-    opaque: OpaqueWorld,
+    opaque: RepairWorld,
 ) -> None:
-    ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque")
-    coordinate(ledger, opaque.topology(), Claim(key="run"))
+    opaque.begin("run")
     for _ in range(3):
-        opaque.process(ledger, 1)
-    with pytest.raises(Killed):
-        opaque.commit(ledger, 1, killed_after("first"))
-    lost = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque")
-    seed = repair(lost, opaque.topology(), opaque.staging)
+        opaque.process(1)
+    opaque.die_after("first", 1)
+    lost = ledger_on(MemoryTree())
+    seed = repair(lost, opaque.make(), opaque.staging)
     assert (seed.unfinished is not None, seed.attempt) == (True, 2)
     opaque.replay_and_go_on(lost, 1)
-    assert opaque.counts() == [{(number,): (1,) for number in range(8)}] * 2
+    assert opaque.contents() == COUNTED
 
 
 @pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("txid", [1, 2])
 def test_two_batches_of_an_opaque_transaction_are_both_replaced_if_it_is_known_where_it_began(
-    opaque: OpaqueWorld, txid: int, begun: bool
+    opaque: RepairWorld, txid: int, begun: bool
 ) -> None:
     """Both states have it, and nothing above it: only the ledger that is there knows where it began."""
-    tree = MemoryTree()
-    ledger = ZNodeLedger(MemoryZNodes(tree), "opaque")
-    coordinate(ledger, opaque.topology(), Claim(key="run-1"))
+    opaque.begin("run-1")
+    backup = copy_of(opaque.tree)
     if txid == 2:
-        opaque.process(ledger, 1)
-        opaque.commit(ledger, 1)
-    backup = copy_of(tree)
-    if txid == 2:
-        coordinate(ledger, opaque.topology(), Claim(key="run-2"))
+        opaque.process(1)
+        opaque.commit(1)
+        backup = copy_of(opaque.tree)
+        opaque.begin("run-2")
     if begun:
-        backup = copy_of(tree)
-    opaque.commit_two_batches(ledger, txid)
-    restored = ZNodeLedger(MemoryZNodes(backup), "opaque")
-    seed = repair(restored, opaque.topology(), opaque.staging)
+        backup = copy_of(opaque.tree)
+    commit_two_batches(opaque, txid)
+    restored = ledger_on(backup)
+    seed = repair(restored, opaque.make(), opaque.staging)
     assert (seed.committed, seed.unfinished_txids, seed.attempt) == (txid - 1, (txid,), 1)
     assert restored.view(0).exceptions.unfinished == (txid,)
     opaque.replay_and_go_on(restored, txid)
-    assert opaque.counts() == [{(number,): (1,) for number in range(8)}] * 2
+    assert opaque.contents() == COUNTED
 
 
-def test_two_batches_are_refused_where_it_is_not_known_where_the_transaction_began(opaque: OpaqueWorld) -> None:
-    ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque")
-    coordinate(ledger, opaque.topology(), Claim(key="run-1"))
-    opaque.process(ledger, 1)
-    opaque.commit(ledger, 1)
-    coordinate(ledger, opaque.topology(), Claim(key="run-2"))
-    opaque.commit_two_batches(ledger, 2)
-    lost = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque")
-    before = opaque.counts()
-    with pytest.raises(CorruptError, match="different batches of transaction 2"):
-        repair(lost, opaque.topology(), opaque.staging)
-    another_life = ZNodeLedger(MemoryZNodes(MemoryTree()), "opaque")
+def test_two_batches_are_refused_where_it_is_not_known_where_the_transaction_began(opaque: RepairWorld) -> None:
+    opaque.run("run-1")
+    opaque.begin("run-2")
+    commit_two_batches(opaque, 2)
+    before, lost, another_life = opaque.contents(), ledger_on(MemoryTree()), ledger_on(MemoryTree())
     with pytest.raises(LedgerBehindStateError):
-        coordinate(another_life, opaque.topology(), Claim(key="run-1"))
+        opaque.begin("run-1", another_life)
     assert another_life.view(0).topology.incarnation, "registered, in a life of which the states know nothing"
-    with pytest.raises(CorruptError, match="different batches of transaction 2"):
-        repair(another_life, opaque.topology(), opaque.staging)
-    assert opaque.counts() == before
+    for ledger in (lost, another_life):
+        with pytest.raises(CorruptError, match="different batches of transaction 2"):
+            repair(ledger, opaque.make(), opaque.staging)
+    assert opaque.contents() == before
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_was_skipped_below_does_not_come_again_if_the_ledger_that_is_there_knows_where_it_ended(
+    opaque: RepairWorld, known: bool
+) -> None:
+    opaque.run("run-1")
+    opaque.begin("run-2")
+    opaque.ledger.skip(2, "rows 2 and 3 are poison")
+    opaque.begin("run-3")
+    opaque.process(3)
+    backup = copy_of(opaque.tree)
+    opaque.die_after("first", 3)
+    restored = ledger_on(backup if known else MemoryTree())
+    seed = repair(restored, opaque.make(), opaque.staging)
+    assert (seed.committed, seed.unfinished_txids, seed.lost) == (2, (3,), ((2, 2),))
+    opaque.replay_and_go_on(restored, 3)
+    again = {} if known else {2: 1, 3: 1}
+    assert opaque.contents() == [dict.fromkeys((0, 1, 4, 5, 6, 7), 1) | again] * 2
 
 
 @pytest.mark.parametrize(
@@ -184,16 +138,32 @@ def test_only_the_transaction_below_in_the_same_life_says_where_it_began(
     assert (seed.committed, dict(seed.position), seed.attempt) == (4, {"s": 3}, 2)
 
 
-def test_equal_positions_of_different_attempts_are_equal_batches_only_if_nothing_can_replace_them() -> None:
+FIRST = Marker(incarnation="x", high=1, fence=9, position={"s": 7}, attempt=2)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "committed", "presumed"),
+    [
+        (FIRST, replace(FIRST, attempt=1), 0, False),
+        (FIRST, FIRST, 1, False),
+        (replace(FIRST, high=5), replace(FIRST, high=5, attempt=1), 5, True),
+    ],
+)
+def test_equal_positions_of_different_attempts_are_equal_batches_only_if_nothing_can_replace_them(
+    a: Marker, b: Marker, committed: int, presumed: bool
+) -> None:
     """What is COMMITTED every state has from one attempt, and a source may give other rows up to the same position."""
-    first = Marker(incarnation="x", high=1, fence=9, position={"s": 7}, attempt=2)
-    later = replace(first, high=5)
-    found = {}
-    for held in ({"a": first, "b": replace(first, attempt=1)}, {"a": first, "b": first}):
-        seed = seed_from(held)
-        assert seed is not None
-        found[held["b"].attempt] = seed.unfinished_txids
-    assert found == {1: (1,), 2: ()}
-    seed = seed_from({"a": later, "b": replace(later, attempt=1)})
+    seed = seed_from({"a": a, "b": b})
     assert seed is not None
-    assert (seed.committed, seed.unfinished, dict(seed.position)) == (5, None, {"s": 7})
+    assert (seed.committed, len(seed.unfinished_txids), seed.presumed) == (committed, a.high - committed, presumed)
+    if presumed:
+        assert dict(seed.position) == {"s": 7}
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_position_of_what_is_replaced_is_that_of_the_newest_attempt(names: str) -> None:
+    """The next begin compares the record with the newest batch, before it is replayed."""
+    older, newer = replace(FIRST, position={"s": 6}, attempt=1), FIRST
+    seed = seed_from(dict(zip(names, (older, newer), strict=True)))
+    assert seed is not None
+    assert (seed.attempt, seed.unfinished) == (2, {"s": 7})

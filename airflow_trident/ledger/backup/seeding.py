@@ -1,19 +1,14 @@
-"""Seeds a ledger from what the states hold: the cure for one that was wiped or restored from an old copy (P11).
-
-Then the states are the truth: each keeps the txids that it holds, the highest fence that it saw, and the position where
-the next transaction begins.
-"""
+"""Writes the ledger that fits the states (:mod:`airflow_trident.ledger.backup.seed`), in one step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from airflow_trident.contracts.held import is_known_as
-from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.backup.export import claims_of
+from airflow_trident.ledger.backup.seed import Seed
 from airflow_trident.ledger.creating import nodes_of, shared_records
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.verbs.announcements import decode_events, encode_events
@@ -25,7 +20,6 @@ from airflow_trident.protocol.records import (
     Claim,
     CommitPointer,
     Exceptions,
-    Loss,
     Owner,
     StagedRef,
     TopologyRecord,
@@ -33,151 +27,10 @@ from airflow_trident.protocol.records import (
 )
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
-from airflow_trident.protocol.txids import Ranges, Txids
-from airflow_trident.types import Json
+from airflow_trident.protocol.txids import Txids
 
 GONE = "gone with the ledger"
 """The manifest of a committed transaction whose batch is not known any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seed:
-    """A ledger that agrees with the states.
-
-
-    All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
-    states have it and others do not, or have another batch of it. It must be replayed with the same batch, or, if a
-    spout is opaque, under an attempt above `attempt`, the highest whose batch a state has. `known`: that transaction as
-    the ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not
-    to all. `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to
-    `committed` that each state lacks.
-    """
-
-    incarnation: str
-    committed: int
-    next_txid: int
-    fence: int
-    position: Mapping[str, Json]
-    unfinished: Mapping[str, Json] | None
-    lost: Ranges
-    gaps: tuple[Loss, ...] = ()
-    attempt: int = NO_ATTEMPT
-    known: tuple[TxRecord, ...] = ()
-
-    @property
-    def unfinished_txids(self) -> tuple[int, ...]:
-        return () if self.unfinished is None else tuple(range(self.committed + 1, self.next_txid))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTransactions:
-    """What a marker does not tell and the ledger that is there may know: the last COMMITTED transaction, where the next
-    one began, and those above it: a marker has only digests of those that came in one step with its highest."""
-
-    incarnation: str = ""
-    committed: TxRecord | None = None
-    above: Sequence[TxRecord] = ()
-
-    def position_before(self, txid: int, incarnation: str) -> dict[str, Json] | None:
-        """Where the transaction began, if that is certain: the batch of one that is not COMMITTED may have changed."""
-        if txid == 1:
-            return {}
-        before = self.committed
-        if before is None or self.incarnation != incarnation or before.txid != txid - 1:
-            return None
-        return before.position
-
-
-NOTHING_KNOWN = KnownTransactions()
-
-
-def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNOWN) -> Seed | None:
-    """The ledger that fits the states of a topology; None if no state holds anything.
-
-    :param held: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
-    :param known: of the ledger that is there, if any.
-    :raises CorruptError: the states contradict each other.
-    """
-    full = {name: one for name, one in held.items() if one.incarnation}
-    if not full:
-        return None
-    incarnations = {one.incarnation for one in full.values()}
-    if len(incarnations) > 1:
-        raise CorruptError(
-            "the states belong to different lives of the ledger: "
-            + ", ".join(f"{name} to {one.incarnation}" for name, one in sorted(full.items())),
-            "Restore them from one back-up, or give the topology new states.",
-        )
-    low_name, low = min(held.items(), key=lambda item: item[1].high)
-    high_name, high = max(held.items(), key=lambda item: item[1].high)
-    left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
-    missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
-    own = tuple(tx for tx in known.above if tx.txid > low.high and _is_own(high, tx))
-    if missing and (left_out or len(own) <= len(missing)):
-        raise CorruptError(
-            f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
-            f"{missing[0]} to {missing[-1]} are lost in the first, and the ledger that is there does not have them",
-            f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer "
-            "one, and repair again.",
-        )
-    incarnation, behind = incarnations.pop(), high.high > low.high
-    begin = low.position if behind else known.position_before(high.high, incarnation)
-    differ = _several_batches(full, high_name, replaceable=begin is not None)
-    unfinished, position = None, low.position
-    if begin is not None and (behind or differ):
-        position = begin
-        unfinished = {name: one for name, one in high.position.items() if begin.get(name) != one}
-    if behind and low_name in full:
-        _several_batches(full, low_name, replaceable=False)
-    committed = high.high - 1 if unfinished is not None and not missing else low.high
-    return Seed(
-        incarnation=incarnation,
-        committed=committed,
-        next_txid=high.high + 1,
-        fence=max(one.fence for one in full.values()),
-        position=position,
-        unfinished=unfinished,
-        lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
-        gaps=tuple(loss for name, one in sorted(held.items()) if (loss := _gap(name, one, committed)).txids),
-        attempt=max(one.attempt for one in full.values() if one.high == high.high),
-        known=own if unfinished is not None else (),
-    )
-
-
-def _several_batches(full: Mapping[str, Marker], name: str, *, replaceable: bool) -> bool:
-    """Has another state the highest transaction of this one from another attempt, and will a newer one replace both?
-
-    :param replaceable: there can be a newer attempt, because it is known where the transaction began. Without it equal
-        positions are taken for equal batches.
-    :raises CorruptError: another state knows another transaction by a txid that this one knows, too.
-    """
-    this, differ = full[name], False
-    for other, one in full.items():
-        if one.high != this.high and one.high not in this.group:
-            continue  # nothing to compare
-        known = is_known_as(this, one.high, one.position, one.attempt, opaque=False)
-        can_replace = one.high == this.high and NO_ATTEMPT not in (one.attempt, this.attempt)
-        if not known and not (replaceable and can_replace):
-            raise CorruptError(
-                f"states {name!r} and {other!r} hold different batches of transaction {one.high}",
-                f"Restore {other!r} or {name!r} from an older back-up, or the ledger from a newer one, and repair "
-                "again.",
-            )
-        differ |= can_replace and (not known or one.attempt != this.attempt)
-    return differ
-
-
-def _is_own(marker: Marker, tx: TxRecord) -> bool:
-    """Is it one of the step that brought the state its highest transaction, with the batch that the state has?"""
-    return tx.txid in (marker.high, *marker.group) and is_known_as(
-        marker, tx.txid, tx.position, tx.attempt, opaque=False
-    )
-
-
-def _gap(name: str, one: Marker, committed: int) -> Loss:
-    """What a state lacks: left out for a reason that the ledger does not know any more."""
-    has = Txids.span(1, one.high) - Txids.joined(one.holes)
-    return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")
 
 
 def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> TopologyRecord:
@@ -188,7 +41,7 @@ def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> 
         definition=definition,
         floor_ms=now_ms,
         created_ms=now_ms,
-        since=dict.fromkeys(definition.states, 1),
+        since={**dict.fromkeys(definition.states, 1), **seed.since},
         lost=tuple(replace(loss, at_ms=now_ms) for loss in seed.gaps),
     )
 
@@ -219,6 +72,7 @@ def seed_ops(
     except TransitionError:
         if not behind():
             raise
+    record = _as_commanded(record, path, read.nodes[path])
     ops: list[Op] = [_put(read.nodes, path, codec.encode_topology(record, op=op))]
     ops += [Create(folder) for folder in paths.folders() if read.nodes[folder] is None]
     ops += [Delete(paths.tx(int(name))) for name in sorted(read.folders[paths.transactions] or ())]
@@ -244,8 +98,11 @@ def _events(znodes: ZNodes, paths: LedgerPaths, seed: Seed, op: str) -> Iterator
     if node is None or commit is None:
         return
     events = decode_events(node.data, paths.events)
-    open_ = Txids.span(1, seed.committed) - events.settled - events.in_hands
+    settled = events.settled | seed.nowhere  # what no state has was skipped: it never comes
+    after = replace(events, settled=settled)
+    open_ = Txids.span(1, seed.committed) - settled - events.in_hands
     if not open_:
+        yield Set(paths.events, encode_events(after, op=op), node.version)
         return
     # No event of theirs is older than the begin of the lowest one, or of the last one that the copy has.
     oldest = paths.tx(min(open_.lowest or 1, codec.decode_pointer(commit.data, paths.commit).committed))
@@ -254,8 +111,16 @@ def _events(znodes: ZNodes, paths: LedgerPaths, seed: Seed, op: str) -> Iterator
         with suppress(CorruptError):  # no record stops a repair: then events of any time are asked for
             begun_ms = codec.decode_tx(tx.data, oldest, lambda _ref: ({}, {})).times_ms.get("begun", 0)
     asked = Announcement(txids=open_, by=Owner(program="repair"), since_ms=begun_ms)
-    after = replace(events, announced=(*events.announced, asked))
+    after = replace(after, announced=(*events.announced, asked))
     yield Set(paths.events, encode_events(after, op=op), node.version)
+
+
+def _as_commanded(record: TopologyRecord, path: str, node: ZNode | None) -> TopologyRecord:
+    """Whoever paused the topology, or shut it down, finds it so."""
+    if node is None:
+        return record
+    before = codec.decode_topology(node.data, path)
+    return replace(record, command=before.command, epoch=before.epoch)
 
 
 def _require_behind(nodes: Mapping[str, ZNode | None], paths: LedgerPaths, seed: Seed) -> None:

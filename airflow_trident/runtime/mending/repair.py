@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError, UnknownTopologyError
-from airflow_trident.ledger.backup.seeding import NOTHING_KNOWN, KnownTransactions, Seed, seed_from
+from airflow_trident.ledger.backup.seed import NOTHING_KNOWN, KnownTransactions, Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.runtime.phases import Progress
@@ -26,7 +26,7 @@ def repair(
     deleted, because their numbers are given out again.
 
     :raises TransitionError: no state holds anything, or the ledger is not behind: there is nothing to repair.
-    :raises CorruptError: the states contradict each other.
+    :raises CorruptError: the states contradict each other, or the topology lacks a stream that has to be replayed.
     """
     held = {name: _held(topology, name) for name in topology.states}
     knowing = {name for name, spec in topology.states.items() if spec.factory.capabilities.knows_txids}
@@ -35,28 +35,54 @@ def repair(
         raise TransitionError(
             f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
         )
+    _require_streams(topology, seed)
+    _tell(topology.name, seed, progress)
     markers = {name: held[name] for name in knowing if held[name].incarnation}
-    last = seed.next_txid - 1
-    progress(f"the states of topology {topology.name} hold transactions up to {last} (incarnation {seed.incarnation})")
-    for txid in seed.unfinished_txids:
-        progress(
-            f"transaction {txid} is not in every state, or not with one batch: "
-            f"`airflow trident backfill {topology.name} --failed` replays it"
-        )
-    for first, to in seed.lost:
-        progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
-    if dry_run:
-        progress("dry run: nothing was changed")
-        return seed
     first = min(seed.unfinished_txids, default=seed.next_txid)
 
     def clean() -> None:
         # Whoever is killed after the ledger was written would not come here again.
         StagingArea(staging_root).remove_from(topology.name, seed.incarnation, first)
 
-    ledger.seed(topology.definition(), seed, behind=lambda: _is_behind(ledger, topology.name, markers), first=clean)
-    progress(f"the ledger goes on at transaction {seed.next_txid}")
+    ledger.seed(
+        topology.definition(),
+        seed,
+        behind=lambda: _is_behind(ledger, topology.name, markers),
+        first=clean,
+        dry_run=dry_run,
+    )
+    progress("dry run: nothing was changed" if dry_run else f"the ledger goes on at transaction {seed.next_txid}")
     return seed
+
+
+def _require_streams(topology: Topology, seed: Seed) -> None:
+    """
+    :raises CorruptError: a replay would leave out what the states that have the transaction took from such a stream.
+    """
+    gone = sorted((seed.unfinished or {}).keys() - topology.definition().spouts.keys())
+    if gone:
+        raise CorruptError(
+            f"transaction {seed.next_txid - 1} is not in every state, and must be replayed; it may have read stream "
+            f"{gone[0]!r}, which topology {topology.name!r} has no more",
+            "Repair with the DAG as it was and replay the transaction; then change the DAG.",
+        )
+
+
+def _tell(topology: str, seed: Seed, progress: Progress) -> None:
+    last = seed.next_txid - 1
+    progress(f"the states of topology {topology} hold transactions up to {last} (incarnation {seed.incarnation})")
+    for txid in seed.unfinished_txids:
+        progress(
+            f"transaction {txid} is not in every state, or not with one batch: "
+            f"`airflow trident backfill {topology} --failed` replays it"
+        )
+    if seed.presumed:
+        progress(
+            f"states have transaction {last} from different attempts, which end at the same position: their batches "
+            "are taken for equal, because nobody knows where it began"
+        )
+    for first, to in seed.lost:
+        progress(f"transactions {first} to {to} were left out of a state; what their batches were is lost")
 
 
 def _known(ledger: ZNodeLedger) -> KnownTransactions:
@@ -70,12 +96,13 @@ def _known(ledger: ZNodeLedger) -> KnownTransactions:
         incarnation=view.topology.incarnation,
         committed=next(iter(_readable(ledger, committed, committed)), None),
         above=_readable(ledger, committed + 1, None),
+        since=view.topology.since,
     )
 
 
-def _readable(ledger: ZNodeLedger, first: int, last: int | None) -> Sequence[TxRecord]:
+def _readable(ledger: ZNodeLedger, first: int, last: int | None) -> tuple[TxRecord, ...]:
     try:
-        return ledger.transactions(first, last)
+        return tuple(ledger.transactions(first, last))
     except CorruptError:
         return ()
 

@@ -1,0 +1,237 @@
+"""Which ledger fits what the states hold: the cure for one that was wiped or restored from an old copy (P11). Pure.
+
+Then the states are the truth: each keeps the txids that it holds, the highest fence that it saw, and the position where
+the next transaction begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
+
+from airflow_trident.contracts.held import is_known_as
+from airflow_trident.contracts.state import Marker
+from airflow_trident.errors import CorruptError
+from airflow_trident.protocol.records import NO_ATTEMPT, Loss, TxRecord
+from airflow_trident.protocol.txids import NO_TXIDS, Ranges, Txids
+from airflow_trident.types import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """A ledger that agrees with the states.
+
+
+    All txids up to `committed` are in every state. `unfinished`: the metadata of transaction `next_txid` - 1, if some
+    states have it and others do not, or have it from another attempt. It must be replayed with the same batch, or, if a
+    spout is opaque, under an attempt above `attempt`, the highest whose batch a state has. `known`: that transaction as
+    the ledger that is there knows it, if it does, and those below it that came to a state in one step with it and not
+    to all. `lost`: skipped transactions, whose batches are not known any more. `gaps`: the transactions up to
+    `committed` that each state lacks; `nowhere`: those that all of them lack. `since`: state that holds nothing ->
+    the first txid since it belongs to the topology. `presumed`: states have the highest transaction from different
+    attempts, which are taken for equal because they end at the same position, and nobody knows where they began.
+    """
+
+    incarnation: str
+    committed: int
+    next_txid: int
+    fence: int
+    position: Mapping[str, Json]
+    unfinished: Mapping[str, Json] | None
+    lost: Ranges
+    gaps: tuple[Loss, ...] = ()
+    nowhere: Txids = NO_TXIDS
+    attempt: int = NO_ATTEMPT
+    known: tuple[TxRecord, ...] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+    presumed: bool = False
+
+    @property
+    def unfinished_txids(self) -> tuple[int, ...]:
+        return () if self.unfinished is None else tuple(range(self.committed + 1, self.next_txid))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTransactions:
+    """What a marker does not tell and the ledger that is there may know.
+
+    `committed`: the transaction at the commit pointer, behind which the next one began; `above`: those above it. A
+    marker has only digests of those that came in one step with its highest. `since`: as in the topology's record.
+    """
+
+    incarnation: str = ""
+    committed: TxRecord | None = None
+    above: tuple[TxRecord, ...] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+
+    def begin_of(self, txid: int, marker: Marker | None = None) -> dict[str, Json] | None:
+        """Where the transaction began, if that is certain: the batch of one above the pointer may have changed since.
+
+        :param marker: of a state whose highest it is. If that is the very attempt that is known here, it began behind
+            what is known here.
+        """
+        if txid == 1:
+            return {}
+        if self.committed is not None and self.committed.txid == txid - 1:
+            return self.committed.position
+        found = {tx.txid: tx for tx in self.above}
+        before, this = found.get(txid - 1), found.get(txid)
+        if before is None or before.invalidated or this is None or marker is None or not is_own(marker, this):
+            return None
+        return before.position if this.attempt == marker.attempt or marker.attempt == NO_ATTEMPT else None
+
+
+NOTHING_KNOWN = KnownTransactions()
+
+
+def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNOWN) -> Seed | None:
+    """The ledger that fits the states of a topology; None if no state holds anything.
+
+    :param held: the marker of each state. A state that never applied anything has `high` 0 and no incarnation.
+    :param known: of the ledger that is there, if any. In another life nothing is known.
+    :raises CorruptError: the states contradict each other.
+    """
+    full = {name: one for name, one in held.items() if one.incarnation}
+    if not full:
+        return None
+    incarnation = _one_life(full)
+    known = known if known.incarnation == incarnation else NOTHING_KNOWN
+    held, since = _as_they_began(held, known)
+    low_name, low = min(held.items(), key=lambda item: item[1].high)
+    high_name, high = max(held.items(), key=lambda item: (item[1].high, item[1].attempt))
+    left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
+    missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
+    own = tuple(tx for tx in known.above if tx.txid > low.high and is_own(high, tx))
+    if missing and (left_out or len(own) <= len(missing)):
+        raise _missing(held, low_name, high_name, missing)
+    behind = high.high > low.high
+    begin = known.begin_of(high.high, high) if left_out or not behind else low.position
+    if begin is None and behind:  # it began there, or behind what was left out
+        begin = low.position
+        if not own:
+            _require_one_stream(full, low_name, high_name)
+    differ = _several_attempts(full, high_name, replaceable=begin is not None)
+    if behind and low_name in full:
+        _several_attempts(full, low_name, replaceable=False)
+    unfinished = None
+    if begin is not None and (behind or differ):
+        unfinished = {name: one for name, one in high.position.items() if begin.get(name) != one}
+    committed = high.high - 1 if unfinished is not None and not missing else low.high
+    gaps = [_gap(name, one, committed) for name, one in sorted(held.items())]
+    return Seed(
+        incarnation=incarnation,
+        committed=committed,
+        next_txid=high.high + 1,
+        fence=max(one.fence for one in full.values()),
+        position=low.position if begin is None or unfinished is None else begin,
+        unfinished=unfinished,
+        lost=tuple(sorted({hole for one in full.values() for hole in one.holes})),
+        gaps=tuple(loss for loss in gaps if loss.txids),
+        nowhere=reduce(and_, (loss.txids for loss in gaps)),
+        attempt=high.attempt,
+        known=own if unfinished is not None else (),
+        since={name: min(first, committed + 1) for name, first in since.items()},
+        presumed=differ and unfinished is None,
+    )
+
+
+def _one_life(full: Mapping[str, Marker]) -> str:
+    incarnations = {one.incarnation for one in full.values()}
+    if len(incarnations) > 1:
+        raise CorruptError(
+            "the states belong to different lives of the ledger: "
+            + ", ".join(f"{name} to {one.incarnation}" for name, one in sorted(full.items())),
+            "Restore them from one back-up, or give the topology new states.",
+        )
+    return incarnations.pop()
+
+
+def _as_they_began(
+    held: Mapping[str, Marker], known: KnownTransactions
+) -> tuple[Mapping[str, Marker], Mapping[str, int]]:
+    """The markers, without those of states that hold nothing and need nothing that the others hold; and since when such
+    states belong to the topology, if that is not from the beginning on."""
+    highest = max(one.high for one in held.values())
+    markers, since = dict(held), {}
+    for name, one in held.items():
+        first = known.since.get(name, 1)
+        begin = known.begin_of(first)
+        if one.incarnation or first == 1 or (begin is None and first <= highest):
+            continue
+        since[name] = first
+        if first > highest or begin is None:
+            del markers[name]
+        else:
+            markers[name] = replace(one, high=first - 1, position=begin)
+    return markers, since
+
+
+def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing: Sequence[int]) -> CorruptError:
+    low, high = held[low_name], held[high_name]
+    cure = f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer one"
+    if not low.incarnation:
+        cure = (
+            f"If {low_name!r} was added lately, repair with the DAG as it was without it, and add it afterwards with "
+            f"`airflow trident ledger accept`. Else restore it from a back-up, or the ledger from a newer one"
+        )
+    return CorruptError(
+        f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
+        f"{missing[0]} to {missing[-1]} are lost in the first, and the ledger that is there does not have them",
+        f"{cure}, and repair again.",
+    )
+
+
+def _require_one_stream(full: Mapping[str, Marker], low_name: str, high_name: str) -> None:
+    """Between the two states is what was left out, and nobody knows where it ended. So of several streams that have
+    another position in the higher state nobody knows which ones its highest transaction read. Who can replace that
+    transaction's batch gets another one, whatever it is; others have to get the very same.
+
+    :raises CorruptError: there are several.
+    """
+    high, position = full[high_name], full[low_name].position if low_name in full else {}
+    streams = sorted(name for name, one in high.position.items() if position.get(name) != one)
+    if len(streams) > 1 and any(one.attempt == NO_ATTEMPT for one in full.values() if one.high == high.high):
+        raise CorruptError(
+            f"state {low_name!r} does not have transaction {high.high} of state {high_name!r}, those before it were "
+            f"left out, and the ledger that is there does not know which of the streams {', '.join(streams)} it read",
+            f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer "
+            "one, and repair again.",
+        )
+
+
+def _several_attempts(full: Mapping[str, Marker], name: str, *, replaceable: bool) -> bool:
+    """Has another state the highest transaction of this one from another attempt, and will a newer one replace both?
+
+    :param replaceable: there can be a newer attempt, because it is known where the transaction began. Without it equal
+        positions are taken for equal batches.
+    :raises CorruptError: another state knows another transaction by a txid that this one knows, too.
+    """
+    this, differ = full[name], False
+    for other, one in full.items():
+        if one.high != this.high and one.high not in this.group:
+            continue  # nothing to compare
+        same = is_known_as(this, one.high, one.position, one.attempt, opaque=False)
+        can_replace = one.high == this.high and NO_ATTEMPT not in (one.attempt, this.attempt)
+        if not same and not (replaceable and can_replace):
+            raise CorruptError(
+                f"states {name!r} and {other!r} hold different batches of transaction {one.high}",
+                f"Restore {other!r} or {name!r} from an older back-up, or the ledger from a newer one, and repair "
+                "again.",
+            )
+        differ |= can_replace and (not same or one.attempt != this.attempt)
+    return differ
+
+
+def is_own(marker: Marker, tx: TxRecord) -> bool:
+    """Is it one of the step that brought the state its highest transaction, with the batch that the state has?"""
+    return tx.txid in (marker.high, *marker.group) and is_known_as(
+        marker, tx.txid, tx.position, tx.attempt, opaque=False
+    )
+
+
+def _gap(name: str, one: Marker, committed: int) -> Loss:
+    """What a state lacks: left out for a reason that the ledger does not know any more."""
+    has = Txids.span(1, one.high) - Txids.joined(one.holes)
+    return Loss(state=name, txids=Txids.span(1, committed) - has, reason="left out before the ledger was repaired")
