@@ -70,6 +70,33 @@ def test_what_was_skipped_comes_to_no_state_with_the_transaction_above_it(world:
     assert world.contents() == [counted("a1", "b1", "a2", "b3")] * 2
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_closed_transaction_is_not_missed_if_the_ledger_that_is_there_knows_it(
+    world: RepairWorld, known: bool
+) -> None:
+    """A state that went over it has forgotten that it lacks it."""
+    give(world, "a1", "b1")
+    world.run("run-1")
+    give(world, "b2")
+    world.begin("run-2")
+    world.ledger.skip(2, "b2 is poison")
+    world.ledger.close_transaction(2, "and stays so")
+    give(world, "a2")
+    world.begin("run-3")
+    world.process(3)
+    backup = copy_of(world.tree)
+    world.die_after("first", 3)
+    restored = ledger_on(backup if known else MemoryTree())
+    if not known:
+        with pytest.raises(CorruptError, match="2 to 2 are lost"):
+            repair(restored, world.make(), world.staging)
+        return
+    repair(restored, world.make(), world.staging)
+    give(world, "b3")
+    world.replay_and_go_on(restored, 3)
+    assert world.contents() == [counted("a1", "b1", "a2", "b3")] * 2
+
+
 def test_one_stream_alone_needs_no_ledger_that_knows_what_was_skipped(world: RepairWorld) -> None:
     give(world, "a1", "b1")
     world.run("run-1")

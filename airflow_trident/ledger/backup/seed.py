@@ -6,7 +6,7 @@ the next transaction begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
@@ -59,12 +59,14 @@ class KnownTransactions:
 
     `committed`: the transaction at the commit pointer, behind which the next one began; `above`: those above it. A
     marker has only digests of those that came in one step with its highest. `since`: as in the topology's record.
+    `closed`: skipped for good, which markers forget.
     """
 
     incarnation: str = ""
     committed: TxRecord | None = None
     above: tuple[TxRecord, ...] = ()
     since: Mapping[str, int] = field(default_factory=dict)
+    closed: Txids = NO_TXIDS
 
     def begin_of(self, txid: int, marker: Marker | None = None) -> dict[str, Json] | None:
         """Where the transaction began, if that is certain: the batch of one above the pointer may have changed since.
@@ -101,8 +103,9 @@ def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNO
     held, since = _as_they_began(held, known)
     low_name, low = min(held.items(), key=lambda item: item[1].high)
     high_name, high = max(held.items(), key=lambda item: (item[1].high, item[1].attempt))
-    left_out = {txid for first, last in high.holes for txid in range(max(first, low.high + 1), last + 1)}
-    missing = [txid for txid in range(low.high + 1, high.high) if txid not in left_out]
+    between = Txids.span(low.high + 1, high.high - 1)
+    left_out = between & (Txids.joined(high.holes) | known.closed)
+    missing = between - left_out
     own = tuple(tx for tx in known.above if tx.txid > low.high and is_own(high, tx))
     if missing and (left_out or len(own) <= len(missing)):
         raise _missing(held, low_name, high_name, missing)
@@ -168,7 +171,7 @@ def _as_they_began(
     return markers, since
 
 
-def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing: Sequence[int]) -> CorruptError:
+def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing: Txids) -> CorruptError:
     low, high = held[low_name], held[high_name]
     cure = f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer one"
     if not low.incarnation:
@@ -178,7 +181,7 @@ def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing:
         )
     return CorruptError(
         f"state {low_name!r} holds transactions up to {low.high} and state {high_name!r} up to {high.high}: "
-        f"{missing[0]} to {missing[-1]} are lost in the first, and the ledger that is there does not have them",
+        f"{missing.lowest} to {missing.highest} are lost in the first, and the ledger that is there does not have them",
         f"{cure}, and repair again.",
     )
 

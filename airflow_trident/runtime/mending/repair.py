@@ -97,6 +97,7 @@ def _known(ledger: ZNodeLedger) -> KnownTransactions:
         committed=next(iter(_readable(ledger, committed, committed)), None),
         above=_readable(ledger, committed + 1, None),
         since=view.topology.since,
+        closed=view.exceptions.closed,
     )
 
 
