@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FirstN, MaxBy, Stream, Sum, Topology
+from airflow_trident import Count, FirstN, FixedBatchSpout, MaxBy, Stream, Sum, Topology
+from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
-from airflow_trident.operations.expr.tree import col, explode, lower, split_words
-from tests.fixtures.engine import Distinct, JobOf, NotThe, Words, keep, lines, sales
+from airflow_trident.operations.expr.tree import col, explode, lit, lower, split_words
+from tests.fixtures.engine import Distinct, JobOf, NotThe, Words, keep, lines, run, sales
 from tests.fixtures.plan import PaperState
 from tests.fixtures.verb import ByTwo, Latest, Tally, cities
+from tests.generated.joins import Told
 
 pytestmark = pytest.mark.spark
 
@@ -162,6 +164,31 @@ def test_a_join_is_one_of_sparks_own(
     assert len(re.findall(r"\bExchange\b", text)) == 2, text
     assert len(re.findall(_PASS, text)) == 3, text
     assert ("3), REPARTITION_BY_NUM" in text) == (build is with_a_number), text
+
+
+@pytest.mark.parametrize("constant", ["first", "second", "both", "no batch"])
+@pytest.mark.parametrize("kinds", [("outer", "outer"), ("inner", "outer"), ("inner", "inner")])
+def test_a_join_by_a_constant_has_the_partitions_of_the_plan(
+    spark_engine: SparkEngine, kinds: tuple[str, str], constant: str, job_of: JobOf
+) -> None:
+    """Spark makes another join of one by a constant, with one partition more, or more of them. The keys of a stream
+    without a batch are constant, too. `Told` fails where its partition is none of the plan's."""
+    rows = [(1, "x"), (2, "y"), (3, "x")]
+
+    def build(t: Topology) -> None:
+        streams = []
+        for place, name in enumerate(("first", "second")):
+            absent = constant == "no batch" and place == 0
+            spout = FixedBatchSpout(f"n{place} long, k{place} string", [] if absent else rows, splits=2)
+            key = lit("x") if constant in (name, "both") else col(f"k{place}")
+            streams.append(t.new_stream(name, spout).each(key, f"key{place}").project(f"n{place}, key{place}"))
+        joined = t.join(streams, ["key0", "key1"], "key, n0, n1", list(kinds), "compact")
+        keep(joined.each("n0", Told(), "missing"), "joined")
+
+    job = job_of(build)
+    (text,) = spark_engine.physical(job).values()
+    assert re.findall(r"\b(\w+Join|CartesianProduct)\b", text) == ["SortMergeJoin"], text
+    assert run(spark_engine, job) == run(LocalEngine(), job_of(build, attempt=1))
 
 
 def best_of_groups(t: Topology) -> None:

@@ -106,8 +106,13 @@ class _Joining:
         # One value that is never null: so Spark sees that equal keys are in one partition already, and moves nothing
         # more. Its fields have the same names on each side: Spark 3.5 compares no structs of other names.
         fields = (key.alias(group) for key, group in zip(self._keys(place), self._join.step.groups, strict=True))
-        whole = self._f.struct(*fields).alias(f"{place} keys")
-        return data.select("*", whole).repartition(self._count, self._columns.named(f"{place} keys"))
+        whole = self._f.struct(*fields)
+        # Spark joins by a constant, such as the keys of a stream without a batch, in another way, with other
+        # partitions. So it must not see that this may be one.
+        data = data.select("*", self._f.spark_partition_id().alias(f"{place} here"))
+        once = self._f.when(self._columns.named(f"{place} here") < 0, 0).otherwise(1)
+        hidden = self._f.get(self._f.array_repeat(whole, once), 0).alias(f"{place} keys")
+        return data.select("*", hidden).repartition(self._count, self._columns.named(f"{place} keys"))
 
     def _shown(self, key: Any, type_text: str) -> Any:
         """With a single zero."""
