@@ -13,9 +13,8 @@ from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
 from airflow_trident.ledger.backup.seed import seed_from
-from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
+from airflow_trident.ledger.memory_znodes import MemoryTree
 from airflow_trident.ledger.transact import Transactor
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
@@ -23,11 +22,8 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.repair import repair
 from airflow_trident.runtime.phases import coordinate
 from airflow_trident.staging.area import StagingArea
+from tests.fixtures.repairs import ledger_on
 from tests.fixtures.runtime import ALL, World, copy_of
-
-
-def ledger_on(tree: MemoryTree) -> ZNodeLedger:
-    return ZNodeLedger(MemoryZNodes(tree), "world")
 
 
 def run(world: World, transactions: int | None = None) -> list[int]:

@@ -12,6 +12,7 @@ from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.backup.seed import KnownTransactions, seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree
+from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
 from airflow_trident.runtime.mending.repair import repair
 from tests.fixtures.repairs import NAME, RepairWorld, ledger_on
@@ -45,29 +46,41 @@ def counted(*rows: str) -> dict[Any, Any]:
     return dict.fromkeys(rows, 1)
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_what_was_skipped_comes_to_no_state_with_the_transaction_above_it(world: RepairWorld, known: bool) -> None:
-    """Only the ledger tells whether the highest transaction or the skipped one below it read a stream."""
+def died_above_a_skipped_one(world: RepairWorld, *, known: bool, closed: bool = False) -> ZNodeLedger:
+    """2 was skipped, which read b, and 3, which reads a, came to one state; the ledger that is there, which knows
+    that if it is `known`."""
     give(world, "a1", "b1")
     world.run("run-1")
     give(world, "b2")
     world.begin("run-2")
     world.ledger.skip(2, "b2 is poison")
+    if closed:
+        world.ledger.close_transaction(2, "and stays so")
     give(world, "a2")
     world.begin("run-3")
     world.process(3)
     backup = copy_of(world.tree)
     world.die_after("first", 3)
-    restored = ledger_on(backup if known else MemoryTree())
+    return ledger_on(backup if known else MemoryTree())
+
+
+def repair_and_go_on(world: RepairWorld, ledger: ZNodeLedger) -> None:
+    repair(ledger, world.make(), world.staging)
+    give(world, "b3")
+    world.replay_and_go_on(ledger, 3)
+    assert world.contents() == [counted("a1", "b1", "a2", "b3")] * 2
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_was_skipped_comes_to_no_state_with_the_transaction_above_it(world: RepairWorld, known: bool) -> None:
+    """Only the ledger tells whether the highest transaction or the skipped one below it read a stream."""
+    restored = died_above_a_skipped_one(world, known=known)
     if not known:
         with pytest.raises(CorruptError, match="which of the streams a, b it read"):
             repair(restored, world.make(), world.staging)
         assert world.contents() == [counted("a1", "b1", "a2"), counted("a1", "b1")]
         return
-    repair(restored, world.make(), world.staging)
-    give(world, "b3")
-    world.replay_and_go_on(restored, 3)
-    assert world.contents() == [counted("a1", "b1", "a2", "b3")] * 2
+    repair_and_go_on(world, restored)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -75,26 +88,12 @@ def test_a_closed_transaction_is_not_missed_if_the_ledger_that_is_there_knows_it
     world: RepairWorld, known: bool
 ) -> None:
     """A state that went over it has forgotten that it lacks it."""
-    give(world, "a1", "b1")
-    world.run("run-1")
-    give(world, "b2")
-    world.begin("run-2")
-    world.ledger.skip(2, "b2 is poison")
-    world.ledger.close_transaction(2, "and stays so")
-    give(world, "a2")
-    world.begin("run-3")
-    world.process(3)
-    backup = copy_of(world.tree)
-    world.die_after("first", 3)
-    restored = ledger_on(backup if known else MemoryTree())
+    restored = died_above_a_skipped_one(world, known=known, closed=True)
     if not known:
         with pytest.raises(CorruptError, match="2 to 2 are lost"):
             repair(restored, world.make(), world.staging)
         return
-    repair(restored, world.make(), world.staging)
-    give(world, "b3")
-    world.replay_and_go_on(restored, 3)
-    assert world.contents() == [counted("a1", "b1", "a2", "b3")] * 2
+    repair_and_go_on(world, restored)
 
 
 def test_one_stream_alone_needs_no_ledger_that_knows_what_was_skipped(world: RepairWorld) -> None:

@@ -6,7 +6,7 @@ the next transaction begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import and_
@@ -111,16 +111,17 @@ def seed_from(held: Mapping[str, Marker], known: KnownTransactions = NOTHING_KNO
         raise _missing(held, low_name, high_name, missing)
     behind = high.high > low.high
     begin = known.begin_of(high.high, high) if left_out or not behind else low.position
-    if begin is None and behind:  # it began there, or behind what was left out
+    guessed = behind and begin is None
+    if guessed:  # it began there, or behind what was left out
         begin = low.position
-        if not own:
-            _require_one_stream(full, low_name, high_name)
     differ = _several_attempts(full, high_name, replaceable=begin is not None)
     if behind and low_name in full:
         _several_attempts(full, low_name, replaceable=False)
     unfinished = None
     if begin is not None and (behind or differ):
         unfinished = {name: one for name, one in high.position.items() if begin.get(name) != one}
+        if guessed and not own:
+            _require_one_stream(sorted(unfinished), full, low_name, high_name)
     committed = high.high - 1 if unfinished is not None and not missing else low.high
     gaps = [_gap(name, one, committed) for name, one in sorted(held.items())]
     return Seed(
@@ -160,20 +161,21 @@ def _as_they_began(
     markers, since = dict(held), {}
     for name, one in held.items():
         first = known.since.get(name, 1)
-        begin = known.begin_of(first)
-        if one.incarnation or first == 1 or (begin is None and first <= highest):
+        if one.incarnation or first == 1:
+            continue
+        if first > highest:
+            del markers[name]
+        elif (begin := known.begin_of(first)) is not None:
+            markers[name] = replace(one, high=first - 1, position=begin)
+        else:
             continue
         since[name] = first
-        if first > highest or begin is None:
-            del markers[name]
-        else:
-            markers[name] = replace(one, high=first - 1, position=begin)
     return markers, since
 
 
 def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing: Txids) -> CorruptError:
     low, high = held[low_name], held[high_name]
-    cure = f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer one"
+    cure = _newer(low_name, high_name)
     if not low.incarnation:
         cure = (
             f"If {low_name!r} was added lately, repair with the DAG as it was without it, and add it afterwards with "
@@ -186,21 +188,24 @@ def _missing(held: Mapping[str, Marker], low_name: str, high_name: str, missing:
     )
 
 
-def _require_one_stream(full: Mapping[str, Marker], low_name: str, high_name: str) -> None:
+def _newer(low_name: str, high_name: str) -> str:
+    return f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer one"
+
+
+def _require_one_stream(streams: Sequence[str], full: Mapping[str, Marker], low_name: str, high_name: str) -> None:
     """Between the two states is what was left out, and nobody knows where it ended. So of several streams that have
     another position in the higher state nobody knows which ones its highest transaction read. Who can replace that
     transaction's batch gets another one, whatever it is; others have to get the very same.
 
+    :param streams: those with another position.
     :raises CorruptError: there are several.
     """
-    high, position = full[high_name], full[low_name].position if low_name in full else {}
-    streams = sorted(name for name, one in high.position.items() if position.get(name) != one)
+    high = full[high_name]
     if len(streams) > 1 and any(one.attempt == NO_ATTEMPT for one in full.values() if one.high == high.high):
         raise CorruptError(
             f"state {low_name!r} does not have transaction {high.high} of state {high_name!r}, those before it were "
             f"left out, and the ledger that is there does not know which of the streams {', '.join(streams)} it read",
-            f"Restore {low_name!r} from a newer back-up, {high_name!r} from an older one, or the ledger from a newer "
-            "one, and repair again.",
+            f"{_newer(low_name, high_name)}, and repair again.",
         )
 
 

@@ -59,7 +59,7 @@ def _require_streams(topology: Topology, seed: Seed) -> None:
     """
     :raises CorruptError: a replay would leave out what the states that have the transaction took from such a stream.
     """
-    gone = sorted((seed.unfinished or {}).keys() - topology.definition().spouts.keys())
+    gone = sorted((seed.unfinished or {}).keys() - topology.spouts.keys())
     if gone:
         raise CorruptError(
             f"transaction {seed.next_txid - 1} is not in every state, and must be replayed; it may have read stream "
