@@ -165,7 +165,11 @@ class DeltaPlace:
         import pyarrow.fs as pafs
 
         module: Any = require_extra("deltalake.fs", EXTRA)
-        return pafs.PyFileSystem(module.DeltaStorageHandler(self.where, options=dict(self.resolved().options) or None))
+        from airflow_trident.io.arrow_handler import WritesBytes
+
+        handler = module.DeltaStorageHandler(self.where, options=dict(self.resolved().options) or None)
+        # Its public method opens a `pyarrow.PythonFile`, which already passes buffers on.
+        return pafs.PyFileSystem(WritesBytes(handler, lambda path: handler._handler.open_output_stream(path, None)))
 
     @contextmanager
     def errors(self, unavailable: type[TridentError] = StoreUnavailableError) -> Iterator[None]:

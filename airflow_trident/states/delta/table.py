@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 META = "_trident"
-_BUFFER_BYTES = 1 << 16
 _RESTORE = "RESTORE"
 _FORMAT = Format(
     noun="the marker",
@@ -250,7 +249,7 @@ class OpenDeltaTable(KeptUpState):
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         with self.place.errors():
-            put = putting(partial(self._files.open_output_stream, name, buffer_size=_BUFFER_BYTES))
+            put = putting(partial(self._files.open_output_stream, name))
             size = bring(staged, self.place.target(name), put, lambda: self._files.get_file_info(name).size)
             return self._described(footer, name, size, values)
 
@@ -327,7 +326,7 @@ class OpenDeltaTable(KeptUpState):
             "before": known.commit,
         }
         self.place.make_folder(self._meta)
-        with self._files.open_output_stream(self._path(token), buffer_size=_BUFFER_BYTES) as file:
+        with self._files.open_output_stream(self._path(token)) as file:
             file.write(json.dumps(content).encode())
 
     def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
