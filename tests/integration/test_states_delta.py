@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.transaction import AddAction
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
@@ -22,7 +24,7 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Max, Sum
-from airflow_trident.states.delta.runs import Runs
+from airflow_trident.states.delta.runs import Runs, runs_of
 from airflow_trident.states.delta.state import DeltaState, OpenDeltaState
 from tests.fixtures.program import run_code
 from tests.fixtures.state import (
@@ -307,6 +309,51 @@ def test_a_table_that_somebody_else_wrote_to_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "words_counts", pa.table(more), mode="append")
     with pytest.raises(CorruptRecordError, match=r"at commit 1 and has files up to 9.*restore"):
         state.apply(ticket(2), batch(spec, ("a", 1)))
+
+
+def foreign_rows(table: DeltaTable, commit: int) -> None:
+    more = {"word": ["a"], "n": [1], "_commit": [commit], "_order": [commit], "_txid": [commit]}
+    write_deltalake(table, pa.table(more), mode="append")
+
+
+def added_twice(table: DeltaTable, commit: int) -> None:
+    """A file of the state under a second name, with its footer."""
+    (run,) = (one for one in runs_of(table) if one.commit == commit)
+    folder = Path(table.table_uri.removeprefix("file://"))
+    shutil.copy(folder / run.path, folder / "copy.parquet")
+    entry = AddAction("copy.parquet", run.bytes, run.partition, 0, True, run.stats)
+    table.create_write_transaction([entry], mode="append", schema=table.schema())
+
+
+CHANGES: dict[str, Callable[[DeltaTable, int], object]] = {
+    "rows with the marks of a commit": foreign_rows,
+    "a copy of a file": added_twice,
+    "a file is removed": lambda table, commit: table.delete(f"_commit = {commit}"),
+    "a file is written again": lambda table, commit: table.update({"n": "n + 1"}, predicate=f"_commit = {commit}"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("commit", [1, 2, 3])
+def test_files_that_another_program_adds_copies_removes_or_rewrites_are_refused(
+    tmp_path: Path, change: str, commit: int
+) -> None:
+    state, spec = opened(tmp_path)
+    for txid in (1, 2, 3):
+        state.apply(ticket(txid), batch(spec, ("a", 1)))
+    CHANGES[change](DeltaTable(tmp_path / "words_counts"), commit)
+    for ask in (
+        state.marker,
+        lambda: content(state),
+        lambda: state.apply(ticket(4), batch(spec, ("a", 1))),
+        state.fold,
+    ):
+        with pytest.raises(CorruptRecordError, match=r"(?i)restore"):
+            ask()
+    DeltaTable(tmp_path / "words_counts").restore(3)
+    assert state.apply(ticket(4), batch(spec, ("a", 1))) is Applied.APPLIED
+    assert state.fold()
+    assert content(state) == {("a",): (4,)}
 
 
 def test_a_table_of_another_state_or_of_other_fields_is_refused(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ sorted by the first key: a look-up reads only row groups that may hold a key.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
 import uuid
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ COMMIT, ORDER = "_commit", "_order"
 DELETED = Field("_deleted", "boolean")
 PARTITIONS: Schema = (Field(COMMIT, "long"), Field(ORDER, "long"), Field(TXID, "long"))
 _FOOTER = b"trident"
+_MARKS = 2**256
 _GROUP_ROWS = 8192
 _ORDERED = (*WHOLE_TYPES, "date", "timestamp")
 _FAST: dict[MergeKind | None, tuple[str, ...]] = {
@@ -69,21 +71,34 @@ class Run:
     def stats(self) -> str:
         return json.dumps({"numRecords": self.rows})
 
+    @property
+    def mark(self) -> int:
+        """A number that no other run has, see `Footer.files`."""
+        text = json.dumps([self.path, self.partition, self.rows], sort_keys=True)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
     """What a commit knows. `bounds`: per value field, an upper bound of the absolute value of any sum; 0 for other
-    fields."""
+    fields. `files`: the sum of the marks of all runs that the table has from this commit on, so that a file which the
+    state did not add, or did not remove, is noticed by the log alone."""
 
     marker: Marker | None
     bounds: tuple[int, ...]
+    files: int = 0
+
+    def with_runs(self, added: Sequence[Run] = (), gone: Sequence[Run] = ()) -> Footer:
+        change = sum(run.mark for run in added) - sum(run.mark for run in gone)
+        return replace(self, files=(self.files + change) % _MARKS)
 
     def to_bytes(self) -> bytes:
         marker = None if self.marker is None else asdict(self.marker)
         group = [] if marker is None else group_to_json(marker.pop("group"))
         # Beside the marker: older versions, which know no groups, refuse unknown fields in it.
         beside = {"group": group} if group else {}
-        return json.dumps({"v": 1, "marker": marker, "bounds": self.bounds, **beside}).encode()
+        content = {"v": 1, "marker": marker, "bounds": self.bounds, "files": f"{self.files:x}", **beside}
+        return json.dumps(content).encode()
 
 
 def opened(files: pafs.FileSystem, run: Run) -> pa.NativeFile:
@@ -97,6 +112,22 @@ def opened(files: pafs.FileSystem, run: Run) -> pa.NativeFile:
         ) from error
 
 
+def last_footer(files: pafs.FileSystem, runs: Sequence[Run]) -> Footer:
+    """The footer of the newest run.
+
+    :raises CorruptRecordError: the table has not exactly the runs that its last commit left.
+    """
+    footer = footer_of(files, runs[-1])
+    if sum(run.mark for run in runs) % _MARKS != footer.files:
+        for run in runs:
+            footer_of(files, run)  # names a file of another writer
+        raise CorruptRecordError(
+            f"the Delta table of a state has other files than commit {runs[-1].commit} left in it ({len(runs):,} now)",
+            "Another program added, copied or removed files. Restore the table's version of that commit.",
+        )
+    return footer
+
+
 def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
     """:raises CorruptRecordError: another writer made the file, or it is gone."""
     import pyarrow.parquet as pq
@@ -108,7 +139,7 @@ def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
         if marker is not None:
             holes = tuple((first, last) for first, last in marker["holes"])
             marker = Marker(**{**marker, "holes": holes, "group": group_from_json(known.get("group", []))})
-        return Footer(marker=marker, bounds=tuple(known["bounds"]))
+        return Footer(marker=marker, bounds=tuple(known["bounds"]), files=int(known["files"], 16))
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecordError(
             f"the file {run.path!r} of a Delta state was not written by it ({error!r})",
@@ -140,17 +171,17 @@ class Runs:
     # ---- writing -----------------------------------------------------------------------------------------------
 
     def write(self, files: pafs.FileSystem, table: pa.Table, footer: Footer, **place: Any) -> Run:
+        """:param footer: without the new run."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        path = f"{uuid.uuid4().hex}.parquet"
+        run = Run(path=f"{uuid.uuid4().hex}.parquet", rows=table.num_rows, bytes=0, **place)
         if self.spec.keys:
             table = taken(table, pc.sort_indices(table, sort_keys=[(self.spec.keys[0].name, "ascending")]))
-        table = table.replace_schema_metadata({_FOOTER: footer.to_bytes()})
-        with files.open_output_stream(path) as file:
+        table = table.replace_schema_metadata({_FOOTER: footer.with_runs([run]).to_bytes()})
+        with files.open_output_stream(run.path) as file:
             pq.write_table(table, file, row_group_size=_GROUP_ROWS)
-            size = file.tell()
-        return Run(path=path, rows=table.num_rows, bytes=size, **place)
+            return replace(run, bytes=file.tell())
 
     def partials(self, batch: pa.Table, whose: OfAttempt) -> pa.Table:
         """A staged batch of partial values as rows, each key once."""

@@ -32,7 +32,7 @@ from airflow_trident.states.delta.fold_choice import MAX_BYTES, MAX_ROWS, FoldLi
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.published import publish
-from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, footer_of, now_ms, runs_of
+from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, last_footer, now_ms, runs_of
 from airflow_trident.states.delta.table_rules import require_delta_columns
 from airflow_trident.states.tables.version_race import decided_anew
 from airflow_trident.types import names_of
@@ -151,7 +151,7 @@ class OpenDeltaState(AdmittingState):
                     "Somebody changed it: restore an older version of it.",
                 )
             nothing = Footer(marker=None, bounds=(0,) * len(self._spec.values))
-            return runs, footer_of(self._files, runs[-1]) if runs else nothing
+            return runs, last_footer(self._files, runs) if runs else nothing
 
     def marker(self) -> Marker | None:
         return self._snapshot()[1].marker
@@ -241,7 +241,8 @@ class OpenDeltaState(AdmittingState):
         if self._runs.adds:
             bounds = tuple(old + new for old, new in zip(bounds, self._runs.bounds(table), strict=True))
         commit = runs[-1].commit + 1 if runs else 1
-        self._commit(table, Footer(marker=marker, bounds=bounds), gone, commit=commit, order=commit, txid=txid)
+        new = replace(footer, marker=marker, bounds=bounds)
+        self._commit(table, new, gone, commit=commit, order=commit, txid=txid)
 
     def _rows_of(self, ticket: CommitTicket, batch: pa.Table, footer: Footer, kept: Sequence[Run]) -> pa.Table:
         """The rows to append. Everything that can raise happens here."""
@@ -269,7 +270,7 @@ class OpenDeltaState(AdmittingState):
         """
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
         with self.place.errors():
-            run = self._runs.write(self._files, table, footer, **place)
+            run = self._runs.write(self._files, table, footer.with_runs(gone=gone), **place)
             times = now_ms()
             # Readers of the table's change feed need not see a fold.
             changes = place["txid"] is not None
