@@ -70,7 +70,7 @@ def latest(topology: str, sight: Sight) -> list[dict[str, Any]]:
             "dag_id": MENDING_DAG,
             "run_id": run["run_id"],
             "state": run["state"],
-            "by": run["conf"].get("by", ""),
+            "by": run["conf"].get("by", "") if run["run_id"] in visible else "",
             "reason": run["conf"].get("reason", "") if run["run_id"] in visible else "",
             "action": run["conf"].get("action", ""),
             "txid": run["conf"].get("txid"),

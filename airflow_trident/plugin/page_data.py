@@ -125,7 +125,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         if chosen is None
         else {
             **details(chosen, sight, visible),
-            "waiting": waiting_words(view, chosen, lowest) if shown(chosen)["visible"] else "",
+            "waiting": waiting_words(view, chosen, lowest, sight, visible),
             "code": code if shown(chosen)["visible"] else "",
         },
         "dags": sorted(dags_of(near, outcome) - {""}) if visible else [],

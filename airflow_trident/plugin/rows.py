@@ -12,7 +12,7 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.plugin.batch_words import batch_words
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Command, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import waiting_story
 from airflow_trident.tasks.liveness import Gone
@@ -69,11 +69,13 @@ def summary(
 
 def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Gone | None = None) -> dict[str, Any]:
     """A transaction as the page shows it. Only users who may see its DAG get the run and the data; for a transaction
-    without a DAG, users who may see the topology.
+    without a DAG, users who may see the topology. The task that works on it may be of another DAG (a replay): that task
+    is shown only to users who may see both DAGs.
 
     :param abandoned: why nobody will continue it without a person; None: somebody will.
     """
-    may_see = sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
+    may_see = _may_see_record(record, sight, visible)
+    may_see_owner = may_see and _may_see_task(record.owner.who, sight, visible)
     staged = record.staged
     return {
         "txid": record.txid,
@@ -81,8 +83,8 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Gone | None = 
         "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
         "invalidated": record.invalidated,
         "abandoned": abandoned is not None,
-        "why": abandoned.why if abandoned is not None and may_see else "",
-        "cure": abandoned.cure if abandoned is not None and may_see else "",
+        "why": abandoned.why if abandoned is not None and may_see_owner else "",
+        "cure": abandoned.cure if abandoned is not None and may_see_owner else "",
         "rows_read": staged.rows_read if staged else None,
         "rows": staged.rows if staged and may_see else {},
         "rows_staged": sum(staged.rows.values()) if staged else None,
@@ -94,7 +96,7 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Gone | None = 
         "streams": sorted(record.metadata) if may_see else [],
         "batch": batch_words(record.metadata) if may_see else {},
         "error": record.all_errors if may_see else "",
-        "owner": str(record.owner) if may_see else "",
+        "owner": str(record.owner) if may_see_owner else "",
         "dag_id": record.claim.dag_id if may_see else "",
         "run_id": record.claim.run_id if may_see else "",
         "map_index": record.claim.map_index,
@@ -112,6 +114,8 @@ def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
     metadata = record.metadata if shown["visible"] else None
     text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
     attempts = [asdict(one) for one in record.attempts] if shown["visible"] else []
+    for attempt in attempts:
+        attempt["by"] = attempt["by"] if _may_see_task(attempt["by"], sight, visible) else ""
     return {**shown, "metadata": metadata, "metadata_text": text, "attempts": attempts}
 
 
@@ -125,13 +129,22 @@ def waits(view: LedgerView, record: TxRecord) -> str:
     return decision.why if isinstance(decision, Wait) else ""
 
 
-def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None) -> str:
-    """:func:`waits` in full: who works on the transaction that all wait for, and what to do about it.
+def waiting_words(
+    view: LedgerView, record: TxRecord, lowest: TxRecord | None, sight: Sight, visible: bool
+) -> str:
+    """:func:`waits` in full: who works on the transaction that all wait for, and what to do about it. The text comes
+    from two records: each is shown under the permission for its own DAG.
 
     :param lowest: the lowest uncommitted transaction.
     """
     why = waits(view, record)
-    return waiting_story(view.topology.name, record.txid, why, lowest) if why else ""
+    if not why or not _may_see_record(record, sight, visible):
+        return ""
+    if lowest is not None and not _may_see_record(lowest, sight, visible):
+        lowest = replace(lowest, owner=NOBODY, error="")
+    elif lowest is not None and not _may_see_task(lowest.owner.who, sight, visible):
+        lowest = replace(lowest, owner=NOBODY)
+    return waiting_story(view.topology.name, record.txid, why, lowest)
 
 
 # ---- what may be done --------------------------------------------------------------------------------------------
@@ -189,11 +202,15 @@ def _coordinator(
 
 
 _UNSHOWN = ("name", "process_ids")
-_TASK = re.compile(r"([^/]+)/.+/[^/]+ try \d+", re.DOTALL)
+_TASK = re.compile(r"([^/]+)/.+/[^/]+ try \d+(?: on .*)?", re.DOTALL)
+
+
+def _may_see_record(record: TxRecord, sight: Sight, visible: bool) -> bool:
+    return sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
 
 
 def _may_see_task(task: str, sight: Sight, visible: bool) -> bool:
-    """:param task: see :attr:`Owner.who`. What is no task of a DAG is for those who may see the topology."""
+    """:param task: the text of an owner, with or without its place. What is no task of a DAG is for those who may see the topology."""
     found = _TASK.fullmatch(task)
     return sight.may_see([found.group(1)]) if found else visible
 

@@ -1,14 +1,28 @@
-"""What the page shows of workers to a user who may see one DAG of a topology, and not another."""
+"""What the page shows to a user who may see one DAG of a topology, and not another."""
 
 from __future__ import annotations
 
+import json
+from itertools import product
 from typing import Any
 
 import pytest
 
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.plugin.rows import Sight, named_worker_row, worker_row
-from airflow_trident.protocol.records import Owner
+from airflow_trident.plugin.rows import Sight, details, named_worker_row, row, waiting_words, worker_row
+from airflow_trident.protocol.records import (
+    Claim,
+    CommitPointer,
+    Exceptions,
+    LedgerView,
+    Owner,
+    PastAttempt,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.tasks.liveness import Gone
 
 OF_WORDS = Sight(frozenset({"words"}), unowned=False)
 OWN = Owner(dag_id="words", run_id="a/run", task_id="t.commit", map_index=2, try_number=1, host="here", pid=7)
@@ -34,11 +48,66 @@ def test_the_task_and_place_of_a_worker_are_for_those_who_may_see_its_own_dag(
     assert (found["task"], found["host"], found["pid"]) == expected
     assert found["txid"] == 3
     named: dict[str, Any] = {"worker": "w1", "task": owner.who, "host": "here", "pid": 7, "error": "no such folder"}
-    row = named_worker_row(named, OF_WORDS, visible)
-    assert row == (named if shown else {"worker": "w1", "task": None, "host": None, "pid": None, "error": ""})
+    worker = named_worker_row(named, OF_WORDS, visible)
+    assert worker == (named if shown else {"worker": "w1", "task": None, "host": None, "pid": None, "error": ""})
 
 
 @pytest.mark.parametrize("visible", [True, False])
 def test_the_error_of_a_named_worker_that_is_gone_is_for_those_who_may_see_the_topology(visible: bool) -> None:
     named: dict[str, Any] = {"worker": "w1", "task": None, "host": None, "pid": None, "error": "no such folder"}
     assert named_worker_row(named, OF_WORDS, visible)["error"] == ("no such folder" if visible else "")
+
+
+# ---- texts that come from several records ------------------------------------------------------------------------
+
+SIGHT = Sight(frozenset({"open"}), unowned=False)
+OWNERS = {
+    "open": Owner(dag_id="open", run_id="run-open", task_id="emit", try_number=1, host="host-open", pid=7),
+    "hidden": Owner(dag_id="hidden", run_id="run-hidden", task_id="emit", try_number=1, host="host-hidden", pid=7),
+    "program": Owner(program="a notebook", user="uwe", host="host-of-uwe", pid=7),
+}
+
+
+def drawn(txid: int, dag: str, owner: str) -> TxRecord:
+    """A transaction of one DAG on which a task of another one works; its texts name the DAG that they are from."""
+    return TxRecord(
+        txid=txid,
+        status=Status.PROCESSING,
+        attempt=1,
+        claim=Claim(key=str(txid), dag_id=dag, run_id=f"run-{dag}"),
+        owner=OWNERS[owner],
+        error=f"UserCodeError: row of {dag}",
+        first_error=f"UserCodeError: first row of {dag}",
+        metadata={"lines": {"files": [[f"file-of-{dag}", 1, 1]]}},
+        attempts=(PastAttempt(attempt=0, by=str(OWNERS[owner]), error=f"row of {dag}"),),
+        op="",
+    )
+
+
+@pytest.mark.parametrize("visible", [True, False])
+@pytest.mark.parametrize("owner", OWNERS)
+@pytest.mark.parametrize("dag", ["open", "hidden", ""])
+def test_nothing_of_a_dag_that_the_user_may_not_see_is_in_any_text_of_the_page(
+    dag: str, owner: str, visible: bool
+) -> None:
+    for lowest_dag, lowest_owner in product(("open", "hidden", ""), OWNERS):
+        lowest, own = drawn(1, lowest_dag, lowest_owner), drawn(2, dag, owner)
+        view = LedgerView(
+            topology=TopologyRecord(name="shared", incarnation="i", definition=Definition(spouts={}, states={})),
+            next_txid=3,
+            pointer=CommitPointer(committed=0, fence=0),
+            exceptions=Exceptions(),
+            tx=own,
+        )
+        gone = Gone(f"task of run {own.owner.run_id}", "Clear that task")
+        waiting = waiting_words(view, own, lowest, SIGHT, visible)
+        shown = [row(own, SIGHT, visible, gone), details(own, SIGHT, visible), waiting]
+        for secret in ("row of hidden", "run-hidden", "host-hidden", "file-of-hidden", "hidden/"):
+            assert secret not in json.dumps(shown, default=str)
+        if not visible:
+            assert "uwe" not in json.dumps(shown, default=str)
+        if dag == "open":
+            assert "transaction 1 is not" in waiting or "Transaction 1 is PROCESSING" in waiting
+        if dag == lowest_dag == lowest_owner == "open":
+            assert "host-open" in waiting
+            assert "row of open" in waiting

@@ -95,7 +95,7 @@ const namedWorker = one => make("tr", {}, [one.worker, one.status, one.epoch ===
 }));
 
 const mending = data => data.mending.map(run => make("li", {},
-  `${run.action}${run.txid ? ` of transaction ${run.txid}` : ""} by ${run.by}${run.reason ? ` (${run.reason})` : ""}: `, runLink(run.dag_id, run.run_id, run.state),
+  `${run.action}${run.txid ? ` of transaction ${run.txid}` : ""}${run.by ? ` by ${run.by}` : ""}${run.reason ? ` (${run.reason})` : ""}: `, runLink(run.dag_id, run.run_id, run.state),
   run.said.map(line => make("div", {className: "said", textContent: line}))));
 
 const KEYS = {
