@@ -66,21 +66,24 @@ TURN_WAIT_S = Option(
     "turn_wait_s",
     "float",
     "20",
-    "Seconds that a task waits in its worker for its turn before it gives the worker slot back. Such a wait blocks on "
-    "a ZooKeeper watch.",
+    "Seconds that a task waits in its worker for its turn before it first gives the worker slot back. Such a wait "
+    "blocks on a ZooKeeper watch.",
 )
 RESCHEDULE_S = Option(
     "reschedule_s",
     "float",
     "15",
-    "Seconds after which a task that gave its worker slot back without a triggerer looks again. Airflow 3.3 may fail "
-    "a task that is rescheduled within about 5 seconds.",
+    "Seconds after which a task that gave its worker slot back without a triggerer looks again, at the least: a task "
+    "that has waited for long stays away for a quarter of that time. Airflow 3.3 may fail a task that is rescheduled "
+    "within about 5 seconds.",
 )
 DEFERRABLE = Option(
     "deferrable",
-    "boolean",
-    "False",
-    "Whether tasks wait for their turn in the triggerer, without a worker slot. Needs a running triggerer.",
+    "string",
+    "auto",
+    "Whether tasks wait in the triggerer, without a worker slot. auto: turn sensors that Airflow can start there "
+    "(3.3); True: all tasks that wait; False: none. The triggerer must run, and must reach ZooKeeper.",
+    "True",
 )
 POLL_S = Option(
     "poll_s",
@@ -170,9 +173,18 @@ def flag(option: Option) -> bool:
     if value in ("false", "f", "0", "no", "off", ""):
         return False
     raise ConfigurationError(
-        f"[{SECTION}] {option.name} = {value!r} is neither True nor False",
+        f"[{SECTION}] {option.name} = {value!r} is neither True nor False"
+        + (f", nor {option.default}" if option.type == "string" else ""),
         f"Set it in airflow.cfg or as AIRFLOW__TRIDENT__{option.name.upper()}.",
     )
+
+
+def deferrable() -> bool | None:
+    """Whether tasks wait in the triggerer, as configured; None: auto.
+
+    :raises ConfigurationError: the option has an unknown value.
+    """
+    return None if text(DEFERRABLE).strip().lower() == "auto" else flag(DEFERRABLE)
 
 
 def staging_root(given: AnyPath | None = None) -> str:

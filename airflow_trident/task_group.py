@@ -18,6 +18,7 @@ from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import parse_group
 from airflow_trident.sensors.turn import TridentTurnSensor, map_index_for_triggerer
 from airflow_trident.tasks.engines import EngineKind
+from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,10 +68,11 @@ def trident_transaction(
     :param retention: see :class:`TridentCommitterOperator`.
     :param on_failure: ``block``: a transaction that keeps failing blocks the later ones; ``skip``: they pass.
     :param turn_sensor: wait for the turn in a task of its own; without it the committer waits.
-    :param deferrable: wait in the triggerer; None: as configured.
+    :param deferrable: wait in the triggerer; None: as configured, and since Airflow 3.3 the turn sensor waits there.
     :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
-    :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. The default of
-        `weight_rule` is ``upstream``: if there are few slots, commits of older runs go before new batches.
+    :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. The tasks rank
+        themselves, so a `weight_rule` has no effect: if there are few slots, a task that waits goes behind each task
+        that it may wait for (:class:`~airflow_trident.tasks.waits.Rank`). `priority_weight` raises all of them.
     :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology takes one at a time;
         or tasks are to be mapped in a task group that is mapped itself.
     """
@@ -110,15 +112,15 @@ def trident_transaction(
                 **waits,
                 **mapped,
             )
-            emit >> turn >> commit(**ledger)
+            committer = commit(**ledger)
+            committer.rank_as(Rank.COMMIT_AFTER_TURN)
+            emit >> turn >> committer
             if group is not None:
                 coordinate >> turn
         else:
             emit >> commit(**behind | ledger)
 
     with TaskGroup(group_id=group_id or re.sub(r"[^A-Za-z0-9_-]", "_", topology.name)) as made:
-        if "weight_rule" not in {**made.dag.default_args, **made.default_args}:
-            ledger.setdefault("weight_rule", "upstream")
         coordinate = TridentCoordinatorOperator(
             task_id=COORDINATE,
             max_transactions=max_transactions,

@@ -16,5 +16,5 @@ views = topology.new_stream(
 views.group_by("value").persistent_aggregate(PostgresState("postgres_default", "page_views"), Count(), "views")
 
 with DAG("kafka_to_postgres", max_active_runs=2) as dag:
-    ready = TridentReadySensor(task_id="ready", topology=topology, mode="reschedule", poke_interval=30)
+    ready = TridentReadySensor(task_id="ready", topology=topology, poke_interval=30)
     ready >> trident_transaction(topology, retries=3, retry_delay=timedelta(seconds=10))

@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 from airflow.sdk import timezone
+from airflow.sdk.bases.operator import db_safe_priority
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
@@ -29,7 +30,7 @@ from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleExce
 from airflow_trident.tasks.asset_events import asset_of
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, told_by_dag
-from airflow_trident.tasks.waits import Until
+from airflow_trident.tasks.waits import Rank, Until, next_look
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
@@ -119,6 +120,17 @@ class LedgerTask:
     current_incarnation: str = ""
     """The incarnation of the topology that `current_txids` belong to, if the run's coordinator gave it."""
 
+    def rank_as(self, rank: Rank) -> None:
+        """Give the task its place among the topology's tasks that wait for slots, whatever the weight rule of the DAG
+        is: rules count the tasks above or below, which says nothing of who waits for whom. `priority_weight` moves all
+        tasks of a topology together."""
+        task: Any = self
+        highest = max(Rank)
+        base = db_safe_priority(task.priority_weight + highest) - highest  # so no rank is cut off at the top
+        base = vars(self).setdefault("_weight_without_rank", base)
+        task.weight_rule = "absolute"
+        task.priority_weight = base + rank
+
     def open_ledger(self, incarnation: str = "") -> Ledger:
         """The topology's ledger, opened through the connection; the caller closes it.
 
@@ -180,6 +192,11 @@ class LedgerTask:
             topology=self.topology_name, txid=txid, until=until, zookeeper_conn_id=self.zookeeper_conn_id, **kwargs
         )
 
+    def seconds_in_worker(self, context: Context, turn_wait_s: float | None) -> float:
+        """How long this start of a waiting task holds its slot: a task that gave it back once only looks."""
+        again = context["ti"].get_first_reschedule_date(context) is not None
+        return 0.0 if again else settings.turn_wait_s(turn_wait_s)
+
     def look_again_later(self, context: Context, txid: int, timeout: timedelta) -> NoReturn:
         """Give the worker slot back without using a triggerer, and check again later.
 
@@ -192,7 +209,7 @@ class LedgerTask:
                 f"waited for {timeout} for transaction {txid} of topology {self.topology_name}. "
                 f"See `airflow trident ledger list {self.topology_name}` for what holds it up."
             )
-        raise AirflowRescheduleException(now + timedelta(seconds=settings.number(settings.RESCHEDULE_S, least=0)))
+        raise AirflowRescheduleException(now + next_look(now - began, settings.number(settings.RESCHEDULE_S, least=0)))
 
 
 def incarnation_of_run(task: Any, context: Context) -> str:
@@ -305,16 +322,20 @@ class TridentOperator(LedgerTask, BaseOperator):
         return self.execute_complete(context, event)
 
 
-def deferrable_default(given: bool | None) -> bool:
+def deferrable_default(given: bool | None, *, auto: bool = False) -> bool:
     """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``. False if this
-    Airflow cannot defer tasks: they give their slot back instead."""
+    Airflow cannot defer tasks: they give their slot back instead.
+
+    :param auto: the answer if neither a person nor the configuration says anything.
+    """
     if not DEFERS:
         return False
-    if given is not None:
-        return given
+    configured = settings.deferrable() if given is None else given
+    if configured is not None:
+        return configured
     from airflow.providers.common.compat.sdk import conf
 
-    return settings.flag(settings.DEFERRABLE) or conf.getboolean("operators", "default_deferrable", fallback=False)
+    return auto or conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
 def owner(context: Context) -> Owner:

@@ -26,7 +26,7 @@ from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable
 from airflow_trident.tasks.asking_airflow import ask, ask_airflow
 from airflow_trident.tasks.liveness import COMMIT, began_by, left_to_committer
-from airflow_trident.tasks.waits import Until
+from airflow_trident.tasks.waits import Rank, Until
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -76,6 +76,7 @@ class TridentCommitterOperator(EngineOperator):
         self.deferrable = checked_deferrable(deferrable)
         self.turn_wait_s = turn_wait_s
         self.on_failure = on_failure_of(topology.states, on_failure)
+        self.rank_as(Rank.COMMIT)
 
     def execute(self, context: Context) -> int | list[int]:
         with airflow_outcome():
@@ -150,7 +151,7 @@ class TridentCommitterOperator(EngineOperator):
             ledger,
             txid,
             sweep,
-            wait_s=settings.turn_wait_s(self.turn_wait_s),
+            wait_s=self.seconds_in_worker(context, self.turn_wait_s),
             look_every_s=settings.number(settings.POLL_S, least=0.1),
             look=look,
             say=lambda story: self.log.info("%s", story),

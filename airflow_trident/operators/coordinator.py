@@ -33,7 +33,7 @@ from airflow_trident.runtime.waiting import Look, blocked, paused
 from airflow_trident.tasks.airflow_versions import checked_deferrable
 from airflow_trident.tasks.asking_airflow import ask_airflow
 from airflow_trident.tasks.liveness import COMMIT, EMIT, lowest_left_alone
-from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
+from airflow_trident.tasks.waits import Abandoned, Rank, Until, wait_in_worker
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -88,6 +88,7 @@ class TridentCoordinatorOperator(TridentOperator):
         self.turn_wait_s = turn_wait_s
         self.on_failure = on_failure_of(topology.states, on_failure)
         self.allow_backfill_runs = allow_backfill_runs
+        self.rank_as(Rank.COORDINATE)
 
     def execute(self, context: Context) -> int | list[int]:
         from airflow_trident.runtime.outcomes import tell, tell_plan
@@ -208,7 +209,7 @@ class TridentCoordinatorOperator(TridentOperator):
             ledger,
             full.oldest,
             Until.PASSED,
-            wait_s=settings.turn_wait_s(self.turn_wait_s),
+            wait_s=self.seconds_in_worker(context, self.turn_wait_s),
             look_every_s=settings.number(settings.POLL_S, least=0.1),
             look=self._look(context, ledger),
             say=lambda story: self.log.info("%s", story),

@@ -16,6 +16,7 @@ from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.operators.base import TridentOperator, owner
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.tasks.engines import EngineKind, make_engine
+from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -81,6 +82,7 @@ class EngineOperator(TridentOperator):
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
         self.staging_dir = require_place_unless_template(f"staging_dir of {self.task_id}", staging_dir)
+        self.rank_as(Rank.WORK)
         self.spark_ui_url = ""
         self._running: Engine | None = None
 

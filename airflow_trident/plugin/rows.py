@@ -129,9 +129,7 @@ def waits(view: LedgerView, record: TxRecord) -> str:
     return decision.why if isinstance(decision, Wait) else ""
 
 
-def waiting_words(
-    view: LedgerView, record: TxRecord, lowest: TxRecord | None, sight: Sight, visible: bool
-) -> str:
+def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None, sight: Sight, visible: bool) -> str:
     """:func:`waits` in full: who works on the transaction that all wait for, and what to do about it. The text comes
     from two records: each is shown under the permission for its own DAG.
 
@@ -210,7 +208,8 @@ def _may_see_record(record: TxRecord, sight: Sight, visible: bool) -> bool:
 
 
 def _may_see_task(task: str, sight: Sight, visible: bool) -> bool:
-    """:param task: the text of an owner, with or without its place. What is no task of a DAG is for those who may see the topology."""
+    """:param task: the text of an owner, with or without its place. What is no task of a DAG is for those who may see
+    the topology."""
     found = _TASK.fullmatch(task)
     return sight.may_see([found.group(1)]) if found else visible
 

@@ -21,6 +21,7 @@ from airflow_trident.protocol.records import Claim, Owner, claim_key
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
+from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -38,8 +39,9 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
     ended (``max_active_runs``). The tasks below do that work, too; but a FAILED one that a person has cleared is left
     to the queued run, and this one ends without new data. Begins no transaction and writes nothing.
 
-    Sources have no watches as ZooKeeper has, so the sensor asks them every `poke_interval`. With ``mode="reschedule"``
-    it holds no worker slot in between.
+    Sources have no watches as ZooKeeper has, so the sensor asks them every `poke_interval`. It holds no slot in
+    between, since its default `mode` is ``reschedule``: a slot that it held might be the one in which a task is to
+    replay the transaction that all others wait for.
 
     :param topology: the Topology.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
@@ -51,10 +53,11 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
     ui_color = "#e6f1f2"
 
     def __init__(self, *, topology: Topology, zookeeper_conn_id: str | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**{"mode": "reschedule", **kwargs})
         self.topology = require_topology(topology)
         self.topology_name = topology.name
         self.zookeeper_conn_id = zookeeper_conn_id
+        self.rank_as(Rank.READY)
 
     def poke(self, context: Context) -> bool:
         with airflow_outcome():

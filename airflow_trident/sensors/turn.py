@@ -23,7 +23,7 @@ from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
 from airflow_trident.tasks.asking_airflow import ask_airflow
 from airflow_trident.tasks.liveness import commits_behind
-from airflow_trident.tasks.waits import Abandoned, Over, Until, wait_in_worker
+from airflow_trident.tasks.waits import Abandoned, Over, Rank, Until, wait_in_worker
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -41,13 +41,13 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
     A transaction that is staged, and that nobody is left to commit, does not hold up a sensor with a committer behind
     it, which commits that one first. Fails at once, with the reason and the cure, when a lower one is FAILED. The
-    sensor does not poll: it blocks on a ZooKeeper watch. Not deferrable, it blocks in the worker for `turn_wait_s`,
-    then gives the slot back for ``[trident] reschedule_s``. Deferrable, it starts in the triggerer and needs no worker
-    at all.
+    sensor does not poll: it blocks on a ZooKeeper watch. Since Airflow 3.3 it starts in the triggerer and needs no slot
+    at all. Not deferrable, it blocks in the worker for `turn_wait_s`, then gives the slot back and looks again after
+    ``[trident] reschedule_s`` or more.
 
     :param topology: the Topology, or its name.
     :param txid: the transaction that waits (templated).
-    :param deferrable: None: ``[trident] deferrable``, or ``[operators] default_deferrable``.
+    :param deferrable: None: ``[trident] deferrable``.
     :param turn_wait_s: how long to block in the worker; None: ``[trident] turn_wait_s``.
     :param on_failure: what happens to a lower transaction whose tasks were killed: ``block`` or ``skip``.
     :param zookeeper_conn_id: connection of type ``zookeeper`` (templated); None: ``[trident] zookeeper_conn_id``.
@@ -88,21 +88,28 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.txid = txid
         self.coordinator_task_id = coordinator_task_id
         self.incarnation = self._incarnation_for_triggerer()
-        self.deferrable = deferrable_default(checked_deferrable(deferrable))
         self.turn_wait_s = turn_wait_s
         self.on_failure = on_failure_of({} if isinstance(topology, str) else topology.states, on_failure)
         self.zookeeper_conn_id = zookeeper_conn_id
-        if self.deferrable:
-            self._begin_in_triggerer()
+        self.rank_as(Rank.TURN)
+        text = self._txid_for_triggerer()
+        self.deferrable = deferrable_default(checked_deferrable(deferrable), auto=text is not None)
+        if self.deferrable and text is not None:
+            self._begin_in_triggerer(text)
 
-    def _begin_in_triggerer(self) -> None:
-        """Airflow (since 3.3) renders the trigger's arguments in the triggerer, if they are texts that it can render.
+    def _txid_for_triggerer(self) -> str | None:
+        """The txid as a text if Airflow can start this sensor in the triggerer (since 3.3), which then renders the
+        text. None: the sensor starts in a worker, and the worker may defer it.
 
-        If they are not, the sensor starts in a worker, and the worker defers it.
+        Airflow's triggerer fetches what a text names by a path that has the ids, and fails if they are not ASCII.
         """
-        txid = text_for_triggerer(self.txid, self)
-        if txid is None or not STARTS_IN_TRIGGERER:
-            return
+        dag_id = self.dag.dag_id if self.has_dag() else ""  # type: ignore[no-untyped-call]
+        text = text_for_triggerer(self.txid, self)
+        if not STARTS_IN_TRIGGERER or text is None:
+            return None
+        return text if f"{dag_id}{self.task_id}{text}{self.incarnation or ''}".isascii() else None
+
+    def _begin_in_triggerer(self, txid: str) -> None:
         # While the DAG is built, the tasks behind this one are not known yet: the triggerer finds them.
         trigger = self.turn_trigger(
             txid,
@@ -160,7 +167,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     ledger,
                     txid,
                     Until.TURN,
-                    wait_s=settings.turn_wait_s(self.turn_wait_s),
+                    wait_s=self.seconds_in_worker(context, self.turn_wait_s),
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
                     look=ask_airflow(ledger, skip=self._skips, asker=self.asker(context)),
                     say=say,

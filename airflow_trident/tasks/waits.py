@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from datetime import timedelta
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.protocol.decide import (
@@ -37,6 +38,30 @@ class Until(StrEnum):
     """Its turn has come and its own batch is staged."""
     PASSED = "passed"
     """The transaction itself is COMMITTED or SKIPPED, so one transaction less is pending."""
+
+
+class Rank(IntEnum):
+    """Added to `priority_weight`. Where slots are few, a task that waits goes behind each task that it may wait for.
+
+    A turn sensor waits for the tasks of lower transactions. A coordinator waits for room, so for a turn, too. A
+    committer waits only if there is no turn sensor in front of it.
+    """
+
+    READY = 0
+    COORDINATE = 1
+    TURN = 2
+    COMMIT = 3
+    WORK = 4
+    COMMIT_AFTER_TURN = 5
+
+
+def next_look(waited: timedelta, least_s: float) -> timedelta:
+    """How long a task that waits without a triggerer stays away from its slot. It rises with the time that the task has
+    waited: so any number of waiting tasks leaves slots free, whatever their weights are.
+
+    :param least_s: the shortest absence in seconds.
+    """
+    return max(timedelta(seconds=least_s), waited / 4)
 
 
 @dataclass(frozen=True, slots=True)

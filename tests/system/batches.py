@@ -12,6 +12,7 @@ NAMES = (
     "mark_failed",
     "clear_committed",
     "asset_events",
+    "one_slot",
     "alarm",
 )
 SCRIPTS = ("script_kills",)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, AsyncCallback, DeadlineAlert, PartitionedAssetTimetable
@@ -71,6 +72,12 @@ def deadline(name: str) -> DeadlineAlert | None:
     return DeadlineAlert(OldestUncommittedDeadline(name), timedelta(seconds=LATE_S), callback)
 
 
+PLAIN: dict[str, Any] = {"max_pending": TRANSACTIONS, "turn_sensor": False}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    # Whoever waits holds the slot for longer than it stays away.
+    "one_slot": {"max_transactions": 3, "pool": "one_slot", "deferrable": False, "weight_rule": "downstream"},
+}
+
 for _name in NAMES:
     with DAG(
         _name,
@@ -78,7 +85,7 @@ for _name in NAMES:
         default_args={"retries": 1, "retry_delay": timedelta(0)},
         deadline=deadline(_name),
     ) as _dag:
-        trident_transaction(topology(_name), engine="local", max_pending=TRANSACTIONS, turn_sensor=False)
+        trident_transaction(topology(_name), engine="local", **ARGUMENTS.get(_name, PLAIN))
     globals()[_name] = _dag
 
 with DAG("after_asset_events", schedule=PartitionedAssetTimetable(assets=Asset("asset_events"))) as after_asset_events:

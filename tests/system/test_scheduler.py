@@ -152,6 +152,18 @@ def test_clearing_whole_runs_after_the_commit_changes_nothing(scene: Scene) -> N
     assert_exact(scene, 2)
 
 
+@plays("one_slot")
+def test_in_a_pool_of_one_slot_tasks_that_wait_keep_none_that_they_wait_for_from_it(scene: Scene) -> None:
+    scene.api.call("POST", "/pools", {"name": "one_slot", "slots": 1, "include_deferred": False})
+    failing = scene.tell("fail-1")
+    scene.trigger(1)
+    scene.until(lambda: bool(scene.records()[1].error), "the first attempt of 1 has failed")
+    failing.unlink()
+    scene.until_committed(3)
+    assert set(scene.until_finished().values()) == {"success"}
+    assert_exact(scene, 3)
+
+
 @plays("asset_events")
 def test_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction_also_for_one_whose_committer_was_killed(
     scene: Scene,

@@ -128,20 +128,6 @@ def test_as_many_transactions_are_pending_as_the_dag_lets_runs_be_active(
     assert [claimed(f"run {number}") for number in range(3)] == taken
 
 
-def test_commits_of_older_runs_go_before_new_batches_unless_the_dag_says_otherwise(site: Site) -> None:
-    def rules(**arguments: Any) -> set[str]:
-        with DAG("words", schedule=None, default_args=arguments.pop("default_args", {})) as dag:
-            trident_transaction(site.topology, **arguments)
-        return {str(task.weight_rule.__class__.__name__) + str(task.weight_rule) for task in dag.tasks}
-
-    (upstream,) = rules()
-    assert "upstream" in upstream.lower()
-    (own,) = rules(default_args={"weight_rule": "absolute"})
-    assert "absolute" in own.lower()
-    (given,) = rules(weight_rule="downstream")
-    assert "downstream" in given.lower()
-
-
 # ---- what a coordinator found is in the ledger ------------------------------------------------------------------
 
 

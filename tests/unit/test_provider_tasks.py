@@ -286,9 +286,21 @@ def test_a_deferrable_turn_begins_in_the_triggerer_unless_its_txid_has_no_text(d
     assert turn.start_trigger_args is not None
     kwargs = turn.start_trigger_args.trigger_kwargs or {}
     assert kwargs["txid"] == "{{ ti.xcom_pull(task_ids='coordinate', key='return_value', map_indexes=-1) }}"
-    assert not TridentTurnSensor(task_id="slot", topology="words", txid=1).start_from_trigger
+    assert TridentTurnSensor(task_id="auto", topology="words", txid=1).start_from_trigger
+    assert not TridentTurnSensor(task_id="slot", topology="words", txid=1, deferrable=False).start_from_trigger
     assert text_for_triggerer("{{ ti.xcom_pull(task_ids='coordinate') }}", turn) is None
     assert text_for_triggerer(7, turn) == "7"
+
+
+@pytest.mark.parametrize(("deferrable", "defers"), [(None, False), (True, True)])
+def test_a_turn_whose_ids_are_not_ascii_begins_in_a_worker(deferrable: bool | None, defers: bool) -> None:
+    """Airflow's triggerer cannot fetch an XCom by such ids."""
+    for dag_id, group_id in (("bestellungen_für_heute", None), ("plain", "für_heute")):
+        with DAG(dag_id, schedule=None) as dag:
+            trident_transaction(words(), group_id=group_id, deferrable=deferrable)
+        (turn,) = (task for task in dag.tasks if isinstance(task, TridentTurnSensor))
+        assert not turn.start_from_trigger
+        assert turn.deferrable is defers
 
 
 @pytest.mark.parametrize(("value", "txid"), [(3, 3), ("3", 3), (" 3 ", 3)])
