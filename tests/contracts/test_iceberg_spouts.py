@@ -21,7 +21,9 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.spouts.iceberg import snapshots
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
+from airflow_trident.spouts.table_log import RecentValues
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
 from tests.fixtures.catalog import open_catalog
@@ -294,7 +296,9 @@ def test_a_file_that_is_gone_or_has_other_rows_is_an_error(made: Table) -> None:
     [("*-m0.avro", "a manifest of"), ("snap-*.avro", "a manifest of"), ("*.metadata.json", "the metadata file of")],
 )
 @pytest.mark.parametrize("cut", [True, False])
-def test_a_damaged_manifest_or_metadata_file_is_an_error(made: Table, file: str, text: str, cut: bool) -> None:
+def test_a_damaged_manifest_or_metadata_file_is_an_error(
+    made: Table, file: str, text: str, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made.append(1)
     spout = made.spout()
     metadata = begin(spout)
@@ -302,6 +306,7 @@ def test_a_damaged_manifest_or_metadata_file_is_an_error(made: Table, file: str,
     content = path.read_bytes()
     half = len(content) // 2
     path.write_bytes(content[:half] if cut else content[:half] + b"\xff" * half)
+    monkeypatch.setattr(snapshots, "SNAPSHOTS", RecentValues[Any](4))  # as in another process
     for read in (lambda: begin(spout), lambda: numbers(spout, metadata)):
         with pytest.raises(DamagedInputError, match=f"{text} the Iceberg table 'sales.rows' cannot be read"):
             read()

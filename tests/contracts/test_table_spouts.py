@@ -6,17 +6,22 @@ import io
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import DataScan
 
 from airflow_trident import FixedBatchSpout, MemoryLedger, MemoryState, ParquetTable, TableSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, DamagedInputError
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts.delta.log import DeltaLog
+from airflow_trident.spouts.iceberg.snapshots import IcebergLog
 from airflow_trident.spouts.table_rows import rows_of_file
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import metadata_of_all, rows_of
+from tests.fixtures.state import batch, ticket
 from tests.fixtures.table import TABLES
 
 
@@ -37,6 +42,69 @@ def test_a_topology_goes_on_from_the_table_of_another(tmp_path: Path, kind: str)
         runner.run()
     rows = ParquetTable(str(tmp_path / "copy")).dataset().to_table().to_pylist()
     assert sorted((row["word"], row["n"]) for row in rows) == [("a", 1), ("a", 3), ("b", 2), ("other", 0)]
+
+
+FILES = 12
+
+
+def whole_looks(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the files of each look at a whole table."""
+    looks = list[int]()
+    owner, name = (deltalake.DeltaTable, "get_add_actions") if kind == "delta" else (DataScan, "plan_files")
+    look = getattr(owner, name)
+
+    def counted(*args: Any, **options: Any) -> Any:
+        files = look(*args, **options)
+        files = files if kind == "delta" else list(files)
+        looks.append(files.num_rows if kind == "delta" else len(files))
+        return files
+
+    monkeypatch.setattr(owner, name, counted)
+    return looks
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_all_batches_of_a_snapshot_look_at_the_whole_table_once(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TABLES[kind](tmp_path)
+    with table.opened() as state:
+        for txid in range(1, FILES + 1):
+            state.apply(ticket(txid), batch(table.spec, ("a", txid)))
+    looks = whole_looks(kind, monkeypatch)
+    metadata, read = None, list[Any]()
+    while True:
+        spout = TableSpout(table.spec.factory, fields="word string, n long", max_files=1)
+        more = spout.coordinator().initialize_transaction(1, metadata)
+        if more is None:
+            break
+        assert spout.coordinator().lag(more) == {"files": FILES - len(read) - 1}
+        metadata = more
+        read += rows_of(spout, metadata)
+    assert sorted(n for _, n in read) == [*range(1, FILES + 1)]
+    assert looks == [FILES]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_the_lag_reads_each_waiting_version_once(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = TABLES[kind](tmp_path)
+    table.opened().close()
+    spout = TableSpout(table.spec.factory, fields="word string, n long", max_files=1, start="latest")
+    log = {"delta": DeltaLog, "iceberg": IcebergLog}[kind]
+    reads, change = list[int](), log.change
+
+    def counted(self: Any, number: int, version_id: int | None) -> Any:
+        reads.append(number)
+        return change(self, number, version_id)
+
+    metadata = spout.coordinator().initialize_transaction(1, None)
+    for _ in range(FILES):
+        table.append()
+    monkeypatch.setattr(log, "change", counted)
+    for batches in range(1, FILES):
+        metadata = spout.coordinator().initialize_transaction(batches, metadata)
+        assert spout.coordinator().lag(metadata) == {"files": FILES - batches}
+    assert len(reads) <= 4 * FILES, "three for each batch, and each waiting version once"
 
 
 def test_what_has_no_rows_to_follow_is_refused(tmp_path: Path) -> None:

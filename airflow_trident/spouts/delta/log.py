@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -15,7 +17,7 @@ from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.spouts.delta.kept_rows import kept_rows, may_have_vectors
 from airflow_trident.spouts.delta.mapped_columns import names_in_log, places_of
-from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
+from airflow_trident.spouts.table_log import SNAPSHOTS, AddedFile, Span, TableLog, TableVersion
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
@@ -23,6 +25,14 @@ if TYPE_CHECKING:
 
 _GONE = "not found"
 """In what delta-rs says of a file that is not there, in folders and in stores."""
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """`kept_rows`: see :meth:`DeltaLog.kept_rows`."""
+
+    version: TableVersion
+    kept_rows: Mapping[str, str]
 
 
 class DeltaLog(TableLog):
@@ -71,10 +81,10 @@ class DeltaLog(TableLog):
     def columns(self) -> set[str]:
         return {each.name for each in self.table.schema().fields}
 
-    def version(self, number: int) -> TableVersion:
-        """
-        :raises SourceChangedError: the log of that version was cleaned up.
-        """
+    def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
+        return ((number, None) for number in range(first, self.head + 1))
+
+    def change(self, number: int, version_id: int | None) -> TableVersion:
         try:
             lines = [json.loads(line) for line in self._content(number).splitlines() if line.strip()]
         except FileNotFoundError as error:
@@ -111,11 +121,17 @@ class DeltaLog(TableLog):
                 self._content(number)
         return self._marks.get(number)
 
-    def snapshot(self, number: int) -> TableVersion:
-        """All files that the table had at a version, as if that version had added them.
+    def whole(self, number: int, version_id: int | None) -> TableVersion:
+        return self._snapshot(number).version
 
-        :raises SourceChangedError: that version can no longer be put together.
-        """
+    def _snapshot(self, number: int) -> _Snapshot:
+        """:raises SourceChangedError: that version can no longer be put together, or a deletion vector is gone."""
+        names = tuple(sorted(self._names_in_log.items()))
+        key = self.what, self.table_id, number, self.mark_of(number), names
+        snapshot: _Snapshot = SNAPSHOTS.get(key, partial(self._put_together, number))
+        return snapshot
+
+    def _put_together(self, number: int) -> _Snapshot:
         import pyarrow as pa
 
         with self.place.errors(SourceUnavailableError):
@@ -135,11 +151,11 @@ class DeltaLog(TableLog):
             )
             for row in rows
         ]
-        return TableVersion(
-            number=number, added=tuple(sorted(added, key=lambda file: file.path)), removes=False, operation="snapshot"
-        )
+        files = tuple(sorted(added, key=lambda file: file.path))
+        version = TableVersion(number=number, added=files, removes=False, operation="snapshot")
+        return _Snapshot(version, self._kept_rows(number, table, {file.path for file in files}))
 
-    def kept_rows(self, span: Span) -> dict[str, str]:
+    def kept_rows(self, span: Span) -> Mapping[str, str]:
         """Path -> which rows of that file count, of files of the snapshot in which others are deleted.
 
         Other versions that add files with deletion vectors change rows, and are no part of a batch.
@@ -147,12 +163,14 @@ class DeltaLog(TableLog):
         :raises SourceChangedError: that version can no longer be put together, or a vector is gone.
         """
         number = span.snapshot
-        if number is None or span.begin[0] != number or not may_have_vectors(self._at(number)):
+        return {} if number is None or span.begin[0] != number else self._snapshot(number).kept_rows
+
+    def _kept_rows(self, number: int, table: Any, paths: AbstractSet[str]) -> dict[str, str]:
+        if not may_have_vectors(table):
             return {}
-        paths = {file.path for file in self.snapshot(number).added}
         with self.place.errors(SourceUnavailableError):
             try:
-                return kept_rows(self._at(number), paths)
+                return kept_rows(table, paths)
             except Exception as error:
                 if _GONE not in str(error).lower():
                     raise
@@ -208,7 +226,3 @@ class DeltaLog(TableLog):
         now = None if span.mark is None else self.mark_of(span.last)
         if now not in (None, span.mark):
             raise SourceChangedError(f"{self.what} has another version {span.last} than the recorded one", restored)
-
-    def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
-        for number in range(first, self.head + 1):
-            yield self.snapshot(number) if number == snapshot else self.version(number)

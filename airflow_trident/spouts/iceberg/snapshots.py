@@ -6,12 +6,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, read_whole
-from airflow_trident.spouts.table_log import AddedFile, Span, TableLog, TableVersion
+from airflow_trident.spouts.table_log import SNAPSHOTS, AddedFile, Span, TableLog, TableVersion
 
 _VERSION = 2
 _DAMAGE = (ValueError, TypeError, LookupError, EOFError, AssertionError, OverflowError, zlib.error)
@@ -68,10 +69,16 @@ class IcebergLog(TableLog):
             f"the main branch of {self.what} has no snapshot {start}", "Begin at another one, or at snapshot or latest."
         )
 
-    def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
-        for one in self._chain:
-            if one.sequence_number >= first:
-                yield self._whole(one) if one.sequence_number == snapshot else self._version(one)
+    def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
+        return ((one.sequence_number, one.snapshot_id) for one in self._chain if one.sequence_number >= first)
+
+    def change(self, number: int, version_id: int | None) -> TableVersion:
+        return self._change(self._metadata.snapshot_by_id(version_id))
+
+    def whole(self, number: int, version_id: int | None) -> TableVersion:
+        snapshot = self._metadata.snapshot_by_id(version_id)
+        version: TableVersion = SNAPSHOTS.get((self.what, self.table_id, version_id), partial(self._whole, snapshot))
+        return version
 
     def require_same(self, span: Span) -> None:
         """The main branch must come from the snapshot that was read last, with all snapshots after it."""
@@ -127,7 +134,7 @@ class IcebergLog(TableLog):
             at = None if at.parent_snapshot_id is None else self._metadata.snapshot_by_id(at.parent_snapshot_id)
         return found[::-1]
 
-    def _version(self, snapshot: Any) -> TableVersion:
+    def _change(self, snapshot: Any) -> TableVersion:
         manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
         statuses, contents = manifest.ManifestEntryStatus, manifest.ManifestContent
         added, removes = list[AddedFile](), False

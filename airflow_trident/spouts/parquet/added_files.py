@@ -57,9 +57,14 @@ class ParquetLog(TableLog):
             )
         return start, self._at(start - 1)[1]
 
-    def versions(self, first: int, snapshot: int | None) -> Iterator[TableVersion]:
-        for number in range(first, self.head + 1):
-            yield self._whole(number) if number == snapshot else self._change(number)
+    def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
+        return ((number, None) for number in range(first, self.head + 1))
+
+    def change(self, number: int, version_id: int | None) -> TableVersion:
+        return self._change(number)
+
+    def whole(self, number: int, version_id: int | None) -> TableVersion:
+        return self._whole(number)
 
     def require_same(self, span: Span) -> None:
         """The last version that was read must be the same as it was then."""
