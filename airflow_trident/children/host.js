@@ -51,6 +51,15 @@ function told(err) {
     return { name: "Error", message: String(err) };
 }
 
+// An error in place of data (the file_reader of qtopology gives one for a line that is no JSON) becomes an object
+// without keys in JSON, as in qtopology. Its text would be lost with it.
+function datum(data) {
+    if (data instanceof Error) {
+        process.stderr.write(`gave an error as data, which becomes an object without keys: ${data}\n`);
+    }
+    return data;
+}
+
 // ---- the component
 
 function make() {
@@ -96,7 +105,7 @@ let busy = false;
 let turning = false;
 
 function onEmit(data, stream_id, callback) {
-    put([current, data, stream_id === undefined ? null : stream_id]);
+    put([current, datum(data), stream_id === undefined ? null : stream_id]);
     if (callback) {
         process.nextTick(callback);
     }
@@ -168,7 +177,7 @@ const heard = {
             if (err) {
                 say("empty", { err: told(err) });
             } else if (data) {
-                say("data", { data, stream_id: stream === undefined ? null : stream });
+                say("data", { data: datum(data), stream_id: stream === undefined ? null : stream });
             } else {
                 say("empty");
             }

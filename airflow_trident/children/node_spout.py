@@ -15,6 +15,11 @@ from airflow_trident.children.talk import DEFAULT_STREAM, BoltPlace, ChildLimits
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
 
 
+def is_truthy(value: object) -> bool:
+    """Whether JavaScript takes a JSON value for true: an empty object or list is true there, unlike in Python."""
+    return isinstance(value, dict | list) or bool(value)
+
+
 class SpoutAck(StrEnum):
     """When a 0.7 program gets ``spout_ack``, which has no id."""
 
@@ -117,7 +122,7 @@ class NodeSpoutTalk(SpoutTalk):
             if not isinstance(data, dict) or "data" not in data:
                 raise self.error(f"gave {str(data)[:80]}, which has no data in it")
             values, stream = data["data"], data.get("stream_id")
-        if not values:
+        if not is_truthy(values):
             return  # as empty (qtopology: falsy data)
         self._unacknowledged = True
         self.given.append(Given(values, DEFAULT_STREAM if stream is None else str(stream), self.turn))

@@ -85,6 +85,22 @@ def test_what_counts_as_nothing_is_as_empty(tmp_path: Path, nothing: str) -> Non
         assert rows_of(program(tmp_path), begin(coordinator)) == [(1, "č 1")]
 
 
+@pytest.mark.parametrize("protocol", ["seed", "0.7", "module"])
+def test_an_object_without_keys_is_a_tuple_in_each_protocol(tmp_path: Path, protocol: str) -> None:
+    """It is true in JavaScript. In 0.7 the spout waits for the acknowledgement of it before it gives the next one."""
+    if protocol == "module":
+        spout = module(tmp_path, init={"items": 2, "without_keys_at": 1})
+        assert once(spout) == [(2, "item 2"), (None, None)]
+        return
+    flags = ("seed",) if protocol == "seed" else ("held",)
+    spout = program(tmp_path, "1", "nothing:{}", *flags, protocol=protocol, ack="given")
+    assert once(spout) == [(None, None), (1, "č 1")]
+
+
+def test_an_empty_list_is_a_tuple_that_does_not_fit(tmp_path: Path) -> None:
+    fails(program(tmp_path, "1", "nothing:[]"), DamagedInputError, "gave .*, which does not fit its fields")
+
+
 def test_stream_ids_come_in_a_field_or_are_an_error(tmp_path: Path) -> None:
     fields = "stream string, n long"
     found = once(program(tmp_path, "3", "streams", fields=fields, stream_field="stream"))

@@ -144,6 +144,29 @@ def test_the_file_reader_of_qtopology_gives_the_rows_of_csv(qtopology_folder: st
     assert found == [("1", "2"), ("3", "4")]
 
 
+def test_a_line_that_is_no_json_is_an_object_without_keys_and_has_its_line_in_the_log(
+    qtopology_folder: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "rows.json").write_text('{"n":1}\nno json\n{"n":3}\n')
+    spout = NodeSpout(
+        "file_reader",
+        "n long",
+        str(tmp_path / "spool"),
+        working_dir=qtopology_folder,
+        type="sys",
+        init={"file_name": str(tmp_path / "rows.json"), "file_format": "json"},
+        max_rows=3,
+    )
+    rows: list[tuple[Any, ...]] = []
+    with caplog.at_level(logging.INFO), closing(spout.coordinator()) as coordinator:
+        last = None
+        while len(rows) < 3:
+            if (metadata := coordinator.initialize_transaction(1, last)) is not None:
+                rows += child_spout.rows_of(spout, last := metadata)
+    assert rows == [(1,), (None,), (3,)]
+    assert "gave an error as data, which becomes an object without keys: SyntaxError" in caplog.text
+
+
 def test_a_standard_node_of_qtopology_routes_by_stream_id(qtopology_folder: str) -> None:
     routes = {"red": {"color": "red"}, "warm": {"color": ["red", "orange"]}}
     bolt = NodeBolt("router", working_dir=qtopology_folder, type="sys", init={"routes": routes})

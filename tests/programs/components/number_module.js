@@ -34,6 +34,9 @@ class Numbers {
             return callback(null, null, null);
         }
         const n = this.left--;
+        if (n === this.config.without_keys_at) {
+            return callback(null, {}, null);
+        }
         if (n === this.config.fail_at) {
             return callback(new Error("the feed broke"));
         }

@@ -51,7 +51,8 @@ function take({ cmd, data }) {
         if (nothing) {
             const data = JSON.parse(nothing.slice("nothing:".length));
             nothing = undefined;
-            say("data", { data, stream_id: null });
+            held = has("held");
+            say("data", has("seed") ? data : { data, stream_id: null });
             return;
         }
         const n = left--;
