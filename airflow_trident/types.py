@@ -160,6 +160,11 @@ def split_spec(spec: FieldSpec) -> tuple[str, ...]:
     return tuple(part for part in parts if part)
 
 
+def joined_specs(*specs: FieldSpec) -> FieldSpec:
+    """One specification of several, as in ``group_by("day", "sku")``."""
+    return specs[0] if len(specs) == 1 else [part for spec in specs for part in split_spec(spec)]
+
+
 def parse_names(spec: FieldSpec) -> tuple[str, ...]:
     """Field names without types.
 

@@ -49,7 +49,7 @@ class NodeDefinition:
     working_dir: str
     cmd: str
     args: tuple[str, ...] = ()
-    init: Mapping[str, Json] = field(default_factory=dict)
+    init: Mapping[str, Json] = field(default_factory=dict, repr=False)
     subtype: str | None = None
     worker: str | None = None
 

@@ -36,7 +36,7 @@ class Program:
     argv: tuple[str, ...]
     carrier: Carrier
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     max_message_bytes: int = MAX_MESSAGE_BYTES
     strict: bool = False
 

@@ -114,7 +114,13 @@ class _TransactionalComponent(Component, Generic[X]):
 
 class TransactionalSpout(_TransactionalComponent[X]):
     """One coordinator, and as many emitters as the spout's parallelism says; each emits its part of every batch (Storm:
-    ITransactionalSpout, BaseTransactionalSpout). The same txid must give the same batch."""
+    ITransactionalSpout, BaseTransactionalSpout). The same txid must give the same batch.
+
+    `repeats_metadata`: may the coordinator return the metadata of the transaction before again? Say True only if the
+    emitter finds the batch by the txid.
+    """
+
+    repeats_metadata: bool = False
 
     Coordinator = SpoutCoordinator
     Emitter = SpoutEmitter

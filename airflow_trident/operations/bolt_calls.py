@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_trident.operations.api import Aggregator, Collector, Operation, OperationContext, TransactionAttempt
@@ -27,7 +27,7 @@ class BoltOfTopology:
     bolt: Bolt
     inputs: tuple[BoltInput, ...]
     outputs: Outputs
-    conf: Mapping[str, Any]
+    conf: Mapping[str, Any] = field(repr=False)
 
     def context(self, context: OperationContext) -> TopologyContext:
         return TopologyContext.of(self.id, context)

@@ -20,7 +20,7 @@ from airflow_trident.operations.api import (
     OperationContext,
     TransactionAttempt,
 )
-from airflow_trident.operations.calls.user_code import callable_of
+from airflow_trident.operations.calls.user_code import callable_of, lifecycle_of
 from airflow_trident.operations.comparing import Comparator, comparable
 from airflow_trident.operations.vectors import VectorFilter
 from airflow_trident.types import select
@@ -61,12 +61,14 @@ class Negate(Filter):
         self._other = other
 
     def prepare(self, context: OperationContext) -> None:
-        if isinstance(self._other, Operation):
-            self._other.prepare(context)
+        prepare, _ = lifecycle_of(self._other)
+        if prepare is not None:
+            prepare(context)
 
     def cleanup(self) -> None:
-        if isinstance(self._other, Operation):
-            self._other.cleanup()
+        _, cleanup = lifecycle_of(self._other)
+        if cleanup is not None:
+            cleanup()
 
     def is_keep(self, *values: Any) -> bool:
         return not callable_of(self._other)(*values)

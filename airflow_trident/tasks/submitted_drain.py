@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
@@ -106,7 +106,7 @@ class SubmittedDrain:
 
     topology: Topology
     conn_id: str
-    conf: Mapping[str, str]
+    conf: Mapping[str, str] = field(repr=False)
     app_name: str
     zookeeper_conn_id: str | None
     staging_root: str

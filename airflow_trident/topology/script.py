@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from airflow_trident.contracts.spout import Spout
@@ -25,7 +25,7 @@ class ScriptApplication:
 
     application: str
     arguments: tuple[str, ...] = ()
-    conf: tuple[tuple[str, str], ...] = ()
+    conf: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
 
 class Script(Topology):
@@ -80,10 +80,10 @@ class Script(Topology):
             )
         if spout.gives_files:
             return  # the script's own readers know the types
-        for field in spout.schema:
-            if has_times(field.type) or INTERVAL in field.type:
+        for column in spout.schema:
+            if has_times(column.type) or INTERVAL in column.type:
                 raise ConfigurationError(
-                    f"input {name!r} of script {self.name!r} has the field {field.name!r} of type {field.type}, which "
+                    f"input {name!r} of script {self.name!r} has the field {column.name!r} of type {column.type}, which "
                     "Spark does not read from Parquet files",
                     "Keep a long of microseconds, or a text, in the source; or use transform() with this spout.",
                 )

@@ -26,7 +26,7 @@ from airflow_trident.topology.tuple_stream import TupleStream
 from airflow_trident.topology.verbs import aggregate, persist, query, repartition, window
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.topology.verbs.window import WindowOptions
-from airflow_trident.types import FieldSpec
+from airflow_trident.types import FieldSpec, joined_specs
 
 Extent: TypeAlias = int | timedelta
 """The length or slide of a window: a number of tuples, or a duration."""
@@ -39,9 +39,10 @@ class Stream(TupleStream):
     # One aggregation is ``aggregator, output`` or ``inputs, aggregator, output``. Several in one pass are tuples:
     # ``aggregate((Count(), "n"), ("price", Sum(), "total"))``.
 
-    def group_by(self, fields: FieldSpec) -> GroupedStream:
-        """Group by `fields`. Tuples only move when an aggregation follows (Trident: GroupedStream)."""
-        return GroupedStream(self, aggregate.group_by(self, fields))
+    def group_by(self, *fields: FieldSpec) -> GroupedStream:
+        """Group by `fields`: ``group_by("day", "sku")`` or ``group_by("day, sku")``. Tuples only move when an
+        aggregation follows (Trident: GroupedStream)."""
+        return GroupedStream(self, aggregate.group_by(self, joined_specs(*fields)))
 
     def aggregate(self, *what: Any) -> Stream:
         """Aggregate the whole batch, even an empty one: ``aggregate(Count(), "n")``, ``aggregate("price", Sum(),

@@ -12,7 +12,7 @@ from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.topology.stream_base import StreamBase
 from airflow_trident.topology.verbs import child_bolt, each, repartition, transform
-from airflow_trident.types import FieldSpec
+from airflow_trident.types import FieldSpec, joined_specs
 
 
 class TupleStream(StreamBase):
@@ -29,7 +29,8 @@ class TupleStream(StreamBase):
 
         ``each("line", Split(), "word string")`` calls ``function(line)``, which returns an iterable of values (of
         tuples, if several fields are declared). ``each(split(col("line"), " "), "words")`` appends a column expression,
-        which stays in the JVM on Spark; ``explode(...)`` gives one tuple per element.
+        which stays in the JVM on Spark; ``explode(...)`` gives one tuple per element. A function that is annotated to
+        return a single value (``-> str``) returns the one output of the tuple.
 
         :param outputs: new fields with types; names are enough if the types are annotated or follow from the
             expression.
@@ -66,9 +67,9 @@ class TupleStream(StreamBase):
         """
         return child_bolt.bolt(self, inputs, bolt, streams)
 
-    def project(self, keep: FieldSpec) -> Self:
-        """Keep these fields, in this order."""
-        return each.project(self, keep)
+    def project(self, *fields: FieldSpec) -> Self:
+        """Keep these fields, in this order: ``project("day", "sku")`` or ``project("day, sku")``."""
+        return each.project(self, joined_specs(*fields))
 
     def peek(self, inputs: FieldSpec | Any, consumer: Any = None) -> Self:
         """Call `consumer` for every tuple and pass the tuple on unchanged: ``peek(Debug())``.
@@ -123,9 +124,9 @@ class TupleStream(StreamBase):
 
     # ---- repartitioning ----------------------------------------------------------------------------------------
 
-    def partition_by(self, fields: FieldSpec) -> Self:
+    def partition_by(self, *fields: FieldSpec) -> Self:
         """Bring tuples with equal values of `fields` into one partition."""
-        return repartition.partition_by(self, fields)
+        return repartition.partition_by(self, joined_specs(*fields))
 
     def shuffle(self) -> Self:
         """Spread tuples evenly over the partitions."""

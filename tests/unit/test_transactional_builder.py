@@ -300,6 +300,36 @@ def test_two_builds_give_plans_of_one_digest() -> None:
     assert digest() == digest()
 
 
+class Positions(TransactionalSpout[dict[str, int]]):
+    """Its coordinator returns the same position until somebody else moves it."""
+
+    class Lookup(TransactionalSpout.Coordinator[dict[str, int]]):
+        def initialize_transaction(self, txid: int, prev_metadata: dict[str, int] | None) -> dict[str, int]:
+            return {"begin": 1, "quantity": 10}
+
+    def get_coordinator(self, conf: Mapping[str, Any], context: TopologyContext) -> Positions.Lookup:
+        return Positions.Lookup()
+
+    def get_emitter(self, conf: Mapping[str, Any], context: TopologyContext) -> Any:
+        raise AssertionError("nothing is emitted here")
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        declarer.declare("txid, word string")
+
+
+def test_a_coordinator_that_returns_the_metadata_of_the_transaction_before_is_refused_unless_the_spout_allows_it() -> None:
+    spout = Positions()
+    builder = TransactionalTopologyBuilder("t", "positions", spout)
+    builder.set_committer_bolt("sum", Commit()).global_grouping("positions")
+    source = builder.build().compile().sources["positions"]
+    coordinator = source.coordinator()
+    first = coordinator.initialize_transaction(1, None)
+    with pytest.raises(ConfigurationError, match=r"spout 'positions' .* the one before, \{'begin': 1.*max_pending=1"):
+        coordinator.initialize_transaction(2, first)
+    spout.repeats_metadata = True
+    assert coordinator.initialize_transaction(2, first) == {"txid": 2, "meta": {"begin": 1, "quantity": 10}}
+
+
 # ---- configuration ---------------------------------------------------------------------------------------------
 
 

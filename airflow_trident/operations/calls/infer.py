@@ -1,14 +1,19 @@
-"""Return types of users' functions, read from annotations."""
+"""What return annotations of users' functions say: the types of their outputs, and whether there is one or many."""
 
 from __future__ import annotations
 
 import collections.abc
 import datetime
 import inspect
+import types
 import typing
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+from airflow_trident.operations.api import Function, OperationContext
+from airflow_trident.operations.calls.function_names import function_name
+from airflow_trident.operations.calls.user_code import lifecycle_of
 from airflow_trident.types import INTERVAL
 
 _SIMPLE: dict[Any, str] = {
@@ -51,8 +56,9 @@ def _struct(annotation: Any) -> str | None:
 
 def returned(function: Callable[..., Any]) -> Any:
     """The return annotation of a callable, resolved; None if there is none or it cannot be resolved."""
+    annotated = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return typing.get_type_hints(function).get("return")
+        return typing.get_type_hints(annotated).get("return")
     except (NameError, TypeError, AttributeError):
         return None
 
@@ -70,6 +76,40 @@ def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | Non
     if typing.get_origin(annotation) is tuple:
         return tuple(type_of_annotation(part) for part in typing.get_args(annotation))
     return (type_of_annotation(annotation),)
+
+
+class OneOutput(Function):
+    """A function that returns its only output, as one that yields it. Its name in plans and errors is that of the
+    function."""
+
+    def __init__(self, function: Any, method: str) -> None:
+        self.__wrapped__ = function
+        self.__qualname__ = function_name(function)
+        self._method = method
+
+    def prepare(self, context: OperationContext) -> None:
+        prepare, _ = lifecycle_of(self.__wrapped__)
+        if prepare is not None:
+            prepare(context)
+
+    def cleanup(self) -> None:
+        _, cleanup = lifecycle_of(self.__wrapped__)
+        if cleanup is not None:
+            cleanup()
+
+    def execute(self, *values: Any) -> tuple[Any, ...]:
+        return (getattr(self.__wrapped__, self._method, self.__wrapped__)(*values),)
+
+
+def returns_one_value(function: Callable[..., Any]) -> bool:
+    """Whether the annotation says a single value (``-> str``, ``-> Decimal | None``), not an iterable of outputs."""
+    parts = {part for part in _alternatives(returned(function)) if part is not type(None)}
+    return bool(parts) and all(part in _SIMPLE or part is Decimal or typing.is_typeddict(part) for part in parts)
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if union else (annotation,)
 
 
 def takes_context(function: Any) -> bool:

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
-from airflow_trident.operations.api import Filter, Function, Operation, OperationContext
+from airflow_trident.operations.api import Filter, Function, OperationContext
 from airflow_trident.operations.calls.values import UnfitValueError, coercer, shown
 from airflow_trident.types import Schema
 
@@ -48,17 +48,26 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
     :raises ConfigurationError: the object cannot be copied.
     """
     own = _copied(function, border)
-    if not isinstance(own, Operation):
-        yield own
-        return
-    _live(border, own.prepare, "prepare", context)
+    prepare, cleanup = lifecycle_of(own)
+    if prepare is not None:
+        _live(border, prepare, "prepare", context)
     try:
         yield own
     except BaseException:
-        with suppress(*USER_ERRORS):  # the first error is the cause
-            own.cleanup()
+        if cleanup is not None:
+            with suppress(*USER_ERRORS):  # the first error is the cause
+                cleanup()
         raise
-    _live(border, own.cleanup, "cleanup")
+    if cleanup is not None:
+        _live(border, cleanup, "cleanup")
+
+
+def lifecycle_of(function: Any) -> tuple[Callable[..., None] | None, Callable[..., None] | None]:
+    """`prepare` and `cleanup` of a user's object, each None if it has none. An object need not be an
+    :class:`Operation` to have them."""
+    methods = (getattr(function, name, None) for name in ("prepare", "cleanup"))
+    prepare, cleanup = (method if callable(method) else None for method in methods)
+    return prepare, cleanup
 
 
 def _copied(function: T, border: Border) -> T:
@@ -128,7 +137,11 @@ class Border:
     def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
         """:raises UserCodeError: not iterable, or a text: iterating over it would give its letters."""
         if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise self.error(values, f"gave {shown(given)}, where an iterable of outputs is expected: yield each one")
+            raise self.error(
+                values,
+                f"gave {shown(given)}, where an iterable of outputs is expected: yield each one, or annotate the "
+                "function to return a single value, as in `-> str`",
+            )
 
     def _tuple(self, output: Any, values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
         whole = as_tuple(output, arity)

@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.contracts.updater import StateUpdater
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext, TransactionAttempt
@@ -182,7 +181,7 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
             f"state {spec.name!r} has neither combiners, nor a reducer, nor an updater", "Give it one."
         )
     view = BufferedMap(spec, lookup)
-    update = spec.updater.update_state if isinstance(spec.updater, StateUpdater) else spec.updater
+    update: Callable[..., None] = getattr(spec.updater, "update_state", None) or spec.updater
     update(view, iter(rows))
     if spec.told:
         _require_own_keys(spec, rows, view.changes)

@@ -53,7 +53,7 @@ class KeyValueStates(StateFactory):
     """
 
     provider: str = "memory"
-    config: ProviderConfig = field(default_factory=dict, hash=False)
+    config: ProviderConfig = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
         forms, _ = split_config(self.config)

@@ -80,23 +80,25 @@ class TransactionalTopologyBuilder:
         self.id = require_name("topology", id)
         self.config = read_config(conf or {})
         self._spout_id = require_name("component", spout_id)
-        self._parallelism = _tasks(spout_id, parallelism)
+        self._parallelism = None if parallelism is None else _tasks(spout_id, parallelism)
         self._exactly_once = exactly_once
         self._spout, self._spout_outputs = self._source(spout)
         self._bolts: dict[str, BoltDeclarer] = {}
         self._outputs: dict[str, Mapping[str, Output]] = {spout_id: self._spout_outputs.streams}
         self._ends: list[_End] = []
 
-    def set_bolt(self, id: str, bolt: Bolt | ChildBolt, parallelism: int | None = None) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: Bolt | ChildBolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; call the groupings of the result to add inputs. A batch bolt that is an :class:`ICommitter` is a
         committer. A ShellBolt or NodeBolt needs a subclass with `declare_output_fields`; it gets and emits tuples
         without the TransactionAttempt.
 
+        :param parallelism: the number of its tasks; one by default, as in Storm: a batch bolt then sees the whole
+            batch.
         :raises PlanError: the id is taken, or `bolt` is no bolt.
         """
         return self._add(id, bolt, parallelism, committer=isinstance(bolt, ICommitter))
 
-    def set_committer_bolt(self, id: str, bolt: BaseBatchBolt[Any], parallelism: int | None = None) -> BoltDeclarer:
+    def set_committer_bolt(self, id: str, bolt: BaseBatchBolt[Any], parallelism: int = 1) -> BoltDeclarer:
         """Add a batch bolt that runs in the commit phase, one transaction after the other.
 
         :raises PlanError: as `set_bolt`, or the bolt cannot be exactly once.
@@ -157,7 +159,7 @@ class TransactionalTopologyBuilder:
             )
         return spout, Outputs(self._spout_id, {DEFAULT_STREAM: Output(TX_FIELD, spout.schema)})
 
-    def _add(self, id: str, bolt: Bolt | ChildBolt, parallelism: int | None, *, committer: bool) -> BoltDeclarer:
+    def _add(self, id: str, bolt: Bolt | ChildBolt, parallelism: int, *, committer: bool) -> BoltDeclarer:
         require_name("component", id)
         if id in self._bolts or id == self._spout_id:
             raise PlanError(f"topology {self.id!r} has two components named {id!r}", "Give each its own id.")
@@ -190,8 +192,8 @@ def _is_bolt(given: object) -> bool:
     return isinstance(given, BasicBolt | BaseBatchBolt | ChildBolt)
 
 
-def _tasks(id: str, parallelism: int | None) -> int | None:
-    return None if parallelism is None else at_least_one(f"the parallelism of component {id!r}", parallelism)
+def _tasks(id: str, parallelism: int) -> int:
+    return at_least_one(f"the parallelism of component {id!r}", parallelism)
 
 
 def _require_committer(id: str, bolt: Bolt | ChildBolt, *, exactly_once: bool) -> None:

@@ -173,15 +173,14 @@ class Compiling:
 
     def _hint(self, bolt: BoltDeclarer, *names: str) -> None:
         for name in names:
-            if bolt.parallelism is not None:
-                self._topology.set_node(name, parallelism=bolt.parallelism)
+            self._topology.set_node(name, parallelism=bolt.parallelism)
 
     # ---- committers --------------------------------------------------------------------------------------------
 
     def _committer(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
         staged = self._staged(bolt)
         committer = CommitterBolt(
-            bolt=of, tasks=bolt.parallelism or 1, groupings=tuple(self._chooses(one) for one in bolt.inputs)
+            bolt=of, tasks=bolt.parallelism, groupings=tuple(self._chooses(one) for one in bolt.inputs)
         )
         emits = of.outputs.schema if any((bolt.id, stream) in self._read for stream in of.outputs.streams) else ()
         spec = StateSpec(

@@ -44,7 +44,7 @@ class BoltDeclarer:
 
     id: str
     bolt: Bolt | ChildBolt
-    parallelism: int | None
+    parallelism: int
     committer: bool
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +15,7 @@ from airflow_trident.contracts.transactional_spout import (
     PartitionedTransactionalSpout,
     TransactionalSpout,
 )
-from airflow_trident.errors import PlanError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, PlanError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.api import TransactionAttempt
 from airflow_trident.operations.bolt_wiring import Outputs
@@ -38,7 +38,7 @@ class SpoutOfTopology:
 
     id: str
     outputs: Outputs
-    conf: Mapping[str, Any]
+    conf: Mapping[str, Any] = field(repr=False)
     tasks: int
 
     @property
@@ -125,14 +125,33 @@ class _Coordinator(Coordinator):
     source: TransactionalSource
 
     def is_ready(self, previous: Json) -> bool:
-        return self.initialize_transaction(0, previous) is not None
+        return self._decided(0, previous) is not None
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        made = self._decided(txid, previous)
+        if made is not None and isinstance(previous, dict) and made["meta"] == previous["meta"]:
+            self._require_repeatable(txid, made["meta"])
+        return made
+
+    def _decided(self, txid: int, previous: Json) -> dict[str, Json] | None:
         source = self.source
         before = None if previous is None else source.read(previous)[1]
         with closing(source.spout.get_coordinator(source.where.conf, source.where.context())) as coordinator:
             made = coordinator.initialize_transaction(txid, before) if coordinator.is_ready() else None
         return None if made is None else {"txid": txid, "meta": source.spout.to_json(made)}
+
+    def _require_repeatable(self, txid: int, meta: Json) -> None:
+        """A coordinator that looks up its position, instead of taking it from `prev_metadata`, decides the same batch
+        again until the transaction before is committed (the coordinator of the tweets chapter, as printed)."""
+        if self.source.spout.repeats_metadata:
+            return
+        raise ConfigurationError(
+            f"the coordinator of spout {self.source.where.id!r} ({self.source.describe()}) returned for transaction "
+            f"{txid} the metadata of the one before, {meta!r:.200}: both would read the same tuples",
+            "Begin where prev_metadata ends, and return None where nothing is new. If the coordinator must look its "
+            "position up, set max_pending=1. If the emitter finds its batch by the txid, set the spout's "
+            "repeats_metadata = True.",
+        )
 
     def cleanup_before(self, txid: int) -> None:
         source = self.source

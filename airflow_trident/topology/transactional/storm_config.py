@@ -38,9 +38,9 @@ class TransactionalConfig:
     zookeeper_root: str | None = None
     max_task_parallelism: int | None = None
     state_provider: str | None = None
-    state_provider_config: Mapping[str, Json] = field(default_factory=dict)
+    state_provider_config: Mapping[str, Json] = field(default_factory=dict, repr=False)
     checkpoint_interval: timedelta | None = None
-    for_components: Mapping[str, Any] = field(default_factory=dict)
+    for_components: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def transaction(self) -> dict[str, Any]:
         """Arguments of :func:`trident_transaction` and operators: ``trident_transaction(topology,
@@ -99,9 +99,11 @@ def _provider_config(name: str, value: Any) -> dict[str, Json]:
 
 
 def _pool(name: str, pool: Json) -> dict[str, Json]:
-    if not isinstance(pool, dict) or not pool.keys() <= _POOL_OPTIONS.keys():
+    if not isinstance(pool, dict):
+        raise ConfigurationError(f"jedisPoolConfig in {name} is a {type(pool).__name__}", "Give a JSON object.")
+    if unknown := ", ".join(sorted(pool.keys() - _POOL_OPTIONS.keys())):  # never the values: one is a password
         raise ConfigurationError(
-            f"jedisPoolConfig in {name} is {pool!r:.200}", f"These are known: {', '.join(_POOL_OPTIONS)}."
+            f"jedisPoolConfig in {name} has {unknown}", f"These are known: {', '.join(_POOL_OPTIONS)}."
         )
     found = {_POOL_OPTIONS[key]: one for key, one in pool.items()}
     if "timeout_s" in found:
@@ -122,13 +124,14 @@ def _servers(name: str, value: Any) -> list[str]:
 
 
 def _json(name: str, value: Any) -> dict[str, Json]:
-    """Takes a JSON text, as in storm.yaml, or a dict."""
+    """Takes a JSON text, as in storm.yaml, or a dict. Its errors show no value: one may be a password."""
     try:
         read = json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        read = None
+    except ValueError as error:
+        place = f"column {error.colno} of line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "it"
+        raise ConfigurationError(f"{name} is no JSON: {place} is wrong", "Give a JSON object, or a dict.") from None
     if not isinstance(read, dict):
-        raise ConfigurationError(f"{name} is {value!r}", "Give a JSON object, or a dict.")
+        raise ConfigurationError(f"{name} is a {type(read).__name__}", "Give a JSON object, or a dict.")
     return read
 
 

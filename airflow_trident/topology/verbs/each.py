@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.calls.infer import OneOutput, returns_one_value
 from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.vectors import VectorFunction
@@ -31,8 +32,10 @@ def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: Fiel
     if isinstance(function, ChildBolt):
         return child_bolt.each(stream, reads, function, outputs)
     require_callable("each", function, "execute")
-    new = declared_outputs(function, "execute", outputs, many=True)
-    return append(stream, EachNode, "each", reads=reads, outputs=new, function=function)
+    single = not isinstance(function, VectorFunction) and returns_one_value(getattr(function, "execute", function))
+    new = declared_outputs(function, "execute", outputs, many=not single)
+    called = OneOutput(function, "execute") if single else function
+    return append(stream, EachNode, "each", reads=reads, outputs=new, function=called)
 
 
 def _each_expression(stream: S, expression: Expression, outputs: FieldSpec) -> S:

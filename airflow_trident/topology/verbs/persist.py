@@ -21,6 +21,7 @@ from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import (
     bolt_outputs,
     persistent_aggregations,
+    require_callable,
     require_factory,
     require_stateful,
 )
@@ -78,6 +79,8 @@ def partition_persist(
         updater=updater,
         inputs=() if updater is None else (", ".join(names_of(staged)),),
     )
+    if updater is not None:
+        require_callable("partition_persist", updater, "update_state")
     if updater is None:
         return _put(stream, spec, () if order_by is None else some(stream, "order_by", order_by, "Leave it out."))
     if order_by is not None:
