@@ -51,8 +51,8 @@ class MultilangWords(Talk):
         defaults = {"topology.name": place.topology, "topology.debug": False, "topology.message.timeout.secs": 30}
         context = {
             "taskid": _TASK,
-            "componentid": place.node,
-            "task->component": {str(_TASK): place.node},
+            "componentid": place.name,
+            "task->component": {str(_TASK): place.name},
             "source->stream->fields": {},
             "source->stream->grouping": {},
             "streams": list(outputs),
@@ -112,7 +112,7 @@ class MultilangTalk(MultilangWords, BoltTalk):
         place = self._place
         fields = list(place.fields)
         inputs = {
-            "task->component": {str(_TASK): place.node, str(_INPUT_TASK): INPUT},
+            "task->component": {str(_TASK): place.name, str(_INPUT_TASK): INPUT},
             "source->stream->fields": {INPUT: {DEFAULT_STREAM: fields}} if all(map(_may_name, fields)) else {},
             "source->stream->grouping": {INPUT: {DEFAULT_STREAM: {"type": "SHUFFLE"}}},
         }

@@ -52,7 +52,7 @@ class NodeSpoutTalk(SpoutTalk):
         self._channel.send({"cmd": command} if data is None else {"cmd": command, "data": data})
 
     def open(self) -> None:
-        self._say("init", dict(self._init) if self._whole else {**self._init, "name": self._place.node})
+        self._say("init", dict(self._init) if self._whole else {**self._init, "name": self._place.name})
         self.waits = True
 
     def run(self) -> None:

@@ -74,7 +74,7 @@ class NodeTalk(BoltTalk):
         return self._channel.send({"cmd": command} if data is None else {"cmd": command, "data": data})
 
     def open(self) -> None:
-        self._say("init", {**self._init, "name": self._place.node})
+        self._say("init", {**self._init, "name": self._place.name})
 
     def hear(self, message: Message) -> None:
         command, data = message.get("cmd"), message.get("data")

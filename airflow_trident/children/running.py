@@ -100,7 +100,7 @@ class _Run:
         self._streams: dict[str, tuple[int, Reader]] = {
             name: (number, reader_of(schema)) for number, (name, schema) in enumerate(place.streams.items())
         }
-        self._telemetry = Telemetry(place.node.rpartition(".")[0] or place.node) if TELEMETRY in place.streams else None
+        self._telemetry = Telemetry(place.name) if TELEMETRY in place.streams else None
         self._ready = False
         self._rows: deque[PendingRow] = deque()
         self._first = 0

@@ -50,6 +50,8 @@ class ChildLimits:
 class BoltPlace:
     """Where a bolt runs.
 
+    :param node: of the plan, for errors.
+    :param component: the name that the bolt hears; default: the node.
     :param fields: names of the values of its rows.
     :param streams: stream id -> the fields that it emits there.
     :param matched: must each emit belong to exactly one row?
@@ -59,11 +61,17 @@ class BoltPlace:
     fields: tuple[str, ...]
     streams: Mapping[str, Schema]
     matched: bool
+    component: str = ""
     topology: str = ""
     txid: int = 0
     attempt: int = 0
     partition: int = 0
     partitions: int = 1
+
+    @property
+    def name(self) -> str:
+        """The component's name: as declared, where a name is declared."""
+        return self.component or self.node
 
     @property
     def environment(self) -> dict[str, str]:

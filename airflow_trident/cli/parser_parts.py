@@ -36,7 +36,9 @@ ARG_DAG_FILE = Arg(
 TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
 
 ARG_ENGINE = Arg(
-    ("--engine",), help="What the batch is processed with (default: spark)", choices=("spark", "local"), default="spark"
+    ("--engine",),
+    help="What the batch is processed with (default: as the topology's tasks, or spark)",
+    choices=("spark", "local"),
 )
 ARG_SPARK_CONN_ID = Arg(
     ("--spark-conn-id",),

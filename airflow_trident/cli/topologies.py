@@ -7,12 +7,15 @@ from typing import Any
 
 from airflow_trident.cli.console import UsageError
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.tasks.topology_search import retention_of, topology_and_tasks
+from airflow_trident.tasks.topology_search import engine_of, retention_of, topology_and_tasks
 from airflow_trident.topology.topology import Topology
 
 
 def topology_of(args: Namespace) -> Topology:
-    """:raises ConfigurationError: as :func:`topology_named`."""
+    """The topology. `args.engine` becomes that of its tasks, unless the command line names one.
+
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
     return _found(args)[0]
 
 
@@ -28,7 +31,10 @@ def topology_and_retention(args: Namespace) -> tuple[Topology, int]:
 def _found(args: Namespace) -> tuple[Topology, list[Any]]:
     if args.dag and args.dag_file:
         raise UsageError("--dag and --dag-file exclude each other. Give one of them.")
-    return topology_and_tasks(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    topology, tasks = topology_and_tasks(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    if getattr(args, "engine", "") is None:  # of a command that takes --engine
+        args.engine = str(engine_of(topology.name, tasks))
+    return topology, tasks
 
 
 def state_of(args: Namespace) -> StateSpec:

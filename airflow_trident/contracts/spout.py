@@ -272,6 +272,11 @@ class Spout(ABC):
     @abstractmethod
     def emitter(self) -> Emitter: ...
 
+    def placed(self, topology: str, stream: str) -> Spout:
+        """The spout as the source of this stream of this topology. A spout that passes these names on, as to a program,
+        returns a copy that has them."""
+        return self
+
     @property
     def spark_read(self) -> SparkRead | None:
         """How Spark makes the stream's tuples from the spout's; None: they are the same."""

@@ -74,14 +74,13 @@ class BoltTuple(Sequence[Any]):
         return self._values[place]
 
     def get_value_by_field(self, name: str) -> Any:
-        """:raises FieldError: there is no such field."""
+        """:raises ValueError: there is no such field. Outside of the bolt it becomes a UserCodeError, which names bolt,
+        row and transaction."""
         try:
             return self._values[self._input.fields.index(name)]
         except ValueError:
-            raise FieldError(
-                f"{name} does not exist in stream {self._input}, which has ({', '.join(self._input.fields)})",
-                "Use one of these.",
-            ) from None
+            fields = ", ".join(self._input.fields)
+            raise ValueError(f"{name} does not exist in stream {self._input}, which has ({fields})") from None
 
     get_string = get_integer = get_long = get_double = get_boolean = get_binary = get_value
     get_string_by_field = get_integer_by_field = get_long_by_field = get_value_by_field

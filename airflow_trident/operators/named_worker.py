@@ -108,7 +108,7 @@ class TridentWorkerOperator(EngineOperator):
             only=tuple(known),
             code_of=known.__getitem__,
             engine_of=partial(self._engine_of, self.conf_of_run(context)),
-            children_here=bolts_run_here(self.engine, self.spark_conn_id, self.spark_conf),
+            children_here=lambda _: bolts_run_here(self.engine, self.spark_conn_id, self.spark_conf),
             staging_dir=self.staging_dir,
             attempts=self.attempts(context),
             claim=claim_of(context, "worker"),

@@ -36,6 +36,11 @@ class BoltNode(ProcessorNode):
     tag: str = ""
 
     @property
+    def component(self) -> str:
+        """The label (`Stream.name`), which stays when other nodes come or go; the node's name if it has none."""
+        return self.name.rpartition(".")[0] or self.name
+
+    @property
     def what(self) -> str:
         streams = f" on {', '.join(one.id for one in self.streams)}" if self.tag else ""
         return f"{self.bolt.describe()}({', '.join(self.reads)}){streams}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,10 +14,12 @@ from airflow_trident.children.definition import (
     TopologyDefinition,
     read_definition,
 )
-from airflow_trident.children.imported_bolt import WHOLE, ImportedBolt, text_of
+from airflow_trident.children.imported_bolt import WHOLE, ImportedBolt
+from airflow_trident.children.json_values import reader_of
 from airflow_trident.children.talk import DEFAULT_STREAM
 from airflow_trident.children.telemetry import TELEMETRY
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.api import Function, OperationContext
 from airflow_trident.operations.expr.tree import col, lit
 from airflow_trident.protocol.worker_placement import PlacementHints
 from airflow_trident.spouts.children.child_spouts import NodeSpout
@@ -76,7 +79,7 @@ class _Import:
         for bolt in found.bolts:
             self._bolt(bolt, is_sink=bolt.name in sinks)
         for node, state in states.items():
-            state(self._streams[node, DEFAULT_STREAM])
+            state(self._of_fields(node))
 
     def _require_known(self, option: str, given: Mapping[str, Any]) -> None:
         known = [node.name for node in (*self._found.spouts, *self._found.bolts)]
@@ -87,7 +90,13 @@ class _Import:
                 )
 
     def _schema(self, node: str) -> Schema:
-        return self._fields.get(node, WHOLE)
+        """What a node emits: whole objects if another node reads it, as in qtopology, else the declared fields."""
+        return WHOLE if self._found.streams_of(node) else self._fields.get(node, WHOLE)
+
+    def _of_fields(self, node: str) -> Stream:
+        """The default stream of a node, for the verbs of a state."""
+        stream, schema = self._streams[node, DEFAULT_STREAM], self._fields.get(node, WHOLE)
+        return stream if stream.schema == schema else stream.map(_Members(node, schema), ddl(schema))
 
     def _ids(self, node: str) -> tuple[str, ...]:
         """The streams of a node that are read."""
@@ -153,16 +162,18 @@ class _Import:
                 'Set "disabled": true at that input, or read the telemetry of a bolt.',
             )
         stream = self._streams[wire.source, wire.stream_id or DEFAULT_STREAM]
-        if stream.schema != WHOLE:
-            stream = stream.map(_AsText(names_of(stream.schema)), f"{_DATA} string")
         return stream.each(lit(wire.stream_id or ""), f"{_STREAM} string").project([_STREAM, _DATA])
 
 
-class _AsText:
-    """A tuple of fields as the JSON text of an object."""
+class _Members(Function):
+    """The JSON text of a node's object as its declared fields."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
+    def __init__(self, node: str, schema: Schema) -> None:
+        self.__qualname__ = f"fields[{node!r}]"
+        self._schema = schema
 
-    def __call__(self, *values: Any) -> str:
-        return text_of(dict(zip(self._names, values, strict=True)))
+    def prepare(self, context: OperationContext) -> None:
+        self._read = reader_of(self._schema)
+
+    def execute(self, *values: Any) -> tuple[Any, ...]:
+        return self._read(json.loads(values[0]))

@@ -31,7 +31,7 @@ def make_worker(
     only: Collection[str],
     code_of: Callable[[str], Topology],
     engine_of: Callable[[Topology], Engine],
-    children_here: bool,
+    children_here: Callable[[Topology], bool],
     staging_dir: str | None,
     attempts: Attempts,
     claim: Claim,

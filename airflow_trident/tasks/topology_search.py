@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.tasks.airflow_versions import bundle_bag, file_bag
+from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
@@ -61,18 +62,26 @@ def retention_of(name: str, tasks: Iterable[Any]) -> int:
     """Committed transactions that whoever commits for these tasks has to keep: the most that one of those of this
     topology keeps, which is as configured if it was given nothing. A commit by somebody else must not remove them."""
     mine = [task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)}]
-    given = [_retention_given(task) for task in mine if _keeps(task)]
+    given = [_argument(task, "retention") for task in mine if _keeps(task)]
     return max(settings.retention(settings.parse_limit("retention", one)) for one in given or [None])
 
 
-def _retention_given(task: Any) -> Any:
-    return getattr(task, "partial_kwargs", {}).get("retention", getattr(task, "retention", None))
+def engine_of(name: str, tasks: Iterable[Any]) -> EngineKind:
+    """The engine that the tasks of this topology are given. Spark, if no task says it, or tasks differ."""
+    mine = (task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)})
+    engines = {EngineKind(engine) for task in mine if (engine := _argument(task, "engine")) is not None}
+    return engines.pop() if len(engines) == 1 else EngineKind.SPARK
+
+
+def _argument(task: Any, name: str) -> Any:
+    """An argument of a task, mapped or not."""
+    return getattr(task, "partial_kwargs", {}).get(name, getattr(task, name, None))
 
 
 def _keeps(task: Any) -> bool:
     """Does it commit, and keep what it was given, or as configured?"""
     kind = getattr(task, "operator_class", type(task))
-    follows = getattr(kind, "retention_of_others", False) and _retention_given(task) is None
+    follows = getattr(kind, "retention_of_others", False) and _argument(task, "retention") is None
     return not follows and "retention" in inspect.signature(kind.__init__).parameters
 
 

@@ -63,7 +63,7 @@ class NodeGraph:
             )
         if self.exactly_once:
             require_exactly_once(self.name, {name: spout}, dict(self._first_states.values()))
-        node = SourceNode(name=name, schema=spout.schema, spout=spout)
+        node = SourceNode(name=name, schema=spout.schema, spout=spout.placed(self.name, name))
         self._sources[name] = node
         self._first_spouts.setdefault(spout.kind, (name, spout))
         self._changed()

@@ -83,8 +83,8 @@ class Script(Topology):
         for column in spout.schema:
             if has_times(column.type) or INTERVAL in column.type:
                 raise ConfigurationError(
-                    f"input {name!r} of script {self.name!r} has the field {column.name!r} of type {column.type}, which "
-                    "Spark does not read from Parquet files",
+                    f"input {name!r} of script {self.name!r} has the field {column.name!r} of type {column.type}, "
+                    "which Spark does not read from Parquet files",
                     "Keep a long of microseconds, or a text, in the source; or use transform() with this spout.",
                 )
 

@@ -93,7 +93,8 @@ class Topology(NodeGraph):
 
         :param name: default: the name in the file's ``general``, or the name of the file.
         :param overrides: values of variables that replace those of the file.
-        :param fields: node -> the fields that it emits; default: one, ``data string``, the JSON text of the object.
+        :param fields: node -> the fields that its state gets; default: one, ``data string``, the JSON text of the
+            object. The next node gets whole objects.
         :param spool_dir: a durable, shared folder for the spools of the spouts.
         :param states: node -> a function that ends its default stream in a state. A bolt without readers that is not
             named here is a sink: it gets its rows in the commit phase, and the topology is not exactly once.

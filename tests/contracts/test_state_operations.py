@@ -101,6 +101,21 @@ def test_a_prepare_that_raises_is_named_and_nothing_is_applied(store: str, tmp_p
         assert state.marker() is None
 
 
+class LatestOfACall(Alone):
+    """No StateUpdater, and it has a life as one."""
+
+    def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
+        Latest.update_state(self, state, tuples)  # type: ignore[arg-type]
+
+
+def test_an_updater_that_is_called_is_prepared_and_cleaned_up_as_any_operation(tmp_path: Path) -> None:
+    spec = replace(latest(FACTORIES["memory"](tmp_path)), updater=LatestOfACall())
+    with spec.factory.make_state(spec) as state:
+        apply(state, ticket(1), batch(spec, ("a", 1)))
+        apply(state, ticket(2, attempt=3), batch(spec, ("a", 1)))
+        assert content(state) == {("a",): (2, 2, 3)}
+
+
 # ---- the whole topology, made anew for each phase --------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_trident import NodeSpout
+from airflow_trident import NodeSpout, Topology
 from airflow_trident.errors import (
     ChildProtocolError,
     ConfigurationError,
@@ -48,6 +48,14 @@ def test_what_a_spout_hears_run_comes_before_next_and_shutdown_last(
             once(spout)
         told = [record.getMessage().partition("): ")[2] for record in caplog.records]
         assert [json.loads(line) for line in told if line.startswith('"')] == ["init", *polls, *end]
+
+
+def test_a_spout_hears_the_names_of_its_topology_and_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stream = Topology("feed").new_stream("numbers", program(tmp_path, "1"))
+    with caplog.at_level(logging.INFO):
+        once(stream.topology.spouts["numbers"])
+    (begun,) = (message for message in caplog.messages if "init " in message)
+    assert json.loads(begun.partition("init ")[2])["name"] == "numbers"
 
 
 def test_nothing_but_init_comes_to_a_spout_before_it_has_begun(tmp_path: Path) -> None:

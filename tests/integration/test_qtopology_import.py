@@ -94,6 +94,27 @@ def test_bolts_feed_bolts_typed_or_whole_and_one_that_nobody_reads_is_a_sink(tmp
 
 
 @needs_node
+def test_declared_fields_are_for_the_state_and_the_next_bolt_gets_the_whole_object(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    recorder = bolt("recorder", "recorder.js", {"source": "tagger"}) | {"init": {"file": str(told)}}
+    topology = Topology.from_qtopology(
+        written(tmp_path, TAGGER, recorder),
+        spool_dir=str(tmp_path / "spool"),
+        fields={"tagger": "n long", "numbers": "n long"},
+        states={"tagger": counted(tmp_path, "n")},
+    )
+    run(topology, tmp_path)
+    assert contents(topology) == {(n,): 1 for n in (1, 2, 3, 4)}
+    objects = [json.loads(line) for line in told.read_text().splitlines()]
+    assert sorted((made["n"], made["stream"], made["has_extra"]) for made in objects) == [
+        (1, "odd", True),
+        (2, "none", True),
+        (3, "odd", True),
+        (4, "none", True),
+    ]
+
+
+@needs_node
 def test_the_telemetry_of_a_bolt_comes_once_for_each_partition(tmp_path: Path) -> None:
     told = tmp_path / "told"
     recorder = bolt("recorder", "recorder.js", {"source": "tagger", "stream_id": "$telemetry"})

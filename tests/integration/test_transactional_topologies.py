@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from airflow_trident import (
+    BaseBatchBolt,
     BaseTransactionalBolt,
     BatchOutputCollector,
     BoltTuple,
+    Count,
+    MemoryState,
     MemoryTransactionalSpout,
     OutputFieldsDeclarer,
     TopologyContext,
@@ -68,6 +71,39 @@ def test_the_plan_says_that_a_committer_is_at_least_once(tmp_path: Path) -> None
 
 
 # ---- the figure of committers: A > B, A > C, B > C, C > D; B and D are committers ------------------------------
+
+
+class Longest(BaseBatchBolt[Any]):
+    def prepare(
+        self, conf: Mapping[str, Any], context: TopologyContext, collector: BatchOutputCollector, id: Any
+    ) -> None:
+        self.collector, self.id, self.words = collector, id, list[str]()
+
+    def execute(self, tuple: BoltTuple) -> None:
+        self.words.append(tuple.get_string_by_field("word"))
+
+    def finish_batch(self) -> None:
+        self.collector.emit([self.id, max(self.words, key=len)])
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        declarer.declare("id, longest string")
+
+
+@pytest.mark.parametrize(
+    "grouping", ["shuffle_grouping", "none_grouping", "local_or_shuffle_grouping", "fields_grouping"]
+)
+def test_a_bolt_without_a_parallelism_is_one_task_which_sees_the_whole_batch(tmp_path: Path, grouping: str) -> None:
+    spout = MemoryTransactionalSpout({n: [(word,)] for n, word in enumerate(("a", "bbb", "cc", "d"))}, "word string", 1)
+    builder = TransactionalTopologyBuilder("longest", "spout", spout)
+    getattr(builder.set_bolt("longest", Longest()), grouping)(
+        "spout", *(["word"] if grouping == "fields_grouping" else [])
+    )
+    state = MemoryState(str(tmp_path))
+    builder.end_stream("longest", lambda words: words.group_by("longest").persistent_aggregate(state, Count(), "n"))
+    topology = builder.build()
+    run(topology, tmp_path)
+    with state.make_state(topology.states["n"]) as opened:
+        assert list(opened.items()) == [(("bbb",), (1,))]
 
 
 class Says(BaseTransactionalBolt):
@@ -151,3 +187,26 @@ def test_a_bolt_that_emits_what_it_did_not_declare_names_itself_and_nothing_is_c
     with pytest.raises(UserCodeError, match=r"Wrong in bad raised ValueError: emitted to stream 'words'.*'default'"):
         run(builder.build(), tmp_path)
     assert not (tmp_path / "said").exists()
+
+
+@pytest.mark.parametrize("committer", [False, True])
+def test_a_bolt_that_reads_a_field_that_is_not_there_names_itself_its_row_and_its_transaction(
+    tmp_path: Path, committer: bool
+) -> None:
+    class Wrong(Says):
+        def execute(self, tuple: BoltTuple) -> None:
+            tuple.get_string_by_field("wrod")
+
+    spout = MemoryTransactionalSpout({0: [("a",)]}, "word string", 1)
+    builder = TransactionalTopologyBuilder("misread", "spout", spout)
+    wrong = Wrong("bad", "")
+    if committer:
+        builder.set_committer_bolt("bad", wrong).global_grouping("spout")
+    else:
+        builder.set_bolt("bad", wrong).shuffle_grouping("spout")
+        builder.set_committer_bolt("end", Says("end", str(tmp_path / "said"))).global_grouping("bad")
+    with pytest.raises(
+        UserCodeError, match=r"Wrong in bad raised ValueError.*: wrod does not exist.*txid, word"
+    ) as raised:
+        run(builder.build(), tmp_path)
+    assert (raised.value.node, raised.value.txid, raised.value.row) == ("bad", 1, "word='a'")

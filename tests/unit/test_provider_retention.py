@@ -12,7 +12,7 @@ from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.drain import TridentDrainOperator
 from airflow_trident.operators.mending import _worker
 from airflow_trident.tasks.mending_order import MendingAction, MendingOrder
-from airflow_trident.tasks.topology_search import retention_of
+from airflow_trident.tasks.topology_search import engine_of, retention_of
 from tests.unit.test_provider_runs import Site, context_of, site
 
 __all__ = ["site"]
@@ -94,3 +94,13 @@ def test_a_task_that_was_given_nothing_keeps_as_much_as_is_configured(
         TridentBackfillOperator(task_id="other", topology=words())
     assert retention_of("words", dag.tasks) == 50
     assert retention_of("words", [dag.get_task("mend"), dag.get_task("other")]) == 3
+
+
+def test_commands_take_the_engine_of_the_tasks_and_spark_where_these_differ_or_are_not_there() -> None:
+    with DAG("plays", schedule=None) as dag:
+        trident_transaction(words(), engine="local")
+        TridentDrainOperator.partial(task_id="mapped", topology=words("other"), engine="local").expand(group=[1, 2])
+        TridentDrainOperator(task_id="here", topology=words("both"), engine="local")
+        TridentDrainOperator(task_id="there", topology=words("both"), engine="spark")
+    engines = {name: str(engine_of(name, dag.tasks)) for name in ("words", "other", "both", "none")}
+    assert engines == {"words": "local", "other": "local", "both": "spark", "none": "spark"}

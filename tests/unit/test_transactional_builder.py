@@ -317,11 +317,11 @@ class Positions(TransactionalSpout[dict[str, int]]):
         declarer.declare("txid, word string")
 
 
-def test_a_coordinator_that_returns_the_metadata_of_the_transaction_before_is_refused_unless_the_spout_allows_it() -> None:
+def test_a_coordinator_that_returns_the_metadata_before_is_refused_unless_the_spout_allows_it() -> None:
     spout = Positions()
     builder = TransactionalTopologyBuilder("t", "positions", spout)
     builder.set_committer_bolt("sum", Commit()).global_grouping("positions")
-    source = builder.build().compile().sources["positions"]
+    source = builder.build().spouts["positions"]
     coordinator = source.coordinator()
     first = coordinator.initialize_transaction(1, None)
     with pytest.raises(ConfigurationError, match=r"spout 'positions' .* the one before, \{'begin': 1.*max_pending=1"):

@@ -151,9 +151,11 @@ def _worker_of(args: Namespace) -> NamedWorker:
     _require_times(args)
 
     retentions: dict[str, int] = {}
+    arguments: dict[str, Namespace] = {}
 
     def code_of(name: str) -> Topology:
-        topology, retentions[name] = topology_and_retention(Namespace(**{**vars(args), "topology": name}))
+        arguments[name] = Namespace(**{**vars(args), "topology": name})
+        topology, retentions[name] = topology_and_retention(arguments[name])
         return topology
 
     for name in args.topologies:
@@ -164,8 +166,8 @@ def _worker_of(args: Namespace) -> NamedWorker:
         open_hook(args),
         only=args.topologies,
         code_of=code_of,
-        engine_of=lambda topology: engine_of(args, conf, topology, one_shot=False),
-        children_here=bolts_run_here(args.engine, args.spark_conn_id, conf),
+        engine_of=lambda topology: engine_of(arguments[topology.name], conf, topology, one_shot=False),
+        children_here=lambda topology: bolts_run_here(arguments[topology.name].engine, args.spark_conn_id, conf),
         staging_dir=args.staging_dir,
         attempts=Attempts(
             owner=owner,

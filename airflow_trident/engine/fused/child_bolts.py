@@ -29,6 +29,7 @@ def child_bolt(
     border = Border(node.name, node.bolt.describe(), node.reads, context.txid)
     place = BoltPlace(
         node=node.name,
+        component=node.component,
         fields=node.reads,
         streams={stream.id: stream.outputs for stream in node.streams},
         matched=node.keeps_input,

@@ -47,7 +47,7 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
     :raises UserCodeError: `prepare` or `cleanup` raised.
     :raises ConfigurationError: the object cannot be copied.
     """
-    own = _copied(function, border)
+    own = copied(function, border)
     prepare, cleanup = lifecycle_of(own)
     if prepare is not None:
         _live(border, prepare, "prepare", context)
@@ -70,7 +70,11 @@ def lifecycle_of(function: Any) -> tuple[Callable[..., None] | None, Callable[..
     return prepare, cleanup
 
 
-def _copied(function: T, border: Border) -> T:
+def copied(function: T, border: Border) -> T:
+    """A copy of a user's object, so that attempts share nothing; a plain function itself.
+
+    :raises ConfigurationError: the object cannot be copied.
+    """
     if isinstance(function, FunctionType):
         return function
     modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # not copied

@@ -20,7 +20,7 @@ from airflow_trident.operations.api import OperationContext, TransactionAttempt
 from airflow_trident.operations.bolt_calls import CommitterBolt, CommitterGrouping
 from airflow_trident.operations.bolts import BaseBatchBolt, BatchOutputCollector
 from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border, prepared
+from airflow_trident.operations.calls.user_code import Border, copied
 from airflow_trident.operations.calls.values import UnfitValueError, coercer
 from airflow_trident.operations.equality import canonical_key
 from airflow_trident.plan.nodes import PersistNode
@@ -91,16 +91,16 @@ class OpenCommitter(State):
         border = Border(of.id, function_name(of.bolt), names, attempt.txid)
         context = OperationContext(index, self._committer.tasks, attempt.txid, attempt.attempt)
         rows: list[tuple[Any, ...]] = []
-        with prepared(of.bolt, context, border) as bolt:
-            assert isinstance(bolt, BaseBatchBolt)
-            collector = BatchOutputCollector(of.outputs, attempt, lambda *row: rows.append(row))
-            with _calling(border, "prepare"):
-                bolt.prepare(of.conf, of.context(context), collector, attempt)
-            for place, values in tuples:
-                with _calling(border, "execute", values):
-                    bolt.execute(of.tuple_of(attempt, values, place))
-            with _calling(border, "finish_batch"):
-                bolt.finish_batch()
+        bolt = copied(of.bolt, border)
+        assert isinstance(bolt, BaseBatchBolt)
+        collector = BatchOutputCollector(of.outputs, attempt, lambda *row: rows.append(row))
+        with _calling(border, "prepare"):
+            bolt.prepare(of.conf, of.context(context), collector, attempt)
+        for place, values in tuples:
+            with _calling(border, "execute", values):
+                bolt.execute(of.tuple_of(attempt, values, place))
+        with _calling(border, "finish_batch"):
+            bolt.finish_batch()
         fits = [coercer(one.type) for one in of.outputs.schema]
         try:
             return [tuple(fit(value) for fit, value in zip(fits, row, strict=True)) for row in rows]

@@ -246,7 +246,7 @@ class NamedWorker:
         try:
             topology = self.means.code_of(deployment.topology)
             with self.means.open_ledger(deployment.topology, deployment.incarnation) as ledger:
-                initialise(topology, ledger, children_here=self.means.children_here)
+                initialise(topology, ledger, children_here=self.means.children_here(topology))
             served.engine = served.engine or self.means.engine_of(topology)
         except Exception as error:  # noqa: BLE001 - whatever it is: report it, and go on with the other topologies
             again = isinstance(error, TridentError) and error.outcome is Outcome.RETRY

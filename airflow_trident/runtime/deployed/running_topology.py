@@ -41,7 +41,7 @@ class Means:
     claim: Claim
     limits: DrainLimits = field(default_factory=DrainLimits)
     retention_of: Callable[[str], int] = lambda _topology: DEFAULT_RETENTION
-    children_here: bool = True
+    children_here: Callable[[Topology], bool] = lambda _: True
 
 
 class RunningTopology:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import uuid
@@ -56,8 +57,14 @@ class ChildSource(SpoolSource):
         if whole and [field.type for field in self._given_fields] != ["string"]:
             raise ConfigurationError(f"{spout} with the fields {fields!r}", "A whole tuple is one string field.")
         self._whole = whole
+        self._topology, self._stream = "", "spout"
         self._child: RunningSpout | None = None
         self._broken: TridentError | None = None
+
+    def placed(self, topology: str, stream: str) -> ChildSource:
+        made = copy.copy(self)  # without a child, as after pickling
+        made._topology, made._stream = topology, stream
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_child": None, "_broken": None}
@@ -130,7 +137,8 @@ class ChildSource(SpoolSource):
     def _started(self) -> RunningSpout:
         if self._child is None:
             place = BoltPlace(
-                node=type(self.spout).__name__,
+                node=self._stream,
+                topology=self._topology,
                 fields=names_of(self._given_fields),
                 streams={DEFAULT_STREAM: self._given_fields},
                 matched=False,

@@ -67,6 +67,10 @@ class SpoolSource(Closing):
         :raises SourceUnavailableError: the source does not answer; nothing was taken.
         """
 
+    def placed(self, topology: str, stream: str) -> SpoolSource:
+        """As :meth:`airflow_trident.contracts.spout.Spout.placed`."""
+        return self
+
     def spooled(self) -> None:
         """Called when the rows of this process's last `poll` are durable: no attempt asks for them again."""
 

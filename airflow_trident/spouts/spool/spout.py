@@ -15,6 +15,7 @@ After a kill between 1 and 2 the source gives the items again; a source without 
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -61,6 +62,11 @@ class SpooledSpout(Spout):
     @property
     def schema(self) -> Schema:
         return self._source.schema
+
+    def placed(self, topology: str, stream: str) -> SpooledSpout:
+        made = copy.copy(self)
+        made._source = self._source.placed(topology, stream)
+        return made
 
     def coordinator(self) -> SpoolCoordinator:
         return SpoolCoordinator(self._source, self._spool, self._max_rows)

@@ -181,8 +181,8 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
             f"state {spec.name!r} has neither combiners, nor a reducer, nor an updater", "Give it one."
         )
     view = BufferedMap(spec, lookup)
-    update: Callable[..., None] = getattr(spec.updater, "update_state", None) or spec.updater
-    update(view, iter(rows))
+    updater: Any = spec.updater  # a user's object need not be a StateUpdater to have its methods
+    getattr(updater, "update_state", updater)(view, iter(rows))
     if spec.told:
         _require_own_keys(spec, rows, view.changes)
     _require_small(spec, view.changes)
