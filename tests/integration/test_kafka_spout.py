@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from airflow_trident.errors import (
     SourceChangedError,
     SourceUnavailableError,
 )
+from airflow_trident.spouts.kafka.client import KafkaCluster
 from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from airflow_trident.types import Json
 from tests.contracts.test_spouts import rows_of
@@ -184,6 +186,50 @@ def test_what_a_hanging_producer_holds_up_counts_as_lag(topic: Topic) -> None:
     producer.abort_transaction(30)
 
 
+def test_many_small_partitions_are_read_by_few_splits_with_one_client_each(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.create(150)
+    for partition in range(0, 150, 2):
+        topic.send([(None, f"{partition:03} {number}") for number in range(3)], partition=partition)
+    for partition in (0, 2):
+        topic.transaction([(None, f"{partition:03} 3")], partition=partition, commit=True)
+    spout = spout_of(topic)
+    metadata = begin(spout)
+    splits = spout.emitter().splits(metadata)
+    assert len(splits) <= 64
+    opened: list[str] = []
+    for name in ("__init__", "consumer"):
+        monkeypatch.setattr(KafkaCluster, name, counted(getattr(KafkaCluster, name), opened))
+    rows = [[str(row) for batch in spout.emitter().read(split) for row in batch[0].to_pylist()] for split in splits]
+    assert len(opened) == 2 * len(splits)
+    assert [row for part in rows for row in part] == [
+        f"{partition:03} {number}" for partition in range(0, 150, 2) for number in range(4 if partition < 4 else 3)
+    ]
+
+
+def counted(method: Callable[..., Any], calls: list[str]) -> Callable[..., Any]:
+    def called(*arguments: Any, **options: Any) -> Any:
+        calls.append(method.__name__)
+        return method(*arguments, **options)
+
+    return called
+
+
+def test_a_producer_that_sends_micro_or_nanoseconds_is_named_by_its_record(topic: Topic) -> None:
+    topic.create(message_timestamp_after_max_ms=str(2**63 - 1))
+    for unit in (10**3, 10**6, 10**9):
+        topic.send([(None, str(unit))], timestamp=1_700_000_000 * unit)
+    spout = spout_of(topic, fields="value string, timestamp timestamp", max_rows=1)
+    first = begin(spout)
+    assert len(rows_of(spout, first)) == 1
+    second = begin(spout, first)
+    for offset, metadata in ((1, second), (2, begin(spout, second))):
+        with pytest.raises(DamagedInputError, match=f"at offset {offset} of {topic.name}-0 is 17000.* milliseconds"):
+            rows_of(spout, metadata)
+        assert len(values(spout_of(topic), metadata)) == 1
+
+
 # ---- what is lost ----------------------------------------------------------------------------------------------
 
 
@@ -313,37 +359,81 @@ class Cut:
         return Verdict.PASS if self.left else Verdict.CUT
 
 
-def test_cut_connections_and_a_broker_that_is_killed_and_started_again_lose_nothing(
-    kafka: KafkaBroker, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class OwnBroker:
+    """A broker that tests may kill, and the proxy in front of it."""
+
+    broker: KafkaBroker
+    proxy: FaultProxy
+
+
+@pytest.fixture(scope="module")
+def own(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnBroker]:
+    """Runs when a test begins."""
     inner = free_port()
     proxy = FaultProxy(f"127.0.0.1:{inner}")
-    broker = KafkaBroker(tmp_path / "kafka", int(proxy.hosts.rpartition(":")[2]), inner=inner)
+    broker = KafkaBroker(tmp_path_factory.mktemp("own"), int(proxy.hosts.rpartition(":")[2]), inner=inner)
     broker.start()
-    try:
-        topic = Topic(broker, "t").create()
-        for _ in range(10):  # each a batch of its own, larger than one answer may be
-            topic.send([(None, "x" * 50)] * 100)
-        small = {"fetch.message.max.bytes": 2000, "fetch.max.bytes": 2000, "message.max.bytes": 2000}
-        cut = KafkaSpout("t", bootstrap_servers=proxy.hosts, fields="value string", config=small)
-        metadata = begin(cut)
-        proxy.rule = Cut(3)
-        assert len(values(cut, metadata)) == 1000
-        assert proxy.cuts == 1
-        spout = spout_of(topic, timeout_s=2.0)
-        reading = spout.emitter().read(spout.emitter().splits(metadata)[0])
-        broker.kill()
-        with pytest.raises(SourceUnavailableError):
-            list(reading)
-        with pytest.raises(SourceUnavailableError):
-            begin(spout, metadata)
-        broker.start()
-        assert len(values(spout, metadata)) == 1000
-        topic.send([(None, "more")])
-        assert values(spout, begin(spout, metadata)) == ["more"]
-    finally:
-        broker.kill()
-        proxy.close()
+    yield OwnBroker(broker, proxy)
+    broker.kill()
+    proxy.close()
+
+
+def test_cut_connections_and_a_broker_that_is_killed_and_started_again_lose_nothing(own: OwnBroker) -> None:
+    topic = Topic(own.broker, "t").create()
+    for _ in range(10):  # each a batch of its own, larger than one answer may be
+        topic.send([(None, "x" * 50)] * 100)
+    small = {"fetch.message.max.bytes": 2000, "fetch.max.bytes": 2000, "message.max.bytes": 2000}
+    cut = KafkaSpout("t", bootstrap_servers=own.proxy.hosts, fields="value string", config=small)
+    metadata = begin(cut)
+    own.proxy.rule = Cut(3)
+    assert len(values(cut, metadata)) == 1000
+    assert own.proxy.cuts == 1
+    spout = spout_of(topic, timeout_s=2.0)
+    reading = spout.emitter().read(spout.emitter().splits(metadata)[0])
+    own.broker.kill()
+    with pytest.raises(SourceUnavailableError):
+        list(reading)
+    with pytest.raises(SourceUnavailableError):
+        begin(spout, metadata)
+    own.broker.start()
+    assert len(values(spout, metadata)) == 1000
+    topic.send([(None, "more")])
+    assert values(spout, begin(spout, metadata)) == ["more"]
+
+
+def test_a_log_that_was_cut_off_and_grew_again_is_found_and_no_new_record_is_left_out(own: OwnBroker) -> None:
+    """As after the election of a leader that was behind, or a power cut of the only one (KIP-320)."""
+    grown, shorter = (Topic(own.broker, name).create(2) for name in ("grown", "shorter"))
+    for topic in (grown, shorter):
+        for number in range(6):
+            topic.send([(None, f"old {number}")])
+        topic.send([(None, "kept")], partition=1)
+    strict, continuing = spout_of(grown), spout_of(grown, on_data_loss="continue")
+    opaque = spout_of(shorter, OpaqueKafkaSpout)
+    first, first_shorter = begin(strict), begin(opaque)
+    own.broker.kill()
+    for topic in (grown, shorter):
+        own.broker.cut(topic.name, 0, 3)
+    own.broker.start()
+    for topic, count in ((grown, 5), (shorter, 2)):
+        for number in range(count):
+            topic.send([(None, f"new {number}")])
+    cut_off = r"grown-0 from offset 3 to 5: the log was cut off there and grew again"
+    with pytest.raises(SourceChangedError, match=cut_off):
+        begin(strict, first)
+    with pytest.raises(SourceChangedError, match=r"grown-0 no longer has the offsets 3 to 5.*cut off"):
+        rows_of(strict, first)
+    with pytest.raises(SourceUnavailableError, match=r"offsets 3 to 5.*cut off.* A new attempt takes what is there"):
+        rows_of(opaque, first_shorter)
+    accepted = strict.coordinator().accept_source(first)
+    assert values(strict, accepted) == ["kept", "new 0", "new 1", "new 2", "old 0", "old 1", "old 2"]
+    assert values(strict, begin(strict, accepted)) == ["new 3", "new 4"]
+    for spout, before, topic, news in ((continuing, first, grown, 5), (opaque, first_shorter, shorter, 2)):
+        second = begin(spout, before)
+        assert second["lost"] == [[topic.name, 0, 3, 6, "the log was cut off there and grew again"]]
+        assert values(spout, second) == [f"new {number}" for number in range(news)]
+        assert begin(spout, second) is None, "it is found once"
 
 
 def test_settings_that_the_driver_does_not_know_are_an_error_to_correct() -> None:

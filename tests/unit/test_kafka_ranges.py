@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -18,13 +18,16 @@ from airflow_trident.spouts.kafka.ranges import (
     KafkaBatch,
     LogOffsets,
     OffsetRange,
+    Position,
     TopicPartition,
     batch_of,
     following,
     lags,
     limited,
+    packs,
     pieces,
     resumed,
+    unproved,
 )
 from airflow_trident.spouts.kafka.spout import KafkaSpout, KafkaTopics, OpaqueKafkaSpout
 from airflow_trident.types import Json
@@ -45,18 +48,34 @@ def test_a_batch_has_exactly_as_many_offsets_as_it_may(
     assert chosen.keys() == available.keys()
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=5))
-def test_everything_is_read_at_last_however_little_a_batch_takes(sizes: list[int]) -> None:
-    left = {TopicPartition("a", number): OffsetRange(0, size) for number, size in enumerate(sizes)}
-    for turn in range(sum(sizes)):
-        assert left
-        chosen = limited(left, 1, turn)
-        left = {
-            place: OffsetRange(chosen[place].end, each.end)
-            for place, each in left.items()
-            if chosen[place].end < each.end
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(1, 5), st.integers(0, 50), st.data())
+def test_no_partition_waits_for_more_batches_than_there_are_partitions_however_fast_the_others_grow(
+    growth: list[int], rows: int, turn: int, data: st.DataObject
+) -> None:
+    quiet = TopicPartition("a", data.draw(st.integers(0, len(growth))))
+    growing = [TopicPartition("a", number) for number in range(len(growth) + 1) if number != quiet.partition]
+    logs = {quiet: OffsetRange(0, 1)} | dict.fromkeys(growing, OffsetRange(0, 5))
+    for batch in range(len(logs)):
+        chosen = limited(logs, rows, turn + batch)
+        if chosen[quiet].size:
+            return
+        logs = {
+            place: OffsetRange(chosen[place].end, each.end + dict(zip(growing, growth, strict=True)).get(place, 0))
+            for place, each in logs.items()
         }
-    assert not left
+    raise AssertionError(f"{quiet} got nothing in {len(logs)} batches")
+
+
+@given(st.lists(st.integers(1, 400), max_size=300), st.integers(1, 200))
+def test_many_small_pieces_are_read_together_and_none_is_left_out_or_too_large(sizes: list[int], most: int) -> None:
+    cut = pieces({TopicPartition("a", at): OffsetRange(3, 3 + size) for at, size in enumerate(sizes)}.items(), most)
+    groups = packs(cut, most)
+    assert [piece for group in groups for piece in group] == cut
+    assert all(sum(each.size for _, each in group) <= 2 * most for group in groups)
+    assert all(len({place for place, _ in group}) == len(group) for group in groups), "a consumer has it once"
+    assert len(groups) <= max(64, -(-sum(sizes) // most))
+    if len(cut) <= 64:
+        assert len(groups) == len(cut)
 
 
 @given(backlogs, st.integers(1, 9))
@@ -98,7 +117,7 @@ BEFORE = KafkaBatch({"a": "A"}, {TopicPartition("a", 0): OffsetRange(3, 10)})
     ],
 )
 def test_where_a_partition_goes_on(logs: dict[TopicPartition, LogOffsets], begins: list[int], lost: list[str]) -> None:
-    found, gone = resumed(BEFORE, logs)
+    found, gone = resumed(BEFORE, logs, {})
     assert list(found.values()) == begins
     assert [str(loss).partition(":")[0] for loss in gone] == lost
 
@@ -115,9 +134,13 @@ class Answers(KafkaCluster):
     def topics(self) -> dict[str, int]:
         return {place.topic: 0 for place in self.there}
 
-    def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
+    def logs(self, places: Sequence[TopicPartition], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
         self.asked += 1
-        return {place: log for place, log in self.there.items() if place.topic in partitions}
+        return dict(self.there)
+
+    def cuts(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+        assert not positions, "no log has a leader epoch"
+        return {}
 
     def close(self) -> None:
         pass
@@ -186,6 +209,53 @@ def test_what_is_gone_is_recorded_as_lost_once_and_then_waited_for_no_more(answe
     answers.there[place("b-0")] = LogOffsets("C", 0, 9)
     assert next_of(spout, third)["topics"]["b"] == {"id": "C", "partitions": {"0": [0, 9]}}
     assert "lost" not in next_of(spout, third), "it is recorded already"
+
+
+# ---- logs that were cut off -------------------------------------------------------------------------------------
+
+LED = KafkaBatch({"a": "A"}, {TopicPartition("a", 0): OffsetRange(3, 10)}, epochs={TopicPartition("a", 0): 5})
+
+
+@pytest.mark.parametrize(
+    ("before", "log", "is_unproved", "is_behind"),
+    [
+        (LED, LogOffsets("A", 0, 50, 5), False, False),
+        (LED, LogOffsets("A", 0, 50, 6), True, False),
+        (LED, LogOffsets("A", 0, 8, 6), True, True),
+        (LED, LogOffsets("A", 10, 50, 6), False, False),
+        (LED, LogOffsets("A", 0, 50, 4), False, True),
+        (LED, LogOffsets("A", 0, 50), False, False),
+        (LED, LogOffsets("B", 0, 50, 6), False, False),
+        (BEFORE, LogOffsets("A", 0, 50, 6), False, False),
+    ],
+)
+def test_only_a_log_that_had_another_leader_since_may_have_been_cut_off(
+    before: KafkaBatch, log: LogOffsets, is_unproved: bool, is_behind: bool
+) -> None:
+    logs = {place("a-0"): log}
+    assert unproved(before, logs) == ({place("a-0"): Position(10, 5)} if is_unproved else {})
+    assert lags(before, logs) is is_behind
+
+
+def test_a_log_that_was_cut_off_goes_on_with_its_first_new_record() -> None:
+    for end in (8, 50):
+        begins, lost = resumed(LED, {place("a-0"): LogOffsets("A", 0, end, 6)}, {place("a-0"): 7})
+        assert begins == {place("a-0"): 7}
+        assert [str(each) for each in lost] == ["a-0 from offset 7 to 9: the log was cut off there and grew again"]
+
+
+def test_a_cluster_that_was_restored_is_found_by_an_epoch_that_fell() -> None:
+    begins, lost = resumed(LED, {place("a-0"): LogOffsets("A", 0, 50, 4)}, {})
+    assert begins == {place("a-0"): 10}
+    assert [str(each) for each in lost] == [
+        "a-0 from offset 10 on: its leader epoch fell from 5 to 4: the cluster was restored"
+    ]
+
+
+def test_the_epochs_of_what_is_not_there_now_stay_known() -> None:
+    chosen = {place("b-0"): OffsetRange(0, 4)}
+    after = following(LED, {place("b-0"): LogOffsets("B", 0, 4, 2)}, {place("b-0"): 0}, chosen, lambda topic: True)
+    assert after.epochs == {place("a-0"): 5, place("b-0"): 2}
 
 
 GONE = KafkaBatch(BEFORE.ids, BEFORE.ranges, gone=frozenset(BEFORE.ranges))

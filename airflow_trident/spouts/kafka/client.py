@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.io.extras import require_extra
-from airflow_trident.spouts.kafka.ranges import NO_ID, LogOffsets, OffsetRange, TopicPartition
+from airflow_trident.spouts.kafka.ranges import NO_EPOCH, NO_ID, LogOffsets, OffsetRange, Position, TopicPartition
 
 EXTRA = "airflow-trident[kafka]"
 _REFUSED = frozenset({
@@ -22,6 +22,12 @@ _OF_CONSUMERS = (
     "session.timeout", "queued.", "check.crcs", "max.partition.fetch",
 )  # fmt: skip
 _LAGGING_S = 5.0
+_WAIT_S = 0.1
+_PROVED_AT_ONCE = 500
+_PROVING = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "fetch.message.max.bytes": 1000,
+            "queued.min.messages": 1}  # fmt: skip
+PASSING = ("_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_TIMED_OUT")
+"""Errors that the driver reports and gets over by itself; where it does not, a deadline ends the wait."""
 _GONE = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"})
 _Answer = TypeVar("_Answer")
 
@@ -74,22 +80,27 @@ class KafkaCluster(Closing):
                 continue
         return ids
 
-    def logs(self, partitions: Mapping[str, int], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
-        """The offsets of every partition of the topics.
+    def logs(self, places: Sequence[TopicPartition], *, committed: bool) -> dict[TopicPartition, LogOffsets]:
+        """The offsets of partitions. Those of topics that do not exist are left out.
 
-        :param partitions: as :meth:`topics` gives them.
         :param committed: end at the first undecided transaction of a producer.
         """
-        ids = self.topic_ids(sorted(partitions))
-        places = [TopicPartition(name, number) for name in sorted(ids) for number in range(partitions[name])]
-        begins = self.offsets(places, self._admin_module.OffsetSpec.earliest())
-        ends = self.offsets(places, self._admin_module.OffsetSpec.latest(), committed=committed)
-        return {place: LogOffsets(ids[place.topic], begins[place], max(ends[place], begins[place])) for place in places}
+        ids = self.topic_ids(sorted({place.topic for place in places}))
+        places = [place for place in places if place.topic in ids]
+        begins = self._offsets(places, self._admin_module.OffsetSpec.earliest())
+        ends = self._offsets(places, self._admin_module.OffsetSpec.latest(), committed=committed)
+        return {
+            place: LogOffsets(
+                ids[place.topic], begins[place].offset, max(ends[place].offset, begins[place].offset), ends[place].epoch
+            )
+            for place in places
+        }
 
-    def offsets(
+    def _offsets(
         self, places: Sequence[TopicPartition], of: Any, *, committed: bool = False
-    ) -> dict[TopicPartition, int]:
-        """One offset for each partition; -1 if no record is of that time or later."""
+    ) -> dict[TopicPartition, Position]:
+        """One offset for each partition, and the leader epoch of the answer; -1 if no record is of that time or
+        later."""
         levels = self._module.IsolationLevel
         options = {"isolation_level": levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED}
         partition = self._module.TopicPartition
@@ -98,13 +109,13 @@ class KafkaCluster(Closing):
         asked = {partition(place.topic, place.partition): of for place in places}
         with driver_errors(self._what):
             answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s, **options)
-            return {
-                TopicPartition(one.topic, one.partition): int(answer.result(self._timeout_s).offset)
-                for one, answer in answers.items()
-            }
+            results = {TopicPartition(of.topic, of.partition): answer.result(self._timeout_s)
+                       for of, answer in answers.items()}  # fmt: skip
+        return {place: Position(int(result.offset), _epoch(result.leader_epoch)) for place, result in results.items()}
 
     def offsets_of_time(self, places: Sequence[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        return self.offsets(places, self._admin_module.OffsetSpec.for_timestamp(time_ms))
+        answers = self._offsets(places, self._admin_module.OffsetSpec.for_timestamp(time_ms))
+        return {place: answer.offset for place, answer in answers.items()}
 
     def offsets_of_group(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The offsets that the consumer group in the settings has committed; partitions without one are left out."""
@@ -133,6 +144,64 @@ class KafkaCluster(Closing):
                     break
                 sizes += [len(m) + len(m.key() or b"") for m in messages]
         return sum(sizes) / len(sizes) if sizes else 0.0
+
+    # ---- logs that were cut off ----------------------------------------------------------------------------------
+
+    def cuts(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+        """The logs that were cut off below a position, and where the first new record of each is, or would be.
+
+        The driver asks each partition's leader where the position's epoch ended (OffsetForLeaderEpoch, KIP-320): below
+        the position, if records from there on were lost and others have their offsets now.
+        """
+        cut: dict[TopicPartition, int] = {}
+        places = sorted(positions)
+        for begin in range(0, len(places), _PROVED_AT_ONCE):
+            part = {place: positions[place] for place in places[begin : begin + _PROVED_AT_ONCE]}
+            events = self._first_events(part, "error")
+            doubtful = {place: part[place] for place, event in events.items() if _is_reset(event)}
+            first = self._first_events(doubtful, "earliest") if doubtful else {}
+            # A log that expired meanwhile begins above the position: the next look says so.
+            cut |= {place: event.offset() for place, event in first.items() if event.offset() < part[place].offset}
+        return cut
+
+    def _first_events(self, positions: Mapping[TopicPartition, Position], reset: str) -> dict[TopicPartition, Any]:
+        """What a consumer gets first behind each position: a record, the end of the log, or, where the log was cut off
+        and `reset` is "error", an error. Otherwise the driver continues where the log was cut off."""
+        partition = self._module.TopicPartition
+        events: dict[TopicPartition, Any] = {}
+        in_time = _until(self._timeout_s)
+        asked = [partition(at.topic, at.partition, of.offset, "", of.epoch) for at, of in positions.items()]
+        with self.consumer(**_PROVING, **{"auto.offset.reset": reset}) as consumer, driver_errors(self._what):
+            consumer.assign(asked)
+            for each in asked:
+                self._seek(consumer, each, in_time)  # assigning proves nothing, seeking does
+            while len(events) < len(asked):
+                if not next(in_time, False):
+                    silent = sorted(positions.keys() - events.keys())
+                    raise SourceUnavailableError(
+                        f"{self._what}: the leader of {silent[0]} does not say whether its log was cut off",
+                        "See that the brokers run.",
+                    )
+                for event in consumer.consume(len(asked) - len(events), _WAIT_S):
+                    error = event.error()
+                    if error is None or error.name() == "_PARTITION_EOF" or _is_reset(event):
+                        place = TopicPartition(event.topic(), event.partition())
+                        events.setdefault(place, event)
+                        consumer.pause([partition(place.topic, place.partition)])
+                    elif error.name() not in PASSING:
+                        raise translated(error, self._what)
+        return events
+
+    def _seek(self, consumer: Any, position: Any, in_time: Iterator[bool]) -> None:
+        while True:
+            try:
+                consumer.seek(position)
+                return
+            except self._module.KafkaException as error:
+                # The assignment is under way in another thread of the driver.
+                if error.args[0].name() != "_STATE" or not next(in_time, False):
+                    raise
+            time.sleep(0.01)
 
     @contextmanager
     def consumer(self, **more: Any) -> Iterator[Any]:
@@ -164,6 +233,16 @@ class KafkaCluster(Closing):
             time.sleep(0.2)
             answer = ask()
         return answer
+
+
+def _epoch(answered: int | None) -> int:
+    return NO_EPOCH if answered is None or answered < 0 else answered
+
+
+def _is_reset(event: Any) -> bool:
+    """Does the log not have the position, or not as it was?"""
+    error = event.error()
+    return error is not None and error.name() == "_AUTO_OFFSET_RESET"
 
 
 def _until(seconds: float) -> Iterator[bool]:

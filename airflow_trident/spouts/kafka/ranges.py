@@ -4,13 +4,14 @@ Metadata: ``{"topics": {topic: {"id": topic id, "partitions": {"0": [from, to], 
 every known partition, also those without new records (``from == to``), so the last transaction's metadata is the whole
 position. `to` is the offset after the last one. The id of a topic tells it from a later topic with the same name.
 A topic has ``"gone": [partition, ...]`` if some of its partitions were not there: they are recorded as lost once, then
-or before. Versions that do not know that record them again.
+or before. Versions that do not know that record them again. ``"epochs": {"0": 3, ...}`` are the leader epochs in which
+the broker gave the ends of the ranges; a partition without one has never been asked, or its broker counts none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +22,11 @@ from airflow_trident.types import Json
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id that brokers before 2.8 give for every topic."""
+NO_EPOCH = -1
+"""The leader epoch of a broker that counts none."""
+CUT_OFF = "the log was cut off there and grew again"
+_FEW_SPLITS = 64
+"""So many splits have a reader each, however small they are."""
 _MADE_AGAIN = "the topic was deleted and made again"
 
 
@@ -85,11 +91,21 @@ class LogOffsets:
     topic_id: str
     begin: int
     end: int
+    epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """An offset, and the leader epoch in which the log had all records below it."""
+
+    offset: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Records that no transaction has read and none can read any more. `range` ends at -1 if the end is unknown."""
+    """Records that the log no longer has as they were when it was last looked at. `range` ends at -1 if the end is
+    unknown."""
 
     place: TopicPartition
     range: OffsetRange
@@ -102,12 +118,20 @@ class LostOffsets:
 
 @dataclass(frozen=True, slots=True)
 class KafkaBatch:
-    """Decoded metadata. `gone`: those of `ranges` that were not there, and are recorded as lost."""
+    """Decoded metadata.
+
+    `gone`: those of `ranges` that were not there, and are recorded as lost.
+    `epochs`: the leader epochs in which the logs had all records of `ranges`, where they are known.
+    """
 
     ids: Mapping[str, str]
     ranges: Mapping[TopicPartition, OffsetRange]
     lost: tuple[LostOffsets, ...] = ()
     gone: frozenset[TopicPartition] = frozenset()
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def epoch(self, place: TopicPartition) -> int:
+        return self.epochs.get(place, NO_EPOCH)
 
     def to_json(self) -> dict[str, Json]:
         topics: dict[str, Any] = {}
@@ -116,6 +140,8 @@ class KafkaBatch:
             topic["partitions"][str(place.partition)] = [each.begin, each.end]
             if place in self.gone:
                 topic.setdefault("gone", []).append(place.partition)
+            if self.epoch(place) != NO_EPOCH:
+                topic.setdefault("epochs", {})[str(place.partition)] = self.epoch(place)
         known: dict[str, Json] = {"topics": topics}
         if self.lost:
             known["lost"] = [[loss.place.topic, loss.place.partition, loss.range.begin, loss.range.end, loss.reason]
@@ -130,6 +156,7 @@ class _RecordedTopic(msgspec.Struct):
     id: str
     partitions: dict[int, tuple[int, int]]
     gone: tuple[int, ...] = ()
+    epochs: dict[int, int] = {}
 
 
 class _Recorded(msgspec.Struct):
@@ -150,7 +177,10 @@ def batch_of(metadata: Json) -> KafkaBatch:
         for number, (begin, end) in topic.partitions.items()
     }
     gone = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.gone)
-    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges, gone=gone)
+    epochs = {
+        TopicPartition(name, number): epoch for name, topic in topics.items() for number, epoch in topic.epochs.items()
+    }
+    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges, gone=gone, epochs=epochs)
 
 
 def lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
@@ -162,9 +192,28 @@ def lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
         if log is None:
             if place not in done_with:
                 return True
-        elif log.end < known.end and log.topic_id == before.ids[place.topic]:
+        elif log.topic_id == before.ids[place.topic] and (log.end < known.end or _went_back(before, place, log)):
             return True
     return False
+
+
+def _went_back(before: KafkaBatch, place: TopicPartition, log: LogOffsets) -> bool:
+    """Is the leader epoch lower than it was? A broker that has just started may answer so; after a while, it is a
+    cluster that was restored."""
+    return NO_EPOCH < log.epoch < before.epoch(place)
+
+
+def unproved(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, Position]:
+    """The ends of the ranges that have had another leader since: their logs may have been cut off below them. A log is
+    never cut off while its leader stays (KIP-101), so all others are as they were."""
+    return {
+        place: Position(known.end, before.epoch(place))
+        for place, known in sorted(before.ranges.items())
+        if (log := logs.get(place)) is not None
+        and NO_EPOCH < before.epoch(place) < log.epoch
+        and log.begin < known.end
+        and not _is_another(before.ids[place.topic], log.topic_id)
+    }
 
 
 def _is_another(old_id: str, new_id: str) -> bool:
@@ -182,7 +231,7 @@ def _of_former_topics(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffse
 
 
 def resumed(
-    previous: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]
+    previous: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets], cuts: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, int], tuple[LostOffsets, ...]]:
     """Where each known or new partition continues, and which records before that are lost.
 
@@ -190,6 +239,7 @@ def resumed(
     recorded as gone is not lost again.
 
     :param logs: the present offsets, without topics that the spout does not read (any more).
+    :param cuts: the first new offset of each log that was cut off below its range and grew again.
     """
     begins: dict[TopicPartition, int] = {}
     lost: list[LostOffsets] = []
@@ -201,10 +251,16 @@ def resumed(
             begins[place] = log.begin
             continue
         wanted = known.end if known is not None else 0
-        if wanted < log.begin:
+        if place in cuts:
+            lost.append(LostOffsets(place, OffsetRange(cuts[place], wanted), CUT_OFF))
+            wanted = cuts[place]
+        elif wanted < log.begin:
             lost.append(LostOffsets(place, OffsetRange(wanted, log.begin), "expired before it was read"))
         elif wanted > log.end:
             lost.append(LostOffsets(place, OffsetRange(log.end, wanted), "the log was cut off or made again"))
+        elif _went_back(previous, place, log):
+            why = f"its leader epoch fell from {previous.epoch(place)} to {log.epoch}: the cluster was restored"
+            lost.append(LostOffsets(place, OffsetRange(wanted, -1), why))
         begins[place] = min(max(wanted, log.begin), max(log.end, log.begin))
     former = _of_former_topics(previous, logs)
     for place in sorted(previous.ranges.keys() - logs.keys() - previous.gone):
@@ -234,7 +290,8 @@ def following(
     ranges |= {place: OffsetRange(begin, begin) for place, begin in begins.items()}
     ranges |= chosen
     ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
-    return KafkaBatch(ids, ranges, gone=gone)
+    epochs = {place: before.epoch(place) for place in ranges} | {place: log.epoch for place, log in logs.items()}
+    return KafkaBatch(ids, ranges, gone=gone, epochs=epochs)
 
 
 def limited(
@@ -242,21 +299,34 @@ def limited(
 ) -> dict[TopicPartition, OffsetRange]:
     """At most `max_rows` offsets: small backlogs as a whole, and equal parts of the others.
 
-    :param turn: a number that differs from batch to batch. It decides which partitions get one more, so none starves.
+    :param available: of every partition, also those without new records: so each has a turn of its own.
+    :param turn: one more from batch to batch. What cannot be shared equally goes to the partition whose turn it is and
+        to those after it, one offset each. So a partition waits for at most as many batches as there are partitions.
     """
     if max_rows is None or sum(each.size for each in available.values()) <= max_rows:
         return dict(available)
     places = sorted(available)
-    left, sizes = max_rows, dict[TopicPartition, int]()
-    for number, place in enumerate(sorted(places, key=lambda place: available[place].size)):
-        sizes[place] = min(left // (len(places) - number), available[place].size)
-        left -= sizes[place]
+    share, rest = _shares([each.size for each in available.values()], max_rows)
+    sizes = {place: min(share, available[place].size) for place in places}
     first = turn % len(places)
-    for place in [*places[first:], *places[:first]]:
-        if left and sizes[place] < available[place].size:
-            sizes[place] += 1
-            left -= 1
+    larger = [place for place in [*places[first:], *places[:first]] if sizes[place] < available[place].size]
+    sizes |= {place: sizes[place] + 1 for place in larger[:rest]}
     return {place: OffsetRange(available[place].begin, available[place].begin + size) for place, size in sizes.items()}
+
+
+def _shares(sizes: Iterable[int], total: int) -> tuple[int, int]:
+    """How much each may have so that the smaller ones get all they need, and what is left then: less than the number of
+    those that need more.
+
+    :param total: less than the sum of `sizes`.
+    """
+    ascending = sorted(sizes)
+    for number, size in enumerate(ascending):
+        share, rest = divmod(total, len(ascending) - number)
+        if size > share:
+            return share, rest
+        total -= size
+    raise AssertionError("the sizes are not more than the total")
 
 
 def pieces(
@@ -268,3 +338,22 @@ def pieces(
         begins = range(each.begin, each.end, split_rows)
         cut.extend((place, OffsetRange(at, min(at + split_rows, each.end))) for at in begins)
     return cut
+
+
+def packs(
+    cut: Sequence[tuple[TopicPartition, OffsetRange]], split_rows: int
+) -> list[list[tuple[TopicPartition, OffsetRange]]]:
+    """The pieces, in groups that are read together: a few have a group each, many small ones share one.
+
+    :param cut: as :func:`pieces` cuts by `split_rows`. No group has two pieces of one partition.
+    """
+    if len(cut) <= _FEW_SPLITS:
+        return [[piece] for piece in cut]
+    total = sum(each.size for _, each in cut)
+    count = max(_FEW_SPLITS, -(-total // split_rows))
+    groups: dict[int, list[tuple[TopicPartition, OffsetRange]]] = {}
+    begin = 0
+    for piece in cut:
+        groups.setdefault(begin * count // total, []).append(piece)
+        begin += piece[1].size
+    return list(groups.values())

@@ -32,10 +32,12 @@ from airflow_trident.spouts.kafka.ranges import (
     following,
     lags,
     limited,
+    packs,
     pieces,
     resumed,
+    unproved,
 )
-from airflow_trident.spouts.kafka.read import RangeReader, RecordedRange
+from airflow_trident.spouts.kafka.read import RecordedRange, SplitReader
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
@@ -249,6 +251,27 @@ class KafkaCoordinator(Coordinator):
         batch = self._decide(txid, previous, max_bytes=self.options.max_bytes)
         return None if batch is None else batch.to_json()
 
+    def accept_source(self, metadata: Json) -> Json:
+        """The same offsets of the logs as they are now: one that was cut off and grew again has other records.
+
+        :raises SourceChangedError: the logs do not have all of these offsets.
+        """
+        batch = batch_of(metadata)
+        ranges = {place: each for place, each in batch.ranges.items() if each.size}
+        with self.source.open(self.options.timeout_s) as cluster:
+            logs = cluster.logs(sorted(ranges), committed=False)
+        for place, each in ranges.items():
+            now = logs.get(place)
+            if now is None or now.topic_id != batch.ids[place.topic] or now.begin > each.begin or now.end < each.end:
+                raise SourceChangedError(
+                    f"{place} does not have the offsets {each.begin} to {each.end - 1} of the transaction any more",
+                    "Put the records back into the topic's log, or skip the transaction.",
+                )
+        epochs = {**batch.epochs, **{place: log.epoch for place, log in logs.items()}}
+        recorded: Any = metadata
+        accepted = replace(batch, epochs=epochs).to_json()
+        return {**accepted, **({"lost": recorded["lost"]} if "lost" in recorded else {})}
+
     def lag(self, position: Json) -> Lag:
         """Counts offsets: a compacted topic, or one written in transactions, has fewer records. What is behind a
         producer that has not decided yet counts, too: one that hangs would look like a source with nothing new."""
@@ -263,20 +286,20 @@ class KafkaCoordinator(Coordinator):
         )
         with self.source.open(self.options.timeout_s) as cluster:
             logs = cluster.retried(lambda: self._logs(cluster, read), lambda logs: not lags(read, logs))
-            begins, lost = resumed(read, logs)
+            begins, lost = resumed(read, logs, cluster.cuts(unproved(read, logs)))
             if previous is None:
                 begins = self._first(cluster, logs)
             if lost and self.options.on_data_loss is OnDataLoss.ERROR:
                 raise SourceChangedError(
-                    f"{self.source.describe()} lost records that no transaction has read: {'; '.join(map(str, lost))}",
-                    'Nothing was begun. on_data_loss="continue" records the loss and goes on.',
+                    f"{self.source.describe()} does not have what follows the last transaction: "
+                    f"{'; '.join(map(str, lost))}",
+                    'Nothing was begun. on_data_loss="continue" records the loss and goes on with what is there.',
                 )
-            new = {
-                place: OffsetRange(begin, logs[place].end) for place, begin in begins.items() if begin < logs[place].end
-            }
+            every = {place: OffsetRange(begin, max(begin, logs[place].end)) for place, begin in begins.items()}
+            new = {place: each for place, each in every.items() if each.size}
             if not new and not (previous is None and self.options.first_poll.moves):
                 return None
-            chosen = limited(new, self._max_rows(cluster, new, max_bytes), txid)
+            chosen = limited(every, self._max_rows(cluster, new, max_bytes), txid)
         return replace(following(before, logs, begins, chosen, self.source.wants), lost=lost)
 
     def _logs(self, cluster: KafkaCluster, before: KafkaBatch) -> dict[TopicPartition, LogOffsets]:
@@ -288,7 +311,8 @@ class KafkaCoordinator(Coordinator):
             raise TopicGoneError(
                 f"{self.source.describe()}: there is no topic {missing[0]!r}", "Make it, or correct its name."
             )
-        return cluster.logs(found, committed=self.options.committed)
+        places = [TopicPartition(name, number) for name in sorted(found) for number in range(found[name])]
+        return cluster.logs(places, committed=self.options.committed)
 
     def _first(self, cluster: KafkaCluster, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, int]:
         first, places = self.options.first_poll, sorted(logs)
@@ -311,7 +335,7 @@ class KafkaCoordinator(Coordinator):
 
 @dataclass(frozen=True)
 class KafkaEmitter(Emitter):
-    """One split for each partition with records, several for a large range."""
+    """One split for each partition with records, several for a large range, one for many small ranges."""
 
     source: KafkaTopics
     row_schema: Schema
@@ -321,32 +345,40 @@ class KafkaEmitter(Emitter):
 
     def splits(self, metadata: Json) -> list[Split]:
         batch = batch_of(metadata)
-        bodies: list[Json] = [
-            {
-                "topic": place.topic,
-                "partition": place.partition,
-                "id": batch.ids[place.topic],
-                "from": part.begin,
-                "to": part.end,
-            }
-            for place, part in pieces(batch.ranges.items(), self.split_rows)
+        return [
+            Split(index, [_body(batch, place, part) for place, part in packed])
+            for index, packed in enumerate(packs(pieces(batch.ranges.items(), self.split_rows), self.split_rows))
         ]
-        return [Split(index, body) for index, body in enumerate(bodies)]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        body: Any = split.body
-        recorded = RecordedRange(
-            place=TopicPartition(body["topic"], body["partition"]),
-            range=OffsetRange(body["from"], body["to"]),
-            topic_id=body["id"],
-            schema=self.row_schema,
-            strict=self.strict,
-        )
+        bodies: Any = split.body
+        recorded = [
+            RecordedRange(
+                place=TopicPartition(body["topic"], body["partition"]),
+                range=OffsetRange(body["from"], body["to"]),
+                topic_id=body["id"],
+                epoch=body["epoch"],
+            )
+            for body in bodies
+        ]
         timeout_s = self.options.timeout_s
+        isolation = "read_committed" if self.options.committed else "read_uncommitted"
         with self.source.open(timeout_s) as cluster:
-            isolation = "read_committed" if self.options.committed else "read_uncommitted"
-            reader = RangeReader(cluster, self.source.describe(), recorded, isolation, timeout_s)
+            reader = SplitReader(
+                cluster, self.source.describe(), recorded, self.row_schema, isolation, timeout_s, self.strict
+            )
             yield from reader.batches()
+
+
+def _body(batch: KafkaBatch, place: TopicPartition, part: OffsetRange) -> Json:
+    return {
+        "topic": place.topic,
+        "partition": place.partition,
+        "id": batch.ids[place.topic],
+        "epoch": batch.epoch(place),
+        "from": part.begin,
+        "to": part.end,
+    }
 
 
 def _settings(bootstrap_servers: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
