@@ -17,8 +17,8 @@ from airflow_trident.spouts.kafka.ranges import (
     NOTHING,
     KafkaBatch,
     LogOffsets,
+    LogPosition,
     OffsetRange,
-    Position,
     TopicPartition,
     batch_of,
     following,
@@ -138,7 +138,7 @@ class Answers(KafkaCluster):
         self.asked += 1
         return dict(self.there)
 
-    def cuts(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    def cuts(self, positions: Mapping[TopicPartition, LogPosition]) -> dict[TopicPartition, int]:
         assert not positions, "no log has a leader epoch"
         return {}
 
@@ -233,7 +233,7 @@ def test_only_a_log_that_had_another_leader_since_may_have_been_cut_off(
     before: KafkaBatch, log: LogOffsets, is_unproved: bool, is_behind: bool
 ) -> None:
     logs = {place("a-0"): log}
-    assert unproved(before, logs) == ({place("a-0"): Position(10, 5)} if is_unproved else {})
+    assert unproved(before, logs) == ({place("a-0"): LogPosition(10, 5)} if is_unproved else {})
     assert lags(before, logs) is is_behind
 
 

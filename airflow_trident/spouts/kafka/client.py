@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
 from airflow_trident.io.extras import require_extra
-from airflow_trident.spouts.kafka.ranges import NO_EPOCH, NO_ID, LogOffsets, OffsetRange, Position, TopicPartition
+from airflow_trident.spouts.kafka.ranges import NO_EPOCH, NO_ID, LogOffsets, LogPosition, OffsetRange, TopicPartition
 
 EXTRA = "airflow-trident[kafka]"
 _REFUSED = frozenset({
@@ -98,7 +98,7 @@ class KafkaCluster(Closing):
 
     def _offsets(
         self, places: Sequence[TopicPartition], of: Any, *, committed: bool = False
-    ) -> dict[TopicPartition, Position]:
+    ) -> dict[TopicPartition, LogPosition]:
         """One offset for each partition, and the leader epoch of the answer; -1 if no record is of that time or
         later."""
         levels = self._module.IsolationLevel
@@ -111,7 +111,9 @@ class KafkaCluster(Closing):
             answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s, **options)
             results = {TopicPartition(of.topic, of.partition): answer.result(self._timeout_s)
                        for of, answer in answers.items()}  # fmt: skip
-        return {place: Position(int(result.offset), _epoch(result.leader_epoch)) for place, result in results.items()}
+        return {
+            place: LogPosition(int(result.offset), _epoch(result.leader_epoch)) for place, result in results.items()
+        }
 
     def offsets_of_time(self, places: Sequence[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         answers = self._offsets(places, self._admin_module.OffsetSpec.for_timestamp(time_ms))
@@ -147,7 +149,7 @@ class KafkaCluster(Closing):
 
     # ---- logs that were cut off ----------------------------------------------------------------------------------
 
-    def cuts(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    def cuts(self, positions: Mapping[TopicPartition, LogPosition]) -> dict[TopicPartition, int]:
         """The logs that were cut off below a position, and where the first new record of each is, or would be.
 
         The driver asks each partition's leader where the position's epoch ended (OffsetForLeaderEpoch, KIP-320): below
@@ -164,7 +166,7 @@ class KafkaCluster(Closing):
             cut |= {place: event.offset() for place, event in first.items() if event.offset() < part[place].offset}
         return cut
 
-    def _first_events(self, positions: Mapping[TopicPartition, Position], reset: str) -> dict[TopicPartition, Any]:
+    def _first_events(self, positions: Mapping[TopicPartition, LogPosition], reset: str) -> dict[TopicPartition, Any]:
         """What a consumer gets first behind each position: a record, the end of the log, or, where the log was cut off
         and `reset` is "error", an error. Otherwise the driver continues where the log was cut off."""
         partition = self._module.TopicPartition

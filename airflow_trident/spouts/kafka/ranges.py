@@ -95,7 +95,7 @@ class LogOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """An offset, and the leader epoch in which the log had all records below it."""
 
     offset: int
@@ -203,11 +203,11 @@ def _went_back(before: KafkaBatch, place: TopicPartition, log: LogOffsets) -> bo
     return NO_EPOCH < log.epoch < before.epoch(place)
 
 
-def unproved(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, Position]:
+def unproved(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, LogPosition]:
     """The ends of the ranges that have had another leader since: their logs may have been cut off below them. A log is
     never cut off while its leader stays (KIP-101), so all others are as they were."""
     return {
-        place: Position(known.end, before.epoch(place))
+        place: LogPosition(known.end, before.epoch(place))
         for place, known in sorted(before.ranges.items())
         if (log := logs.get(place)) is not None
         and NO_EPOCH < before.epoch(place) < log.epoch
