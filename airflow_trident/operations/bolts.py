@@ -157,6 +157,11 @@ class Component(ABC):
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         """Declare the emitted fields; called once, when the topology is built."""
 
+    def get_component_configuration(self) -> Mapping[str, Any]:
+        """Settings of this component alone (Storm: getComponentConfiguration), which `prepare` gets with those of the
+        topology; called once, when the topology is built."""
+        return {}
+
 
 class BasicBolt(Component):
     """Processes tuples one by one (Storm: IBasicBolt, BaseBasicBolt). It keeps no data of a batch."""

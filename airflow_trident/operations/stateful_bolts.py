@@ -57,7 +57,7 @@ class BaseStatefulBolt(ABC, Generic[K, V]):
     """
 
     def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
-        """Called first. :param conf: ``topology.name``."""
+        """Called first. :param conf: ``topology.name``, and the configuration of a TransactionalTopologyBuilder."""
 
     @abstractmethod
     def init_state(self, state: KeyValues[K, V]) -> None:
@@ -69,6 +69,10 @@ class BaseStatefulBolt(ABC, Generic[K, V]):
 
     def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
         """Emits nothing by default."""
+
+    def get_component_configuration(self) -> Mapping[str, Any]:
+        """Settings of this component alone; see :meth:`airflow_trident.operations.bolts.Component`."""
+        return {}
 
     def pre_prepare(self, txid: int) -> None:
         """As in :class:`StatefulFunction`."""
@@ -94,16 +98,24 @@ class StatefulBoltCalls(StatefulFunction[Any, Any]):
     """A stateful bolt as a function that engines and states can run; `__qualname__` is that of the user's class."""
 
     def __init__(
-        self, bolt: BaseStatefulBolt[Any, Any], *, topology: str, component: str, source: str, fields: tuple[str, ...]
+        self,
+        bolt: BaseStatefulBolt[Any, Any],
+        *,
+        topology: str,
+        component: str,
+        source: str,
+        fields: tuple[str, ...],
+        conf: Mapping[str, Any] | None = None,
     ) -> None:
         self.bolt = bolt
+        self._conf = {**(conf or {}), "topology.name": topology}
         self.emits = declared_of(bolt)
         self.__qualname__ = type(bolt).__qualname__
-        self._topology, self._component = topology, component
+        self._component = component
         self._input = BoltInput(source, DEFAULT_STREAM, fields)
 
     def prepare(self, context: OperationContext) -> None:
-        self.bolt.prepare({"topology.name": self._topology}, TopologyContext.of(self._component, context))
+        self.bolt.prepare(self._conf, TopologyContext.of(self._component, context))
 
     def init_state(self, state: KeyValues[Any, Any]) -> None:
         self.bolt.init_state(state)

@@ -13,20 +13,25 @@ import pytest
 
 from airflow_trident import (
     BaseBatchBolt,
+    BaseStatefulBolt,
     BaseTransactionalBolt,
+    BasicOutputCollector,
     BatchOutputCollector,
     BoltTuple,
     Count,
+    FieldsDeclarer,
+    Max,
     MemoryState,
     MemoryTransactionalSpout,
     OutputFieldsDeclarer,
+    SqliteState,
     TopologyContext,
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
 from airflow_trident.engine.base import Engine
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import UserCodeError
+from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.topology.topology import Topology
@@ -210,3 +215,64 @@ def test_a_bolt_that_reads_a_field_that_is_not_there_names_itself_its_row_and_it
     ) as raised:
         run(builder.build(), tmp_path)
     assert (raised.value.node, raised.value.txid, raised.value.row) == ("bad", 1, "word='a'")
+
+
+class Counting(BaseStatefulBolt[str, int]):
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
+        self.step = conf["step"]
+
+    def init_state(self, state: Any) -> None:
+        self.counts = state
+
+    def execute(self, tuple: BoltTuple, collector: BasicOutputCollector) -> None:
+        word = tuple.get_string_by_field("word")
+        assert tuple.get_source_component() == "spout"
+        self.counts.put(word, self.counts.get(word, 0) + self.step)
+        collector.emit([word, self.counts.get(word)])
+
+    def declare_output_fields(self, declarer: FieldsDeclarer) -> None:
+        declarer.declare("word string, n long")
+
+    def get_component_configuration(self) -> Mapping[str, Any]:
+        return {"step": 10}
+
+
+def stateful(folder: Path, tasks: int, grouping: str) -> TransactionalTopologyBuilder:
+    spout = MemoryTransactionalSpout({0: [("a",), ("b",), ("a",)], 1: [("a",)]}, "word string", 1)
+    conf = {
+        "topology.state.provider": "sqlite",
+        "topology.state.provider.config": {"path": str(folder / "counts.db")},
+        "step": 1,
+    }
+    builder = TransactionalTopologyBuilder("stateful", "spout", spout, conf=conf)
+    declarer = builder.set_bolt("count", Counting(), tasks)
+    getattr(declarer, grouping)("spout", *(["word"] if grouping == "fields_grouping" else []))
+    return builder
+
+
+def test_a_stateful_bolt_counts_on_from_batch_to_batch_and_what_it_emits_goes_on(tmp_path: Path) -> None:
+    builder = stateful(tmp_path, 2, "fields_grouping")
+    newest = SqliteState(str(tmp_path / "newest.db"))
+    builder.end_stream("count", lambda counts: counts.persistent_aggregate(newest, "n", Max(), "most"))
+    topology = builder.build()
+    assert run(topology, tmp_path) == [1, 2, 3]
+    with topology.states["most"].factory.make_state(topology.states["most"]) as opened:
+        assert list(opened.items()) == [((), (30,))]
+    with topology.states["count"].factory.make_state(topology.states["count"]) as opened:
+        assert dict(opened.items()) == {("a",): (30,), ("b",): (10,)}
+
+
+def test_a_stateful_bolt_of_several_tasks_needs_a_fields_grouping(tmp_path: Path) -> None:
+    assert "count" in stateful(tmp_path, 1, "shuffle_grouping").build().states
+    with pytest.raises(PlanError, match=r"stateful bolt 'count' has 2 tasks.* the same fields_grouping"):
+        stateful(tmp_path, 2, "shuffle_grouping").build()
+
+
+def test_a_component_sets_no_name_of_the_topology() -> None:
+    class Ticking(Counting):
+        def get_component_configuration(self) -> Mapping[str, Any]:
+            return {"topology.max.spout.pending": 3}
+
+    builder = TransactionalTopologyBuilder("t", "spout", MemoryTransactionalSpout({0: [("a",)]}, "word string", 1))
+    with pytest.raises(ConfigurationError, match=r"'count' sets topology\.max\.spout\.pending in get_component_conf"):
+        builder.set_bolt("count", Ticking())

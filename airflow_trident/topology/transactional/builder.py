@@ -9,32 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.contracts.spout import Spout
+from airflow_trident.contracts.state import StateFactory
 from airflow_trident.contracts.transactional_spout import (
     OpaquePartitionedTransactionalSpout,
     PartitionedTransactionalSpout,
     TransactionalSpout,
 )
-from airflow_trident.errors import PlanError
+from airflow_trident.errors import ConfigurationError, PlanError
 from airflow_trident.operations.bolt_wiring import Output, Outputs
 from airflow_trident.operations.bolts import (
     DEFAULT_STREAM,
     BaseBatchBolt,
     BasicBolt,
     Bolt,
+    Component,
     ICommitter,
     OutputFieldsDeclarer,
 )
+from airflow_trident.operations.stateful_bolts import BaseStatefulBolt, declared_of
 from airflow_trident.topology.names import at_least_one, require_name
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
 from airflow_trident.topology.transactional.compiling import Compiling, Made
-from airflow_trident.topology.transactional.declarer import BoltDeclarer
+from airflow_trident.topology.transactional.declarer import AnyBolt, BoltDeclarer
 from airflow_trident.topology.transactional.spout_adapters import AnyTransactionalSpout, adapted
-from airflow_trident.topology.transactional.storm_config import read_config
+from airflow_trident.topology.transactional.storm_config import read_config, read_names
 from airflow_trident.topology.transactional.wiring import require_wired, with_cure
 
 End: TypeAlias = "Callable[[Stream], Any]"
@@ -87,16 +91,17 @@ class TransactionalTopologyBuilder:
         self._outputs: dict[str, Mapping[str, Output]] = {spout_id: self._spout_outputs.streams}
         self._ends: list[_End] = []
 
-    def set_bolt(self, id: str, bolt: Bolt | ChildBolt, parallelism: int = 1) -> BoltDeclarer:
+    def set_bolt(self, id: str, bolt: AnyBolt, parallelism: int = 1) -> BoltDeclarer:
         """Add a bolt; call the groupings of the result to add inputs. A batch bolt that is an :class:`ICommitter` is a
-        committer. A ShellBolt or NodeBolt needs a subclass with `declare_output_fields`; it gets and emits tuples
-        without the TransactionAttempt.
+        committer. A ShellBolt or NodeBolt needs a subclass with `declare_output_fields`. A BaseStatefulBolt keeps its
+        state in the provider that `conf` names, and runs in the commit phase. These three get and emit tuples without
+        the TransactionAttempt.
 
         :param parallelism: the number of its tasks; one by default, as in Storm: a batch bolt then sees the whole
             batch.
         :raises PlanError: the id is taken, or `bolt` is no bolt.
         """
-        return self._add(id, bolt, parallelism, committer=isinstance(bolt, ICommitter))
+        return self._add(id, bolt, parallelism, committer=isinstance(bolt, ICommitter | BaseStatefulBolt))
 
     def set_committer_bolt(self, id: str, bolt: BaseBatchBolt[Any], parallelism: int = 1) -> BoltDeclarer:
         """Add a batch bolt that runs in the commit phase, one transaction after the other.
@@ -133,7 +138,7 @@ class TransactionalTopologyBuilder:
             topology.set_node(self._spout_id, parallelism=self._parallelism)
         streams = {(one.component, one.stream) for bolt in order for one in bolt.inputs}
         streams |= {(end.component, end.stream) for end in self._ends}
-        compiling = Compiling(topology, self.config.for_components, self._outputs, streams)
+        compiling = Compiling(topology, self._states(), self._outputs, streams)
         compiling.made[self._spout_id] = dict.fromkeys(self._spout_outputs.streams, source)
         for bolt in order:
             compiling.add(bolt)
@@ -145,9 +150,25 @@ class TransactionalTopologyBuilder:
 
     # ---- the parts ---------------------------------------------------------------------------------------------
 
+    def _states(self) -> Callable[[], StateFactory]:
+        """Makes the store of stateful bolts."""
+        provider, config = self.config.state_provider or "memory", dict(self.config.state_provider_config)
+        # Imported by name: states are a layer above topologies.
+        return lambda: import_module("airflow_trident.states.keyvalue.stateful").KeyValueStates(provider, config)
+
+    def _conf_of(self, id: str, component: Component | BaseStatefulBolt[Any, Any] | ChildBolt) -> Mapping[str, Any]:
+        """:raises ConfigurationError: the component sets a name of Storm's, all of which are of the topology."""
+        own = {} if isinstance(component, ChildBolt) else dict(component.get_component_configuration())
+        if names := ", ".join(sorted(read_names(own))):
+            raise ConfigurationError(
+                f"component {id!r} sets {names} in get_component_configuration()",
+                "Set it in conf= of the builder: it is one value for the topology.",
+            )
+        return {**self.config.for_components, **own}
+
     def _source(self, spout: Spout | AnyTransactionalSpout) -> tuple[Spout, Outputs]:
         if isinstance(spout, _SPOUTS):
-            made = adapted(self._spout_id, spout, self.config.for_components, self._parallelism or 1)
+            made = adapted(self._spout_id, spout, self._conf_of(self._spout_id, spout), self._parallelism or 1)
             declarer = OutputFieldsDeclarer(self._spout_id)
             spout.declare_output_fields(declarer)
             return made, Outputs(self._spout_id, declarer.streams)
@@ -159,7 +180,7 @@ class TransactionalTopologyBuilder:
             )
         return spout, Outputs(self._spout_id, {DEFAULT_STREAM: Output(TX_FIELD, spout.schema)})
 
-    def _add(self, id: str, bolt: Bolt | ChildBolt, parallelism: int, *, committer: bool) -> BoltDeclarer:
+    def _add(self, id: str, bolt: AnyBolt, parallelism: int, *, committer: bool) -> BoltDeclarer:
         require_name("component", id)
         if id in self._bolts or id == self._spout_id:
             raise PlanError(f"topology {self.id!r} has two components named {id!r}", "Give each its own id.")
@@ -167,15 +188,13 @@ class TransactionalTopologyBuilder:
             given = f"the class {bolt.__name__}" if isinstance(bolt, type) else repr(bolt)
             raise PlanError(
                 f"bolt {id!r} of topology {self.id!r} is {given}",
-                "Give an object of a subclass of BasicBolt, BaseBatchBolt, BaseTransactionalBolt, ShellBolt or "
-                "NodeBolt.",
+                "Give an object of a subclass of BasicBolt, BaseBatchBolt, BaseTransactionalBolt, BaseStatefulBolt, "
+                "ShellBolt or NodeBolt.",
             )
-        if committer:
+        self._outputs[id] = _outputs_of(id, bolt)
+        if committer and not isinstance(bolt, BaseStatefulBolt):
             _require_committer(id, bolt, exactly_once=self._exactly_once)
-        declarer = OutputFieldsDeclarer(id)
-        bolt.declare_output_fields(declarer)
-        self._outputs[id] = declarer.streams
-        self._bolts[id] = BoltDeclarer(id, bolt, _tasks(id, parallelism), committer)
+        self._bolts[id] = BoltDeclarer(id, bolt, _tasks(id, parallelism), committer, self._conf_of(id, bolt))
         return self._bolts[id]
 
     def _apply(self, end: _End, topology: Topology, made: Mapping[str, Made]) -> None:
@@ -189,7 +208,16 @@ class TransactionalTopologyBuilder:
 
 
 def _is_bolt(given: object) -> bool:
-    return isinstance(given, BasicBolt | BaseBatchBolt | ChildBolt)
+    return isinstance(given, BasicBolt | BaseBatchBolt | BaseStatefulBolt | ChildBolt)
+
+
+def _outputs_of(id: str, bolt: AnyBolt) -> Mapping[str, Output]:
+    if isinstance(bolt, BaseStatefulBolt):
+        schema = declared_of(bolt)
+        return {DEFAULT_STREAM: Output(TX_FIELD, schema)} if schema else {}
+    declarer = OutputFieldsDeclarer(id)
+    bolt.declare_output_fields(declarer)
+    return declarer.streams
 
 
 def _tasks(id: str, parallelism: int) -> int:

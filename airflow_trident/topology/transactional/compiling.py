@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from airflow_trident.children.bolt import ChildBolt
-from airflow_trident.contracts.state import StateSpec
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.bolt_calls import (
     BasicBoltCalls,
@@ -21,6 +21,7 @@ from airflow_trident.operations.bolt_wiring import TAG, BoltInput, Output, Outpu
 from airflow_trident.operations.bolts import DEFAULT_STREAM, BasicBolt
 from airflow_trident.operations.comparing import groupable
 from airflow_trident.operations.expr.tree import col
+from airflow_trident.operations.stateful_bolts import BaseStatefulBolt, StatefulBoltCalls
 from airflow_trident.plan.commit.committers import OwnDatabase
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.commit.nodes import NewValuesNode
@@ -41,6 +42,7 @@ from airflow_trident.plan.nodes import (
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
 from airflow_trident.topology.transactional.declarer import BoltDeclarer, GroupingKind, Subscription
+from airflow_trident.topology.verbs import persist
 from airflow_trident.topology.verbs.child_bolt import bolt as child_bolt
 from airflow_trident.types import ddl, names_of, select
 
@@ -62,20 +64,20 @@ Made: TypeAlias = Mapping[str, Node]
 class Compiling:
     """Adds bolts to a topology, each after its inputs.
 
-    :param conf: what components get in `prepare`.
+    :param states: makes the store of stateful bolts.
     :param read: (component, stream) of all streams that have a reader.
     """
 
     def __init__(
         self,
         topology: Topology,
-        conf: Mapping[str, Any],
+        states: Callable[[], StateFactory],
         declared: Mapping[str, Mapping[str, Output]],
         read: Collection[tuple[str, str]],
     ) -> None:
         self.made: dict[str, Made] = {}
         self._topology = topology
-        self._conf = conf
+        self._states = states
         self._declared = declared
         self._read = read
 
@@ -83,12 +85,15 @@ class Compiling:
         if isinstance(bolt.bolt, ChildBolt):
             self.made[bolt.id] = self._child(bolt, bolt.bolt)
             return
+        if isinstance(bolt.bolt, BaseStatefulBolt):
+            self.made[bolt.id] = self._stateful(bolt, bolt.bolt)
+            return
         of = BoltOfTopology(
             id=bolt.id,
             bolt=bolt.bolt,
             inputs=tuple(self._input(one) for one in bolt.inputs),
             outputs=Outputs(bolt.id, self._declared[bolt.id]),
-            conf=self._conf,
+            conf=bolt.conf,
         )
         node = self._committer(bolt, of) if bolt.committer else self._processing(bolt, of)
         self.made[bolt.id] = self._streams(of.outputs, node)
@@ -129,24 +134,55 @@ class Compiling:
     def _child(self, bolt: BoltDeclarer, child: ChildBolt) -> Made:
         """A bolt in another program: the verb `bolt`, on the merged inputs."""
         inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
-        first = inputs[0]
-        if any(one.schema != first.schema for one in inputs):
-            told = "; ".join(
-                str(self._input(one)) + f" has ({', '.join(self._input(one).fields)})" for one in bolt.inputs
-            )
-            raise PlanError(
-                f"the inputs of bolt {bolt.id!r} have several kinds of tuples, and {child} is not told which one it "
-                f"gets: {told}",
-                "Let a BasicBolt bring them to the same fields, or give each input a bolt of its own.",
-            )
+        first = self._merged(bolt, inputs, str(child))
         if len(inputs) > 1:
-            first = MergeNode(name=f"{bolt.id}.inputs", schema=first.schema, inputs=tuple(inputs))
             chosen = [kind for kind, _ in map(self._kind, bolt.inputs) if kind not in _TO_ANY_TASK]
             if len(chosen) > 1 or GroupingKind.ALL in chosen:
                 first = _task_by_task(first)
         declared = {name: ddl(output.schema) for name, output in self._declared[bolt.id].items()}
         streams = child_bolt(Stream(self._topology, first).name(bolt.id), first.fields, child, declared)
         return {name: stream.node for name, stream in streams.items()}
+
+    def _merged(self, bolt: BoltDeclarer, inputs: Sequence[Node], what: str) -> Node:
+        """:raises PlanError: the inputs differ in their fields, and the bolt does not hear which one a tuple is of."""
+        first = inputs[0]
+        if any(one.schema != first.schema for one in inputs):
+            kinds = "; ".join(f"{one} has ({', '.join(one.fields)})" for one in map(self._input, bolt.inputs))
+            raise PlanError(
+                f"the inputs of bolt {bolt.id!r} have several kinds of tuples, and {what} does not hear which one it "
+                f"gets: {kinds}",
+                "Let a BasicBolt bring them to the same fields, or give each input a bolt of its own.",
+            )
+        return (
+            first
+            if len(inputs) == 1
+            else MergeNode(name=f"{bolt.id}.inputs", schema=first.schema, inputs=tuple(inputs))
+        )
+
+    def _stateful(self, bolt: BoltDeclarer, stateful: BaseStatefulBolt[Any, Any]) -> Made:
+        """A stateful bolt: the verb `stateful`. The fields of its fields grouping choose the task, and so the state."""
+        keys = {keys if kind is GroupingKind.FIELDS else () for kind, keys in map(self._kind, bolt.inputs)}
+        if bolt.parallelism > 1 and (len(keys) > 1 or not all(keys)):
+            raise PlanError(
+                f"the stateful bolt {bolt.id!r} has {bolt.parallelism} tasks, and its groupings do not say which task "
+                "gets a tuple",
+                "Give each input the same fields_grouping, or give the bolt one task.",
+            )
+        before = self._merged(bolt, [self.made[one.component][one.stream] for one in bolt.inputs], "a stateful bolt")
+        calls = StatefulBoltCalls(
+            stateful,
+            topology=self._topology.name,
+            component=bolt.id,
+            source=bolt.inputs[0].component if len(bolt.inputs) == 1 else before.name,
+            fields=before.fields,
+            conf=bolt.conf,
+        )
+        stream, outputs = Stream(self._topology, before), ddl(calls.emits)
+        keyed_by = keys.pop() if len(keys) == 1 else ()
+        provider = self._states()
+        sink = persist.stateful(stream, before.fields, calls, provider, keyed_by, outputs, bolt.parallelism, bolt.id)
+        is_read = (bolt.id, DEFAULT_STREAM) in self._read
+        return {DEFAULT_STREAM: persist.new_values(stream, sink).node} if is_read else {}
 
     def _moved(self, bolt: BoltDeclarer, one: Subscription, place: int) -> Node:
         """The stream of an input, repartitioned."""
@@ -242,7 +278,7 @@ class Compiling:
         return MergeNode(name=name, schema=declared, inputs=(narrow,))
 
 
-def _task_by_task(merged: MergeNode) -> Node:
+def _task_by_task(merged: Node) -> Node:
     """What each input sends to task i comes to one process (Storm: a task has all its inputs)."""
     return PartitionNode(
         name=f"{merged.name}.partition", schema=merged.schema, inputs=(merged,), grouping=Grouping.COLOCATED

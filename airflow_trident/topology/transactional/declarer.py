@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.bolts import DEFAULT_STREAM, Bolt
 from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.operations.stateful_bolts import BaseStatefulBolt
 from airflow_trident.types import parse_names
+
+AnyBolt: TypeAlias = Bolt | ChildBolt | BaseStatefulBolt[Any, Any]
 
 
 class GroupingKind(StrEnum):
@@ -43,9 +47,10 @@ class BoltDeclarer:
     """
 
     id: str
-    bolt: Bolt | ChildBolt
+    bolt: AnyBolt
     parallelism: int
     committer: bool
+    conf: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.inputs: list[Subscription] = []

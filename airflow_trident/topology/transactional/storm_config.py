@@ -68,6 +68,11 @@ def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
     return TransactionalConfig(**found, for_components=dict(conf))
 
 
+def read_names(conf: Mapping[str, Any]) -> list[str]:
+    """The names in it that are Storm's. Those of users have other prefixes."""
+    return [name for name in conf if name.startswith(_PREFIXES)]
+
+
 def _number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigurationError(f"{name} is {value!r}", "Give a whole number, 1 or more.")
