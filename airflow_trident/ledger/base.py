@@ -53,7 +53,7 @@ from airflow_trident.ledger.backup.importing import require_finished
 from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, Begun
 from airflow_trident.ledger.creating import new_topology
 from airflow_trident.ledger.group_answers import CommittedAndBegun
-from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path
+from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path, tx_name
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.staged_chunks import KeepsStaged
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
@@ -62,6 +62,7 @@ from airflow_trident.ledger.verbs import attempts, begin, commits, group_pairs, 
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.exceptional_txids import needed_at_any_age
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import LedgerView, TopologyRecord, TxRecord
 from airflow_trident.protocol.topology_definition import Definition
@@ -284,6 +285,14 @@ class Ledger(Closing, KeepsStaged):
             snap.prefetch_transactions(some)
             found.extend(tx for tx in map(snap.tx, some) if tx is not None)  # None: pruned meanwhile
         return found
+
+    def keeps(self) -> Callable[[int], bool]:
+        """Says of a transaction that its record is kept, as this process last saw it; costs nothing after a commit.
+        What belongs to a transaction outside of the ledger stays at least as long as its record."""
+        paths = self.paths()
+        snap = self.transactor.remembered(paths, [paths.exceptions])
+        names, needed = snap.names(paths.transactions), needed_at_any_age(snap.exceptions())
+        return lambda txid: txid in needed or tx_name(txid) in names
 
     def wait_for_change(self, txid: int, seen: LedgerView, timeout_s: float) -> bool:
         """Blocks until transaction `txid` or the exceptions differ from `seen`, at most `timeout_s` seconds.

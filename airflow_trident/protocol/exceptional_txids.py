@@ -13,6 +13,12 @@ def may_still_come(exceptions: Exceptions) -> Txids:
     return exceptions.skipped | Txids.of(*exceptions.failed, *exceptions.late)
 
 
+def needed_at_any_age(exceptions: Exceptions) -> Txids:
+    """Txids whose records, staged batches and files of work no retention takes away: somebody may be at work on them,
+    or begin to. Whatever deletes what belongs to a transaction asks this."""
+    return exceptions.skipped | Txids.of(*exceptions.unfinished)
+
+
 def shifted(exceptions: Exceptions, txid: int, to: str) -> Exceptions:
     """Moves `txid` to the list named `to` (a field of Exceptions) and out of all others; "": to no list."""
 

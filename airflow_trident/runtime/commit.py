@@ -318,7 +318,7 @@ class Committer:
             self._note(ticket, error)
             raise
         reached(Milestone.COMMITTED, txid)
-        remove_old(StagingArea(self.staging_root), [holds], self.retention)
+        remove_old(StagingArea(self.staging_root), self.ledger, [holds], self.retention)
         return True
 
     def _note(self, ticket: CommitTicket | None, error: BaseException) -> None:

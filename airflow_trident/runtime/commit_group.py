@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-OVERTAKEN_TIMES = 10
+OVERTAKEN_TIMES = 100
 """How often a commit goes on with a new fence because another transaction's commit came in between; then it waits."""
 
 GoOn: TypeAlias = Callable[[Sequence[CommitTicket]], int]
@@ -248,7 +248,7 @@ class GroupCommitter:
         while left:
             done = self.ledger.committed_many(left, retention=self.retention)
             left = left[len(done) :]
-        remove_old(StagingArea(self.staging_root), tickets, self.retention)
+        remove_old(StagingArea(self.staging_root), self.ledger, tickets, self.retention)
 
 
 def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
@@ -11,6 +12,7 @@ from airflow_trident.errors import (
     ConfigurationError,
     NewerRecordError,
     OtherPlanError,
+    RetryableError,
     StagingError,
     TableChangedError,
     TridentError,
@@ -160,9 +162,11 @@ def reason_to_emit(error: StagingError) -> str:
     return error.message if changed else f"its staged batch cannot be read ({error})"
 
 
-def remove_old(area: StagingArea, tickets: Sequence[CommitTicket], retention: int) -> None:
-    """Removes old staged batches after a commit. The ledger prunes its own chunks. The staging area is asked only if
-    one of these batches was there; leftovers are removed with the next batch that is."""
+def remove_old(area: StagingArea, ledger: Ledger, tickets: Sequence[CommitTicket], retention: int) -> None:
+    """Removes, after a commit, old staged batches of transactions that the ledger keeps no longer. The ledger prunes
+    its own chunks. The staging area is asked only if one of these batches was there; leftovers are removed with the
+    next batch that is."""
     last = tickets[-1]
-    if not all(one.staged.chunk for one in tickets):
-        area.remove_before(last.topology, last.incarnation, last.txid - retention)
+    if not all(ticket.staged.chunk for ticket in tickets):
+        with suppress(RetryableError):  # the commit is done; the next one removes what this one leaves
+            area.remove_before(last.topology, last.incarnation, last.txid - retention, ledger.keeps())

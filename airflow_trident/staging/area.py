@@ -9,7 +9,7 @@ import io
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
@@ -349,12 +349,18 @@ class StagingArea:
 
     # ---- cleaning ----------------------------------------------------------------------------------------------
 
-    def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
+    def remove_before(self, topology: str, incarnation: str, txid: int, keeps: Callable[[int], bool]) -> int:
         """Deletes the staged batches of lower transactions, best effort.
 
+        :param keeps: does the ledger keep this transaction? Then somebody may be at work in its folder.
         :returns: how many transactions had something to delete.
         """
-        return self.storage.delete(f"{topology}/{incarnation}", "0", f"{txid:019d}") if txid > 0 else 0
+        if txid <= 0:
+            return 0
+        end = f"{txid:019d}"
+        return self.storage.delete(
+            f"{topology}/{incarnation}", "0", end, keeps=lambda part: part.isdecimal() and keeps(int(part))
+        )
 
     def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
         """Deletes the staged batches of this and higher transactions: after a repair their numbers are given out again.

@@ -22,7 +22,7 @@ from airflow_trident.io.hdfs import HdfsPlace
 from airflow_trident.io.webhdfs import FileStatus, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable
 from airflow_trident.staging.files import WriteTo
-from airflow_trident.staging.verbs import PROBE, Storage
+from airflow_trident.staging.verbs import PROBE, Keeps, Storage, nothing_is_kept
 
 UNFINISHED = ".trident-unfinished-"
 LEFT_DAYS = 7
@@ -139,7 +139,7 @@ class HdfsStorage(Storage):
                 if one.name and (hidden or not one.name.startswith(UNFINISHED)):
                     yield one
 
-    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+    def delete(self, folder: str, first: str = "", end: str = "", keeps: Keeps = nothing_is_kept) -> int:
         parts = 0
         with suppress(TridentError), self.place.errors(f"delete below {folder!r}"):
             client = self.place.client()
@@ -147,7 +147,7 @@ class HdfsStorage(Storage):
                 part = _given(one.name)
                 if end and part >= end:
                     break
-                if part >= first:
+                if part >= first and not keeps(part):
                     client.delete(f"{self._path(folder)}/{one.name}")
                     parts += not one.name.startswith(UNFINISHED)
             if not first and not end:

@@ -21,7 +21,7 @@ from airflow_trident.io.object_service import is_behind_the_end, said
 from airflow_trident.io.object_stores import ObjectPlace, StoredObject, is_object_uri
 from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
 from airflow_trident.staging.hdfs_storage import HdfsStorage
-from airflow_trident.staging.verbs import PROBE, STAGING, Storage
+from airflow_trident.staging.verbs import PROBE, STAGING, Keeps, Storage, nothing_is_kept
 
 _PAGE = 1000
 """Objects in one answer."""
@@ -129,12 +129,12 @@ class PosixStorage(Storage):
                         continue
                     yield os.path.relpath(path, root), size
 
-    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+    def delete(self, folder: str, first: str = "", end: str = "", keeps: Keeps = nothing_is_kept) -> int:
         try:
             parts = os.listdir(self.at(folder))
         except OSError:
             return 0
-        gone = [part for part in parts if first <= part and (not end or part < end)]
+        gone = [part for part in parts if first <= part and (not end or part < end) and not keeps(part)]
         for part in gone:
             shutil.rmtree(os.path.join(self.at(folder), part), ignore_errors=True)
             with suppress(OSError):
@@ -245,14 +245,14 @@ class ObjectStorage(Storage):
             for page in self.place.obstore().list(self.place.store(), folder, chunk_size=_PAGE):
                 yield from ((one["path"], one["size"]) for one in page)
 
-    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+    def delete(self, folder: str, first: str = "", end: str = "", keeps: Keeps = nothing_is_kept) -> int:
         gone, parts, begin = list[str](), set[str](), len(f"{folder}/") if folder else 0
         with suppress(TridentError):
             for name, _ in self.list(folder):
                 part = name[begin:].split("/", 1)[0]
                 if end and part >= end:
                     break
-                if part >= first:
+                if part >= first and not keeps(part):
                     gone.append(name)
                     parts.add(part)
             self.take_away(gone)

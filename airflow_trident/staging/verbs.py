@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
 from airflow_trident.io.seekable import RangedFile
 from airflow_trident.staging.files import WriteTo
@@ -22,6 +22,13 @@ PROBE = ".airflow-trident-takes-names-once"
 STAGING = "the staging folder"
 _AHEAD_BYTES = 8 << 20
 """The least that is read at a time."""
+
+
+Keeps: TypeAlias = Callable[[str], bool]
+
+
+def nothing_is_kept(_part: str) -> bool:
+    return False
 
 
 class Storage(ABC):
@@ -68,11 +75,12 @@ class Storage(ABC):
         them in name order."""
 
     @abstractmethod
-    def delete(self, folder: str, first: str = "", end: str = "") -> int:
+    def delete(self, folder: str, first: str = "", end: str = "", keeps: Keeps = nothing_is_kept) -> int:
         """Deletes, best effort because leftovers are only garbage, all names below the folder whose next part is
         `first` or sorts after it, and before `end`, if `end` is given.
 
-        :returns: how many such parts there were.
+        :param keeps: says of such a part that it stays.
+        :returns: how many parts were deleted.
         """
 
     @abstractmethod

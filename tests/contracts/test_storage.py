@@ -157,7 +157,9 @@ def test_deleted_is_what_lies_between_two_parts(storage: Storage) -> None:
         for file in ("f", "g/h"):
             put(storage, f"t/i/{part}/{file}", b"x")
     put(storage, "t/i2/01/f", b"x")
-    assert storage.delete("t/i", "0", "03") == 2
+    assert storage.delete("t/i", "0", "03", keeps={"01"}.__contains__) == 1
+    assert names(storage, "t/i")[:2] == ["t/i/01/f", "t/i/01/g/h"]
+    assert storage.delete("t/i", "0", "03") == 1
     assert names(storage, "t/i") == ["t/i/03/f", "t/i/03/g/h", "t/i/notes/f", "t/i/notes/g/h"]
     assert storage.delete("t/i", "03", ":") == 1
     assert storage.delete("t/i", "03", ":") == 0

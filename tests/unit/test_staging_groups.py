@@ -186,8 +186,8 @@ def test_a_member_with_a_wrong_field_is_refused(area: StagingArea, field: str) -
 
 def test_a_group_is_removed_with_its_last_transaction(area: StagingArea) -> None:
     area.publish_group(by_transaction(area))
-    area.remove_before("words", "i1", 9)
+    area.remove_before("words", "i1", 9, set[int]().__contains__)
     assert read(area, {6: 0}) == [ROWS[6]]
-    area.remove_before("words", "i1", 10)
+    area.remove_before("words", "i1", 10, set[int]().__contains__)
     with pytest.raises(StagingError, match="not in the staging folder"):
         area.load(LAST)

@@ -17,6 +17,7 @@ from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.exceptional_txids import needed_at_any_age
 from airflow_trident.protocol.large_metadata import BASE
 from airflow_trident.protocol.records import Exceptions
 
@@ -37,7 +38,7 @@ def prune(
     """
     just = {tx_name(txid): True for txid in just_committed}
     names = snap.names(snap.paths.transactions).after(just)
-    special = {tx_name(txid) for txid in (*exceptions.unfinished, *exceptions.skipped) if txid <= upto}
+    special = {tx_name(txid) for txid in needed_at_any_age(exceptions) if txid <= upto}
     done = names.upto(tx_name(upto)) - sum(name in names for name in special)
     oldest = islice((name for name in names if name not in special), max(done - retention, 0))
     most = max(PRUNED_PER_COMMIT, len(just_committed))
