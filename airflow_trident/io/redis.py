@@ -20,7 +20,7 @@ _PASSED_ON = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "s
 _LOGIN = ("NOAUTH", "WRONGPASS", "NOPERM")
 _IN_A_PIPELINE = " of pipeline caused error: "
 """What the driver puts before the answer to one of several commands, behind the command."""
-_NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "CLUSTERDOWN")
+_NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "TRYAGAIN", "CLUSTERDOWN")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +141,13 @@ def redis_errors(place: str, unavailable: type[TridentError] = RetryableError) -
         raise translated from error
 
 
+def is_a_replica(place: str, unavailable: type[TridentError]) -> TridentError:
+    return unavailable(
+        f"Redis at {place} is a replica, which does not keep what others write into it",
+        "Give the connection the address of the primary. After a failover the task tries again.",
+    )
+
+
 def may_have_happened(error: BaseException | None) -> bool:
     """True: the answer was lost. False: the server said that it did nothing."""
     exceptions = require_extra("redis.exceptions", EXTRA)
@@ -154,8 +161,10 @@ def _translated(error: Exception, place: str, unavailable: type[TridentError]) -
         return ConfigurationError(
             f"Redis at {place} refused the login or the command ({said})", "Give it the right user and password."
         )
+    if isinstance(error, exceptions.ReadOnlyError) or said.startswith("READONLY"):
+        return is_a_replica(place, unavailable)
     gone = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
-    now = (*gone, exceptions.RedisClusterException, exceptions.ReadOnlyError, exceptions.OutOfMemoryError)
+    now = (*gone, exceptions.RedisClusterException, exceptions.OutOfMemoryError)
     if isinstance(error, now) or (isinstance(error, exceptions.ResponseError) and said.startswith(_NOT_NOW)):
         return unavailable(f"Redis at {place} does not work now ({said})", "Mend the server; the task tries again.")
     if isinstance(error, exceptions.RedisError):

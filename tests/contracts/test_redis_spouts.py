@@ -268,6 +268,18 @@ def test_an_opaque_batch_of_a_stream_that_was_trimmed_is_decided_anew(where: dic
     assert rows_of(spout, spout.coordinator().initialize_transaction(1, None)) == [(3,), (4,)]
 
 
+def test_a_field_that_an_entry_has_twice_is_an_error_where_the_spout_reads_it(where: dict[str, Any]) -> None:
+    client = client_of(where)
+    client.xadd("s", {"n": 1, "text": "a"})
+    entry = client.execute_command("XADD", "s", "*", "n", "2", "text", "b", "text", "b", "more", "x", "more", "y")
+    spout = RedisStreamSpout(**where, streams="s", fields="n long, text string")
+    batch = spout.coordinator().initialize_transaction(1, None)
+    with pytest.raises(DamagedInputError, match=f"the entry {entry.decode()} of stream 's' has the field 'text' sev"):
+        rows_of(spout, batch)
+    without = RedisStreamSpout(**where, streams="s", fields="n long")
+    assert rows_of(without, batch) == [(1,), (2,)]
+
+
 def test_a_stream_that_is_made_anew_is_not_read_as_the_old_one(where: dict[str, Any]) -> None:
     client = client_of(where)
     client.xadd("s", {"n": 1}, id="5-1")
@@ -345,7 +357,7 @@ def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[st
     ]
     add(where, "bad", [{"n": "seven"}])
     spout = RedisStreamSpout(**where, streams="bad", fields="n long")
-    with pytest.raises(DamagedInputError, match=r"an entry of stream 'bad' .* has no long in its field 'n'"):
+    with pytest.raises(DamagedInputError, match=r"the entry \d+-\d+ of stream 'bad' has no long in its field 'n'"):
         rows_of(spout, metadata_of_all(spout)[0])
 
 

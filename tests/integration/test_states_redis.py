@@ -330,6 +330,26 @@ def test_a_server_that_is_full_or_gone_is_unavailable_and_nothing_is_applied(tmp
             assert apply(state, ticket(3), batch(spec, ("a", 1))) is Applied.APPLIED
 
 
+@pytest.mark.parametrize("takes_writes", [True, False])
+def test_a_replica_is_named_and_keeps_nothing(tmp_path: Path, takes_writes: bool) -> None:
+    with own_server(tmp_path) as replica:
+        factory = RedisState(host="127.0.0.1", port=replica.port, timeout_s=0.2)
+        provider = RedisStateProvider(host="127.0.0.1", port=replica.port, timeout_s=0.2)
+        spec = counts(factory)
+        with factory.make_state(spec) as state, provider.new_state("ns") as pairs:
+            admin = replica.client()
+            admin.config_set("replica-read-only", "no" if takes_writes else "yes")
+            admin.replicaof("127.0.0.1", 1)  # a primary that is away: what the replica has stays as it is
+            with pytest.raises(StoreUnavailableError, match=r"is a replica.*address of the primary"):
+                state.apply(ticket(1), batch(spec, ("a", 1)))
+            pairs.put("a", 1)
+            with pytest.raises(StoreUnavailableError, match=r"is a replica.*address of the primary"):
+                pairs.prepare_commit(1, fence=1)
+            admin.replicaof("NO", "ONE")
+            assert content(state) == {}
+            assert apply(state, ticket(1), batch(spec, ("a", 1))) is Applied.APPLIED
+
+
 # ---- disks and clusters ----------------------------------------------------------------------------------------
 
 

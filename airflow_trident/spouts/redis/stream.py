@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -196,6 +196,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         known, server, read, schema = _part(part), self._server, 0, arrow_schema(self.schema)
         begin = known.begin
         with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+            client.set_response_callback("XRANGE", _as_sent)
             batches: list[pa.RecordBatch] = []
             while read < known.rows:
                 entries = client.xrange(partition, f"({begin}", known.to, count=AT_ONCE)
@@ -210,22 +211,54 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                 batches.append(pa.RecordBatch.from_arrays(self._columns(partition, entries), schema=schema))
         yield from batches
 
-    def _columns(self, stream: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> list[pa.Array]:
+    def _columns(self, stream: str, entries: Sequence[_Entry]) -> list[pa.Array]:
         import pyarrow as pa
 
+        fields = [self._fields(stream, entry_id, pairs) for entry_id, pairs in entries]
         columns: list[pa.Array] = []
-        for one in self.schema:
-            name = one.name.encode()
-            given = [entry_id if one.name == self.id_field else entry.get(name) for entry_id, entry in entries]
+        for declared in self.schema:
+            given = [of_entry.get(declared.name.encode()) for of_entry in fields]
             try:
-                columns.append(_column(given, one.type))
-            except (pa.ArrowException, UnicodeDecodeError, ValueError) as error:
-                ids = f"{entries[0][0].decode()} to {entries[-1][0].decode()}"
-                raise DamagedInputError(
-                    f"an entry of stream {stream!r} ({ids}) has no {one.type} in its field {one.name!r}: {error}",
-                    "Declare the field as string, or skip the transaction.",
-                ) from error
+                columns.append(_column(given, declared.type))
+            except (pa.ArrowException, ValueError) as error:
+                raise self._damaged(stream, declared, entries, error) from error
         return columns
+
+    def _fields(self, stream: str, entry_id: bytes, pairs: Sequence[bytes]) -> dict[bytes, bytes]:
+        """
+        :raises DamagedInputError: a declared field comes twice; which of its values is meant, nobody knows.
+        """
+        names = pairs[::2]
+        fields = dict(zip(names, pairs[1::2], strict=True))
+        if len(fields) < len(names):
+            for declared in self.schema:
+                if declared.name != self.id_field and names.count(declared.name.encode()) > 1:
+                    raise DamagedInputError(
+                        f"the entry {entry_id.decode()} of stream {stream!r} has the field {declared.name!r} several "
+                        "times",
+                        f"Leave {declared.name!r} out of the spout's fields, or skip the transaction. Let the producer "
+                        "add each field once.",
+                    )
+        if self.id_field is not None:
+            fields[self.id_field.encode()] = entry_id
+        return fields
+
+    def _damaged(self, stream: str, field: Field, entries: Sequence[_Entry], error: Exception) -> DamagedInputError:
+        """The error for the first entry whose value does not fit the field."""
+        import pyarrow as pa
+
+        name, damaged = field.name.encode(), entries[0][0]
+        for entry_id, pairs in entries:
+            try:
+                _column([self._fields(stream, entry_id, pairs).get(name)], field.type)
+            except (pa.ArrowException, ValueError) as of_entry:
+                damaged, error = entry_id, of_entry
+                break
+        return DamagedInputError(
+            f"the entry {damaged.decode()} of stream {stream!r} has no {field.type} in its field {field.name!r}: "
+            f"{error}",
+            "Declare the field as string, or skip the transaction.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +307,15 @@ class _Look:
             raise ConfigurationError("this server does not count the entries of streams", "Use Redis 7 or Valkey.")
         rows, last, first, length, added, newest, size = told
         return cls(int(rows), last.decode(), first.decode(), int(length), int(added), newest.decode(), int(size))
+
+
+_Entry: TypeAlias = tuple[bytes, Sequence[bytes]]
+"""The id of an entry, and its fields: name, value, name, value."""
+
+
+def _as_sent(answer: Sequence[_Entry], **_: Any) -> Sequence[_Entry]:
+    """The driver makes a dictionary of an entry, in which a field that comes twice is lost once."""
+    return answer
 
 
 def _order(entry_id: str) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.errors import CorruptRecordError, NewerRecordError, StoreUnavailableError
-from airflow_trident.io.redis import RedisServer, RedisSettings
+from airflow_trident.io.redis import RedisServer, RedisSettings, is_a_replica
 from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import StateProvider
 from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
@@ -40,6 +40,7 @@ local function ended(said)
   redis.call('UNLINK', stage)
   return said
 end
+if is_replica() then return 'REPLICA' end
 if (redis.call('GET', record) or '') ~= expected then return ended('MOVED') end
 if redis.call('HLEN', stage) ~= count then return ended('UNSTAGED') end
 -- a key that is no hash fails here, before anything is written
@@ -206,6 +207,8 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             request = (known.text, _encode(marks, op), str(act) if done else _MARK, len(content))
             keys = (self._record, name, self._prepared, self._committed)
             said = Said(self._session.send(lambda: self._client.eval(_STEP, len(keys), *keys, *request)).decode())
+            if said is Said.REPLICA:
+                raise is_a_replica(self._session.server.place, StoreUnavailableError)
             if said is Said.UNSTAGED:
                 raise StoreUnavailableError(
                     f"what was staged for namespace {self.namespace!r} is gone from Redis",

@@ -24,6 +24,8 @@ class Said(StrEnum):
     """Some of the values before the highest transaction are missing."""
     OVERFLOW = "OVERFLOW"
     """A sum is beyond 64 bits."""
+    REPLICA = "REPLICA"
+    """The server is a replica that takes writes: it loses them when it gets its primary's data."""
 
 
 class Turn(StrEnum):
@@ -40,6 +42,11 @@ class Turn(StrEnum):
 
 COMMON = """
 local GONE, CHUNK = '\\\\D', 4000
+-- false too where this user may not ask
+local function is_replica()
+  local answer = redis.pcall('INFO', 'replication')
+  return type(answer) == 'string' and string.find(answer, 'role:slave', 1, true) ~= nil
+end
 local function pairs_of(key)
   local flat, names, values = redis.call('HGETALL', key), {}, {}
   for i = 1, #flat, 2 do
@@ -88,6 +95,7 @@ local function ended(said)
   return said
 end
 
+if is_replica() then return 'REPLICA' end
 if (redis.call('GET', record) or '') ~= expected then return ended('MOVED') end
 if seen_keys ~= '' and redis.call('HLEN', data) ~= tonumber(seen_keys) then return ended('MOVED') end
 if turn == 'mark' then

@@ -22,7 +22,7 @@ from airflow_trident.errors import (
     StoreUnavailableError,
 )
 from airflow_trident.io.datasets import Dataset
-from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
+from airflow_trident.io.redis import RedisServer, RedisSettings, is_a_replica, redis_errors
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
@@ -271,6 +271,8 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
             APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts, op
         )
         said = Said(answer.decode())
+        if said is Said.REPLICA:
+            raise is_a_replica(self._session.server.place, StoreUnavailableError)
         if said is Said.OVERFLOW:
             raise overflow(self._spec)
         if said is Said.TAKEN:
