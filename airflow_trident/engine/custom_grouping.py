@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident.io.values import shown
 from airflow_trident.operations.api import Function, OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.calls.values import shown
 from airflow_trident.operations.grouping import CustomGrouping
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter
 from airflow_trident.errors import DamagedInputError
+from airflow_trident.io.arrow import fitted_batch
 from airflow_trident.plan.nodes import SourceNode
-from airflow_trident.types import Schema, names_of
+from airflow_trident.types import Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,8 @@ def conform(batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema
     """The wanted fields of a batch from an emitter.
 
     :param given: the schema of the spout.
-    :raises DamagedInputError: the batch has neither the wanted fields nor all fields of the spout.
+    :raises DamagedInputError: the batch has neither the wanted fields nor all fields of the spout, or a value does not
+        fit its field.
     """
     if batch.schema.names not in (wanted.names, list(names_of(given))):
         raise DamagedInputError(
@@ -35,4 +37,4 @@ def conform(batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema
             f"({', '.join(names_of(given))})",
             "Mend the spout's emitter or its schema.",
         )
-    return batch.select(wanted.names).cast(wanted)
+    return fitted_batch(batch, select(given, wanted.names, "the spout"), f"stream {stream!r}")

@@ -1,18 +1,20 @@
-"""Schemas as Arrow. Arrow is imported when a function is called, never when a DAG is parsed."""
+"""Schemas as Arrow, and the border of declared types for columns of Arrow. :mod:`airflow_trident.io.values` has that of
+Python's values. Arrow is imported when a function is called, never when a DAG is parsed."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from decimal import Decimal
-from functools import lru_cache
-from itertools import chain
+from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Schema, is_nested, members
+from airflow_trident.io.values import UnfitValueError, coerce_column, shown, unlike_members
+from airflow_trident.types import INTERVAL, Field, Schema, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,97 +64,46 @@ def arrow_schema(schema: Schema, times: str = "us") -> pa.Schema:
 
 
 def rows_to_table(schema: Schema, rows: list[tuple[object, ...]]) -> pa.Table:
-    """Tuples in the order of the schema's fields.
+    """Tuples in the order of the schema's fields, as sources and stores give them.
 
-    :raises pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError: a value does not fit its field.
+    :raises UnfitValueError: a value does not fit its field.
+    :raises ValueError: a row has another number of values.
     """
     import pyarrow as pa
 
-    arrays = [_array(field, column) for field, column in zip(schema, columns_of(rows, len(schema)), strict=True)]
-    return pa.Table.from_arrays(arrays, schema=arrow_schema(schema))
+    columns = columns_of(rows, len(schema))
+    return pa.Table.from_arrays(
+        [_of_field(field, partial(_array, values, field.type)) for field, values in zip(schema, columns, strict=True)],
+        schema=arrow_schema(schema),
+    )
 
 
-def _array(field: Field, values: list[object]) -> pa.Array:
-    import pyarrow as pa
-
-    _require_exact(values, field.type)
-    return pa.array(values, type=arrow_type(field.type))
-
-
-_MISREAD: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(WHOLE_TYPES, (float, Decimal)),
-    "date": (datetime.datetime, int),
-    "timestamp": (int, float),
-}
-"""What Arrow takes for each of these types and changes: it cuts off fractions and the time of a day, and takes numbers
-for microseconds and days."""
-_ONLY = {"time": datetime.time, INTERVAL: datetime.timedelta}
-
-
-def _require_exact(values: Sequence[Any], type_text: str) -> None:
-    """
-    :raises pyarrow.ArrowInvalid: a value that Arrow would accept wrongly: a number with a fraction as a whole one, a
-        number as a time, or a time whose zone it would drop.
-    """
-    if misread := _MISREAD.get(type_text):
-        kinds = set(map(type, values))  # one look for the usual case: all are of one kind
-        if any(issubclass(kind, misread) for kind in kinds):
-            _require_unchanged(values, type_text, misread)
-    elif type_text in _ONLY:
-        _require_times(values, type_text)
-    elif not _is_checked(type_text):
-        return
-    elif type_text.startswith("array<"):
-        _require_exact(list(chain.from_iterable(_given(values))), members(type_text)[0].type)
-    elif type_text.startswith("map<"):
-        for place, member in enumerate(members(type_text)):
-            pairs = (
-                pair for value in _given(values) for pair in (value.items() if isinstance(value, Mapping) else value)
-            )
-            _require_exact([pair[place] for pair in pairs], member.type)
-    elif type_text.startswith("struct<"):
-        given = _given(values)
-        for place, member in enumerate(members(type_text)):
-            if _is_checked(member.type):
-                name = member.name
-                _require_exact(
-                    [value.get(name) if isinstance(value, dict | Mapping) else value[place] for value in given],
-                    member.type,
-                )
-
-
-@lru_cache
-def _is_checked(type_text: str) -> bool:
-    if is_nested(type_text):
-        return any(_is_checked(member.type) for member in members(type_text))
-    return type_text in _MISREAD or type_text in _ONLY
-
-
-def _given(values: Iterable[Any]) -> list[Any]:
-    return [value for value in values if value is not None]
-
-
-def _require_unchanged(values: Iterable[Any], type_text: str, misread: tuple[type, ...]) -> None:
-    import pyarrow as pa
-
-    for value in values:
-        if isinstance(value, misread) and not (type_text in WHOLE_TYPES and _is_whole(value)):
-            raise pa.ArrowInvalid(f"{value!r} is no {type_text}")
-
-
-def _is_whole(value: Any) -> bool:
+def _of_field(field: Field, make: Callable[[], pa.Array]) -> pa.Array:
     try:
-        return bool(value == int(value))
-    except (ValueError, OverflowError):  # NaN, infinity
-        return False
+        return make()
+    except UnfitValueError as error:
+        error.field = field.name
+        raise
 
 
-def _require_times(values: Iterable[Any], type_text: str) -> None:
+_CHECKED_BY_ARROW = {"timestamp": {datetime.datetime}, "time": {datetime.time}, INTERVAL: {datetime.timedelta}}
+"""Values of exactly these classes Arrow converts without a loss, or refuses. So it does decimals."""
+
+
+def _array(values: Sequence[Any], type_text: str) -> pa.Array:
     import pyarrow as pa
 
-    for value in _given(values):
-        if not isinstance(value, _ONLY[type_text]) or getattr(value, "tzinfo", None) is not None:
-            raise pa.ArrowInvalid(f"{value!r} is no {type_text}")
+    wanted = arrow_type(type_text)
+    by_arrow = _CHECKED_BY_ARROW.get(type_text, {Decimal} if pa.types.is_decimal(wanted) else None)
+    if set(map(type, values)) - {type(None)} == by_arrow and not _has_zones(values, type_text):
+        with suppress(pa.ArrowException, OverflowError):  # then it is found out which one does not fit
+            return fitted(pa.array(values, type=wanted), type_text)
+    return fitted(pa.array(coerce_column(values, type_text, of_source=True), type=wanted), type_text)
+
+
+def _has_zones(values: Sequence[Any], type_text: str) -> bool:
+    """Arrow drops the zone of a time of day."""
+    return type_text == "time" and any(value is not None and value.tzinfo is not None for value in values)
 
 
 def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
@@ -234,6 +185,350 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 def table_to_rows(table: pa.Table) -> list[tuple[object, ...]]:
     columns = [python_values(column) for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+# ---- the border of declared types --------------------------------------------------------------------------------
+
+
+class StructRule(StrEnum):
+    """What members of a struct may differ from the declared ones."""
+
+    EXACT = "exact"
+    MAY_LACK = "may lack"
+    """Missing ones are null: of a table whose files are older than the member."""
+    MAY_HAVE_MORE = "may have more"
+    """Undeclared ones are left out."""
+
+
+def fitted(column: pa.Array, type_text: str, structs: StructRule = StructRule.EXACT) -> pa.Array:
+    """The column in the declared type: each value is what it was, at every depth. A conversion must lead back to the
+    same value; texts are no numbers, numbers no texts and no booleans. A time without a zone is UTC; a whole number is
+    an interval in microseconds. What the years 1 to 9999 do not hold is refused, and a map with a key twice.
+
+    Every source, function and stage comes by here, whatever its format is.
+
+    :raises UnfitValueError: a value does not fit.
+    """
+    try:
+        return _fit(column, arrow_type(type_text), structs)
+    except _Misfit as error:
+        misfit = error
+    if _fits(column.slice(0, 0), type_text, structs):
+        position = first_misfit(column, lambda part: _fits(part, type_text, structs))
+        try:
+            _fit(column.slice(position, 1), arrow_type(type_text), structs)
+        except _Misfit as error:
+            misfit = error
+        raise UnfitValueError(misfit.value(), type_text, misfit.why, misfit.path, position)
+    unfit = UnfitValueError(misfit.kind, type_text, misfit.why, misfit.path)
+    unfit.is_of_type = True
+    raise unfit
+
+
+_TYPE_CURE = "Declare the type that the values have, convert them before they come here, or restore the source."
+
+
+def fitted_batch(
+    given: pa.RecordBatch,
+    schema: Schema,
+    what: str,
+    *,
+    first_row: int = 0,
+    structs: StructRule = StructRule.EXACT,
+    cure: str = _TYPE_CURE,
+) -> pa.RecordBatch:
+    """The columns of the schema, each as :func:`fitted` gives it.
+
+    :param what: the source, for the error text: a file, a partition, a stream.
+    :param first_row: the place of the first row in it.
+    :raises DamagedInputError: a value does not fit; it names source, row, field and value.
+    """
+    import pyarrow as pa
+
+    columns = []
+    for field in schema:
+        try:
+            columns.append(_of_field(field, partial(fitted, given.column(field.name), field.type, structs)))
+        except UnfitValueError as error:
+            error.position += first_row
+            raise DamagedInputError(f"{what}: {error}", cure) from error
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
+
+
+class _Misfit(Exception):
+    """:param values: those of which at least one does not fit; `fits`: says it of a part of them."""
+
+    def __init__(self, values: pa.Array, why: str = "", fits: Callable[[pa.Array], bool] | None = None) -> None:
+        super().__init__(why)
+        self.why, self.path = why, ""
+        self._values, self._fits = values, fits
+
+    @property
+    def kind(self) -> str:
+        return f"values of type {self._values.type}"
+
+    def value(self) -> str:
+        """The first value that does not fit, as text."""
+        place = 0 if self._fits is None else first_misfit(self._values, self._fits)
+        return _shown_value(self._values.slice(place, 1))
+
+
+def _shown_value(part: pa.Array) -> str:
+    import pyarrow as pa
+
+    if not len(part):
+        return "a value"
+    try:
+        return shown(part[0].as_py())
+    except (ValueError, OverflowError):  # bytes that are no text, or a moment that Python does not have
+        if pa.types.is_string(part.type):
+            return shown(part.cast(pa.binary())[0].as_py())
+    text = str(part.cast(pa.string())[0])
+    return text if "out of range" not in text else f"{part.cast(pa.int64())[0]} ({part.type})"
+
+
+def first_misfit(values: pa.Array, fits: Callable[[pa.Array], bool]) -> int:
+    """The place of the first value that does not fit, by halving: the usual case, in which all fit, costs nothing."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(values.slice(low, middle - low)):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _fits(column: pa.Array, type_text: str, structs: StructRule) -> bool:
+    try:
+        _fit(column, arrow_type(type_text), structs)
+    except _Misfit:
+        return False
+    return True
+
+
+@contextmanager
+def _inside(part: str) -> Iterator[None]:
+    try:
+        yield
+    except _Misfit as error:
+        error.path = part + error.path
+        raise
+
+
+def _fit(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+    """
+    :raises _Misfit: a value does not fit.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, given = pa.types, column.type
+    if isinstance(column, pa.ExtensionArray):
+        return _fit(column.storage, target, structs)
+    if types.is_dictionary(given):
+        return _fit(column.dictionary_decode(), target, structs)
+    if types.is_run_end_encoded(given):
+        return _fit(pc.run_end_decode(column), target, structs)
+    if types.is_null(given):
+        return pa.nulls(len(column), target)
+    nested = {"list": types.is_list, "map": types.is_map, "struct": types.is_struct}
+    for shape, is_shape in nested.items():
+        if is_shape(target):
+            if _shape(given) != shape:
+                raise _Misfit(column)
+            return _NESTED[shape](column, target, structs)
+    return _simple(column, target)
+
+
+def _shape(given: pa.DataType) -> str:
+    from pyarrow import types
+
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    if any(is_list(given) for is_list in lists):
+        return "list"
+    return "map" if types.is_map(given) else "struct" if types.is_struct(given) else ""
+
+
+def _list(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given = pc.list_flatten(column)
+    with _inside("[]"):
+        values = _fit(given, target.value_type, structs)
+    if values is given and column.type == target:
+        return column
+    return pa.ListArray.from_arrays(_offsets(pc.list_value_length(column)), values, type=target, mask=column.is_null())
+
+
+def _offsets(lengths: pa.Array) -> pa.Array:
+    """Where the values of each row begin and end."""
+    import numpy as np
+    import pyarrow as pa
+
+    ends = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int32)
+    return pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
+
+
+def _map(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given = column.type
+    pairs = column.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
+    keys, items = pc.list_flatten(pairs).flatten()
+    with _inside("its keys"):
+        new_keys = _fit(keys, target.key_type, structs)
+    with _inside("{}"):
+        new_items = _fit(items, target.item_type, structs)
+
+    def have_keys(part: pa.Array) -> bool:
+        try:
+            return _map(part, target, structs) is not None
+        except _Misfit:
+            return False
+
+    if new_keys.null_count:
+        raise _Misfit(column, "a key is null", have_keys)
+    named = pa.table({"row": pc.list_parent_indices(pairs), "key": new_keys})
+    if named.group_by(["row", "key"]).aggregate([]).num_rows != len(new_keys):
+        raise _Misfit(column, "it has a key twice", have_keys)
+    if new_keys is keys and new_items is items and given == target:
+        return column
+    lengths = pc.list_value_length(pairs)
+    return pa.MapArray.from_arrays(_offsets(lengths), new_keys, new_items, type=target, mask=column.is_null())
+
+
+def _struct(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+    import pyarrow as pa
+
+    given, wanted = [column.type.names, target.names]
+    rules = {"may_lack": structs is StructRule.MAY_LACK, "may_have_more": structs is StructRule.MAY_HAVE_MORE}
+    if why := unlike_members(given, wanted, **rules):
+        raise _Misfit(column, why)
+    parts = dict(zip(given, column.flatten(), strict=True))
+    fits = []
+    for member in target:
+        part = parts.get(member.name)
+        with _inside(f".{member.name}"):
+            fits.append(
+                pa.nulls(len(column), member.type) if part is None else _fit(part, member.type, structs),
+            )
+    if column.type == target and all(fit is parts[name] for fit, name in zip(fits, wanted, strict=True)):
+        return column
+    return pa.StructArray.from_arrays(fits, fields=list(target), mask=column.is_null())
+
+
+_NESTED = {"list": _list, "map": _map, "struct": _struct}
+
+
+# ---- simple types ------------------------------------------------------------------------------------------------
+
+_DAYS = (datetime.date.min, datetime.date.max)
+_MOMENTS = tuple(
+    datetime.datetime.combine(day, time, datetime.UTC)
+    for day, time in zip(_DAYS, (datetime.time.min, datetime.time.max), strict=True)
+)
+
+
+def _simple(column: pa.Array, target: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    def fits(part: pa.Array) -> bool:
+        try:
+            _require_valid(part if part.type == target else _converted(part, target))
+        except pa.ArrowException:
+            return False
+        return True
+
+    kinds = _kind(column.type), _kind(target)
+    if kinds[0] != kinds[1] and not (kinds[1] == "interval" and pa.types.is_integer(column.type)):
+        raise _Misfit(column)
+    try:
+        result = column if column.type == target else _converted(column, target)
+        _require_valid(result)
+    except pa.ArrowException as error:
+        raise _Misfit(column, str(error), fits) from error
+    return result
+
+
+def _kind(given: pa.DataType) -> str:
+    """No value of one kind is a value of another."""
+    from pyarrow import types
+
+    is_text = (types.is_string, types.is_large_string, types.is_string_view)
+    is_binary = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
+    kinds = {
+        "number": (types.is_integer, types.is_floating, types.is_decimal),
+        "text": is_text,
+        "binary": is_binary,
+        "boolean": (types.is_boolean,),
+        "date": (types.is_date,),
+        "timestamp": (types.is_timestamp,),
+        "time": (types.is_time,),
+        "interval": (types.is_duration,),
+    }
+    return next((kind for kind, tests in kinds.items() if any(test(given) for test in tests)), str(given))
+
+
+def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """
+    :raises pyarrow.ArrowException: a value would become another one.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, given = pa.types, column.type
+    if types.is_timestamp(given):
+        return (column if given.tz else pc.assume_timezone(column, "UTC")).cast(target)
+    if types.is_decimal(target) and types.is_integer(given):
+        return column.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
+    if types.is_floating(given) and types.is_decimal(target):
+        return _by_text(column, target)
+    if types.is_floating(target) and not types.is_integer(given):  # Arrow's safe cast rounds, and overflows to infinity
+        result = column.cast(target) if types.is_floating(given) else _by_text(column, target)
+        back = result.cast(given) if types.is_floating(given) else _by_text(result, given)
+        _require_equal(column, back, target)
+        return result
+    return column.cast(target)
+
+
+def _by_text(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Real numbers and decimals by their shortest text: Arrow's own cast is often the neighbour of the nearest one."""
+    import pyarrow as pa
+
+    return column.cast(pa.string()).cast(target)
+
+
+def _require_equal(column: pa.Array, back: pa.Array, target: pa.DataType) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    changed = pc.not_equal(column, back)
+    if pa.types.is_floating(column.type):
+        changed = pc.and_not(changed, pc.is_nan(column))
+    if pc.any(changed).as_py():
+        raise pa.ArrowInvalid(f"as {target} it would be another number")
+
+
+def _require_valid(column: pa.Array) -> None:
+    """
+    :raises pyarrow.ArrowInvalid: a text is no UTF-8, a decimal has too many digits, a time is not within a day, a
+        moment not within the years 1 to 9999.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    types, kind = pa.types, column.type
+    if types.is_string(kind) or types.is_decimal(kind) or types.is_time(kind):
+        column.validate(full=True)
+    limits = _DAYS if types.is_date(kind) else _MOMENTS if types.is_timestamp(kind) else None
+    if limits and len(column):
+        low, high = (pa.scalar(limit, kind) for limit in limits)
+        bounds = pc.min_max(column)
+        if bounds["min"].is_valid and (pc.less(bounds["min"], low).as_py() or pc.greater(bounds["max"], high).as_py()):
+            raise pa.ArrowInvalid("it is outside of the years 1 to 9999")
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.io.arrow import arrow_type
+from airflow_trident.io.values import shown
 from airflow_trident.operations.api import Operation
 from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.calls.values import shown
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from airflow_trident.engine.base import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
-from airflow_trident.operations.calls.values import UnfitValueError, coercer
+from airflow_trident.io.values import UnfitValueError, coercer
 from airflow_trident.operations.expr.conversions import convert, interval_of, microseconds_of
 from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.compile import RESULT

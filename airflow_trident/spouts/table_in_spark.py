@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import BatchFrame, ScriptBatch, Split
 from airflow_trident.errors import SourceChangedError
-from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.parquet import parquet_file
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.spouts.files.columns import from_text
 from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark
 from airflow_trident.spouts.files.parquet_in_spark import is_read_alike, spark_reads
@@ -180,15 +181,13 @@ def _rows(
 
 def _united(session: Any, schema: Schema, parts: Mapping[LiteralColumns, Sequence[str]], where: FilesForSpark) -> Any:
     """One frame of all parts, with the columns in the order of the schema; None: a value has no literal."""
-    import pyarrow as pa
-
     frames = []
     for values, paths in parts.items():
         own = tuple(one for one in schema if one.name not in dict(values))
         frame = spark_reads(session, own, [*map(where.url, paths)], where.options(paths))
         try:
             frame = frame.selectExpr("*", *_literals(schema, dict(values)))
-        except (pa.ArrowException, _NoLiteral):
+        except (UnfitValueError, _NoLiteral):
             return None
         frames.append(frame.select(*(f"`{field.name}`" for field in schema)))
     first, *others = frames
@@ -204,7 +203,7 @@ class _NoLiteral(Exception):
 def _literals(schema: Schema, values: Mapping[str, str | None]) -> Iterator[str]:
     """The columns of a partition, in Spark's SQL.
 
-    :raises pyarrow.ArrowException: a text is no value of its type.
+    :raises UnfitValueError: a text is no value of its type.
     """
     import pyarrow as pa
 
@@ -212,7 +211,7 @@ def _literals(schema: Schema, values: Mapping[str, str | None]) -> Iterator[str]
         if field.name in values:
             text = values[field.name]
             given = pa.array([text], pa.string())
-            value = None if text is None else from_text(given, arrow_type(field.type))[0]
+            value = None if text is None else from_text(given, field.type)[0]
             yield f"{_literal(field.type, value)} AS `{field.name}`"
 
 

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from airflow_trident.contracts.spout import Coordinator, not_metadata_of
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.types import Json, Schema, names_of
@@ -408,13 +409,14 @@ def reading_file(what: str, row_schema: Schema, damaged: tuple[type[Exception], 
     :param damaged: errors that the format raises for content that it cannot read.
     :param gone: the cure if the file does not exist.
     :raises SourceChangedError: the file is gone.
-    :raises DamagedInputError: the file cannot be read.
+    :raises DamagedInputError: the file cannot be read, or a value does not fit its field.
     """
+    unreadable: tuple[type[Exception], ...] = (*damaged, UnfitValueError)
     try:
         yield
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what}, which the transaction recorded, is gone", gone) from error
-    except damaged as error:
+    except unreadable as error:
         raise DamagedInputError(
             f"{what} cannot be read as ({', '.join(map(str, row_schema))}): {error}",
             "Correct the spout's fields, or restore the file.",

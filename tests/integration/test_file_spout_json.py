@@ -74,8 +74,8 @@ def test_json_objects_are_maps_where_maps_are_declared(tmp_path: Path) -> None:
     [
         ('{"m": {"1": 1}}\n{"m": \n', "line 1"),
         ('{"m": {"1": 1, "1": 2}}', "'1' is there twice"),
-        ('{"m": {"1": 1, "01": 2}}', "a map has a key twice"),
-        ('{"m": {"x": 1}}', "does not fit map<long,long>"),
+        ('{"m": {"1": 1, "01": 2}}', "it has a key twice"),
+        ('{"m": {"x": 1}}', "the field 'm' of row 1 holds 'x' in its keys, where long is declared"),
         ('{"m": {"1": "x"}}', "from number to string"),
         ('{"m": [1]}', "from object to array"),
         ('{"m": 1}', "to number"),

@@ -11,9 +11,9 @@ from typing import Any
 from airflow_trident.children.running import NO_ROW, Emit, run_bolt
 from airflow_trident.children.talk import BoltPlace
 from airflow_trident.engine.fused.frames import Column, Frame
+from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.calls.values import UnfitValueError, coerce_column
 from airflow_trident.plan.bolt_node import BoltNode, BoltStream
 
 

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from airflow_trident.errors import USER_ERRORS, TridentError
+from airflow_trident.io.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.operations.api import (
     Aggregator,
     CombinerAggregator,
@@ -18,7 +19,6 @@ from airflow_trident.operations.api import (
 )
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
-from airflow_trident.operations.calls.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, has_reals, is_nested
 

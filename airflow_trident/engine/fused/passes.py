@@ -23,11 +23,11 @@ from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import USER_ERRORS, TridentError, UnknownNodeError
 from airflow_trident.io.arrow import columns_of
+from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.operations import vectors
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, as_tuple, callable_of, prepared
-from airflow_trident.operations.calls.values import UnfitValueError, coerce_column
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction

@@ -191,7 +191,7 @@ class ReadSplits:
         """Read one split, without counting."""
         wanted = arrow_schema(self.schema)
         for batch in self.emitter.read(split):
-            yield batch if batch.schema == wanted else conform(batch, self.stream, self.given, wanted)
+            yield conform(batch, self.stream, self.given, wanted)
 
     def _count(self, split: Split, rows: int, ending: str = "") -> None:
         self.notes.leave(f"{self.counted(split.index)}{ending}", str(rows))

@@ -12,8 +12,8 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
+from airflow_trident.io.values import UnfitValueError, coercer, shown
 from airflow_trident.operations.api import Filter, Function, OperationContext
-from airflow_trident.operations.calls.values import UnfitValueError, coercer, shown
 from airflow_trident.types import Schema
 
 T = TypeVar("T")

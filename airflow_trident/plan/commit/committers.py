@@ -16,12 +16,12 @@ from zlib import crc32
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
 from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
+from airflow_trident.io.values import UnfitValueError, coercer
 from airflow_trident.operations.api import OperationContext, TransactionAttempt
 from airflow_trident.operations.bolt_calls import CommitterBolt, CommitterGrouping
 from airflow_trident.operations.bolts import BaseBatchBolt, BatchOutputCollector
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, copied
-from airflow_trident.operations.calls.values import UnfitValueError, coercer
 from airflow_trident.operations.equality import canonical_key
 from airflow_trident.plan.nodes import PersistNode
 

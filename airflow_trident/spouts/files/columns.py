@@ -1,11 +1,14 @@
-"""Converts columns of files to the declared types: nothing is lost silently, times without a zone are UTC."""
+"""Texts as values of the declared types, and what parsers of files give: the border of :mod:`airflow_trident.io.arrow`
+behind it decides what fits. Times without a zone are UTC."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_trident.io.arrow import arrow_type
-from airflow_trident.types import INTERVAL, members
+from airflow_trident.io.arrow import arrow_type, first_misfit, fitted
+from airflow_trident.io.values import UnfitValueError, shown
+from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,7 +17,8 @@ _ZONE = r"([Zz]|[+-][0-9]{2}:?[0-9]{2})$"
 
 
 def reading_type(type_text: str, format_name: str) -> pa.DataType:
-    """The type to ask a parser for: text, if the parser itself would not accept every spelling of the type."""
+    """The type to ask a parser for: text, if the parser itself would not accept every spelling of the type, or change
+    a value."""
     import pyarrow as pa
 
     if type_text.startswith("array<"):
@@ -24,135 +28,206 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
     if type_text.startswith("map<"):  # see json_maps: the names in a JSON object are texts
         value = reading_type(members(type_text)[1].type, format_name)
         return pa.struct([("key", pa.list_(pa.string())), ("value", pa.list_(value))])
+    if format_name == "csv" and type_text != "binary":
+        return pa.string()
     if type_text == INTERVAL:
         return pa.int64()
-    by_text = ("date", "time") if format_name == "json" else ("timestamp",)
-    return pa.string() if type_text in by_text else arrow_type(type_text)
+    if type_text == "float":  # the parser makes infinity of what is too large
+        return pa.float64()
+    return pa.string() if type_text in ("date", "time") else arrow_type(type_text)
 
 
-def fitted(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """The column, converted to the type `target`.
+def parsed(column: pa.Array, type_text: str, *, empty_is_null: bool = False) -> pa.Array:
+    """A column as a parser of text gives it for :func:`reading_type`, in the declared type.
 
-    :raises pyarrow.ArrowException: a value does not fit.
+    :param empty_is_null: is an empty text no value, where the type is not text?
+    :raises UnfitValueError: a value does not fit.
     """
+    return fitted(_from_parser(column, type_text, empty_is_null), type_text)
+
+
+def _from_parser(column: pa.Array, type_text: str, empty_is_null: bool) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    given, inner = column.type, members(type_text)
+    if pa.types.is_struct(given) and type_text.startswith("map<"):
+        keys, items = column.flatten()
+        made = [_elements("its keys", keys, inner[0].type, False), _elements("{}", items, inner[1].type, empty_is_null)]
+        offsets = _whole_lists(keys).offsets
+        return pa.MapArray.from_arrays(offsets, *made, mask=column.is_null())
+    if pa.types.is_list(given) and type_text.startswith("array<"):
+        elements = _elements("[]", column, inner[0].type, empty_is_null)
+        return pa.ListArray.from_arrays(_whole_lists(column).offsets, elements, mask=column.is_null())
+    if pa.types.is_struct(given) and type_text.startswith("struct<"):
+        parts = [
+            _at(f".{member.name}", part, member.type, empty_is_null)
+            for member, part in zip(inner, column.flatten(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(parts, names=[member.name for member in inner], mask=column.is_null())
+    if pa.types.is_string(given):
+        return from_text(column, type_text, empty_is_null=empty_is_null)
+    if type_text == "float" and pa.types.is_floating(given):
+        return _single(column)
+    return pc.cast(column, given)
+
+
+def _elements(part: str, lists: pa.Array, type_text: str, empty_is_null: bool) -> pa.Array:
+    import pyarrow.compute as pc
+
+    try:
+        return _at(part, pc.list_flatten(lists), type_text, empty_is_null)
+    except UnfitValueError as error:
+        error.position = pc.list_parent_indices(lists)[error.position].as_py()
+        raise
+
+
+def _at(part: str, column: pa.Array, type_text: str, empty_is_null: bool) -> pa.Array:
+    try:
+        return _from_parser(column, type_text, empty_is_null)
+    except UnfitValueError as error:
+        raise error.inside(part) from None
+
+
+def _whole_lists(lists: pa.Array) -> pa.Array:
+    """The same lists, no slice of others, and without elements below a null."""
     import pyarrow as pa
 
-    if column.type == target:
-        return column
-    if pa.types.is_timestamp(target):
-        return _timestamps(column, target)
-    if pa.types.is_dictionary(column.type):
-        return fitted(column.cast(column.type.value_type), target)
-    if _is_by_parts(column.type, target):
-        if pa.types.is_time(target):
-            return _times(column, target)
-        return pa.chunked_array([_by_parts(chunk, target) for chunk in column.chunks], target)
-    _require_kind(column.type, target)
-    return column.cast(target)
+    return lists.take(pa.array(range(len(lists)), pa.int32()))
 
 
-def from_text(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Texts converted to values of a type.
+# ---- text --------------------------------------------------------------------------------------------------------
 
-    :raises pyarrow.ArrowException: a text is no such value.
+
+def from_text(texts: pa.Array, type_text: str, *, empty_is_null: bool = False) -> pa.Array:
+    """Texts converted to values of a type that is not nested.
+
+    Numbers are decimal, with a sign if need be; real ones may have an exponent, or be ``NaN`` or ``inf``. Booleans are
+    ``true``, ``false``, ``1`` and ``0``; days ``2024-01-31``; times ``12:00:00.000001``; moments both, with a zone if
+    need be; intervals whole microseconds.
+
+    :raises UnfitValueError: a text is no such value.
     """
+    if type_text == "string":
+        return fitted(texts, type_text)
+    given = _empty_as_null(texts) if empty_is_null else texts
+    read = _reader(type_text)
+    try:
+        result = read(given)
+    except _arrow_errors():
+        result = _read_spelled(given, type_text, read)
+    return fitted(result, type_text)
+
+
+def _read_spelled(texts: pa.Array, type_text: str, read: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """With spaces at both ends, and plus signs."""
+    import pyarrow.compute as pc
+
+    plain = pc.utf8_trim(texts, " \t")
+    if not type_text.startswith(("date", "time")):
+        plain = pc.replace_substring_regex(plain, r"\A\+([0-9.]|inf)", r"\1")
+    try:
+        return read(plain)
+    except _arrow_errors():
+        raise _no_value(texts, plain, type_text, read) from None
+
+
+def _reader(type_text: str) -> Callable[[pa.Array], pa.Array]:
+    """A function that raises ArrowInvalid for a text that is no value of the type."""
+    if type_text == "timestamp":
+        return _timestamps
+    if type_text == "time":
+        return _times
+    if type_text in WHOLE_TYPES or type_text == INTERVAL:
+        return lambda texts: _whole_numbers(texts).cast(arrow_type(type_text))
+    if type_text in REAL_TYPES:
+        return lambda texts: _reals(texts, arrow_type(type_text))
+    return lambda texts: texts.cast(arrow_type(type_text))
+
+
+def _arrow_errors() -> type[Exception]:
     import pyarrow as pa
 
-    if pa.types.is_timestamp(target) or pa.types.is_time(target):
-        return fitted(pa.chunked_array([texts]), target).combine_chunks()
-    plain = texts.cast(pa.int64()) if pa.types.is_duration(target) else texts
-    return plain.cast(target)
+    return pa.ArrowException  # type: ignore[no-any-return]
 
 
-def _is_by_parts(given: pa.DataType, target: pa.DataType) -> bool:
-    """Does the type contain parts that Arrow does not cast: lists that become a map, or a text that becomes a time?"""
+def _no_value(
+    texts: pa.Array, plain: pa.Array, type_text: str, read: Callable[[pa.Array], pa.Array]
+) -> UnfitValueError:
+    def fits(part: pa.Array) -> bool:
+        try:
+            read(part)
+        except _arrow_errors():
+            return False
+        return True
+
+    position = first_misfit(plain, fits)
+    return UnfitValueError(shown(texts[position].as_py()), type_text, position=position)
+
+
+def _whole_numbers(texts: pa.Array) -> pa.Array:
+    """Arrow takes hexadecimal numbers, too, and wraps them."""
     import pyarrow as pa
 
-    if pa.types.is_map(target):
-        parts = [given.field(place) for place in range(given.num_fields)] if pa.types.is_struct(given) else []
-        return [part.name for part in parts if pa.types.is_list(part.type)] == ["key", "value"]
-    if pa.types.is_list(target) and pa.types.is_list(given):
-        return _is_by_parts(given.value_type, target.value_type)
-    if pa.types.is_struct(target) and pa.types.is_struct(given) and given.num_fields == target.num_fields:
-        pairs = [(given.field(place).type, target.field(place).type) for place in range(target.num_fields)]
-        return any(_is_by_parts(*pair) for pair in pairs)
-    return bool(pa.types.is_time(target) and pa.types.is_string(given))
+    data = texts.buffers()[2]
+    digits = b"" if data is None else data.to_pybytes()
+    if (b"x" in digits or b"X" in digits) and _any_like(texts, "(?i)x"):
+        raise pa.ArrowInvalid("no whole number")
+    return texts.cast(pa.int64())
 
 
-def _by_parts(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Builds lists, structs and maps anew from fitted parts. The array must be no slice of a larger one."""
+def _reals(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow makes infinity of what is too large."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def part(inner: pa.Array, wanted: pa.DataType) -> pa.Array:
-        return fitted(pa.chunked_array([inner]), wanted).combine_chunks()
-
-    nulls = array.is_null()
-    if pa.types.is_map(target):
-        names, items = array.field("key"), array.field("value")
-        keys, values = from_text(names.values, target.key_type), part(items.values, target.item_type)
-        _require_different(names.value_parent_indices(), keys)
-        return pa.MapArray.from_arrays(names.offsets, keys, values, type=target, mask=nulls)
-    if pa.types.is_list(target):
-        values = part(array.values, target.value_type)
-        return pa.ListArray.from_arrays(array.offsets, values, type=target, mask=nulls)
-    fields = [target.field(place) for place in range(target.num_fields)]
-    parts = [part(array.field(place), field.type) for place, field in enumerate(fields)]
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=nulls)
+    result = texts.cast(target)
+    if pc.any(pc.is_inf(result)).as_py() and _any_like(texts.filter(pc.is_inf(result)), "[0-9]"):
+        raise pa.ArrowInvalid("too large")
+    return result
 
 
-def _require_different(rows: pa.Array, keys: pa.Array) -> None:
-    """Raises if a map has a key twice: different texts, such as 1 and 01, may be the same number."""
+def _any_like(texts: pa.Array, pattern: str) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+
+
+def _single(column: pa.Array) -> pa.Array:
+    """The nearest numbers of single precision, which is what a text of a number means there."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    if pa.table({"row": rows, "key": keys}).group_by(["row", "key"]).aggregate([]).num_rows != len(keys):
-        raise pa.ArrowInvalid("a map has a key twice")
+    result = column.cast(pa.float32())
+    grown = pc.and_not(pc.is_inf(result), pc.is_inf(column)).fill_null(False)
+    if pc.any(grown).as_py():
+        position = pc.index(grown, True).as_py()
+        raise UnfitValueError(shown(column[position].as_py()), "float", "it is too large", position=position)
+    return result
 
 
-def _times(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+def _times(texts: pa.Array) -> pa.Array:
     """Texts as times of day. Arrow reads a time only after a date."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    days = pc.binary_join_element_wise("1970-01-01", column, " ")
-    return days.cast(pa.timestamp("us")).cast(target)
+    days = pc.binary_join_element_wise("1970-01-01", texts, " ")
+    return days.cast(pa.timestamp("us")).cast(pa.time64("us"))
 
 
-def _require_kind(given: pa.DataType, target: pa.DataType) -> None:
-    """Raises for a column of another kind. Arrow would cast numbers to texts and to times, and back; here that is a
-    mistake in the declaration."""
-    import pyarrow as pa
-
-    is_text = pa.types.is_string(given) or pa.types.is_large_string(given) or pa.types.is_string_view(given)
-    wants_text = pa.types.is_string(target)
-    dates_as_text = is_text and pa.types.is_date(target)
-    intervals_as_numbers = pa.types.is_integer(given) and pa.types.is_duration(target)
-    if pa.types.is_null(given) or dates_as_text or intervals_as_numbers:
-        return
-    of_time = (pa.types.is_date, pa.types.is_time, pa.types.is_timestamp, pa.types.is_duration)
-    if is_text != wants_text or any(kind(given) != kind(target) for kind in of_time):
-        raise pa.ArrowInvalid(f"it is of type {given}")
-
-
-def _timestamps(column: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+def _timestamps(texts: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if pa.types.is_timestamp(column.type):
-        zoned = column if column.type.tz else pc.assume_timezone(column, "UTC")
-        return zoned.cast(target)
-    if not (pa.types.is_string(column.type) or pa.types.is_null(column.type)):
-        raise pa.ArrowInvalid(f"it is of type {column.type}")
-    text = column.cast(pa.string())
-    has_zone = pc.match_substring_regex(text, _ZONE)
+    has_zone = pc.match_substring_regex(texts, _ZONE)
     nothing = pa.scalar(None, pa.string())
-    plain = pc.if_else(has_zone, nothing, _empty_as_null(text)).cast(pa.timestamp("us"))
-    zoned = pc.if_else(has_zone, text, nothing).cast(target)
+    plain = pc.if_else(has_zone, nothing, texts).cast(pa.timestamp("us"))
+    zoned = pc.if_else(has_zone, texts, nothing).cast(pa.timestamp("us", tz="UTC"))
     return pc.coalesce(zoned, pc.assume_timezone(plain, "UTC"))
 
 
-def _empty_as_null(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """An empty csv value is null if the type is not text."""
+def _empty_as_null(texts: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

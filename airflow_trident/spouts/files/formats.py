@@ -13,9 +13,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.arrow import StructRule, arrow_schema, fitted_batch
 from airflow_trident.io.parquet import parquet_file
-from airflow_trident.spouts.files.columns import fitted, reading_type
+from airflow_trident.io.values import UnfitValueError
+from airflow_trident.spouts.files.columns import parsed, reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.json_maps import with_lists
 from airflow_trident.spouts.files.lines import LineTooLongError, lines_of, whole_lines
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 1 << 16
 _BROKEN = 'encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
 _CSV_BLOCK_BYTES = 8 << 20
+_CURE = f"Declare the type that the values have. Or: {MENDED}"
 _NULL_LINE = re.compile(rb"\n[ \t\r]*null[ \t\r]*(?:\n|\Z)")
 _DAMAGE = (KeyError, EOFError, zlib.error, gzip.BadGzipFile, LineTooLongError, ValueError, RecursionError)
 
@@ -142,7 +144,9 @@ def _read_json(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator
             table = pj.read_json(io.BytesIO(lines), read_options=read_options, parse_options=options)
             # The parser does not reject broken UTF-8.
             table.validate(full=True)
-        yield from _fitted_batches(reading, table, part.path)
+        what = f"the file {part.path!r}, in the lines from byte {at}"
+        for batch in table.combine_chunks().to_batches():
+            yield _parsed_batch(reading, batch, what)
 
 
 # ---- CSV -------------------------------------------------------------------------------------------------------
@@ -165,8 +169,6 @@ class _CountingQuotes(io.RawIOBase):
 
 
 def _read_csv(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
     with _damage(part.path), _unpacked(part.path, file) as unpacked:
         if not unpacked.read(1):
             return  # an empty file has no columns to check
@@ -174,8 +176,10 @@ def _read_csv(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[
         counting = _CountingQuotes(unpacked)
         with _csv_reader(reading, counting) as reader:
             _require_columns(reading, reader.schema.names, part.path)
+            rows = 0
             for batch in reader:
-                yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
+                yield _parsed_batch(reading, batch, f"the file {part.path!r}", rows)
+                rows += batch.num_rows
         if counting.quotes % 2:
             _require_closed_quotes(part.path, unpacked)
 
@@ -237,13 +241,16 @@ def opened_parquet(reading: ReadOptions, path: str, file: BinaryIO) -> Iterator[
 
 
 def _read_parquet(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
+    what, structs = f"the file {part.path!r}", StructRule.MAY_HAVE_MORE if reading.ignore_extra else StructRule.EXACT
     with opened_parquet(reading, part.path, file) as parquet:
-        groups = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters)
+        every = list(range(parquet.metadata.num_row_groups))
+        groups, rows = groups_that_may_hold(parquet.metadata, reading.schema, reading.filters), 0
+        if groups != every:
+            what = f"{what}, in row groups {groups}"
         columns = list(names_of(reading.read_schema))
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
-            yield from _fitted_batches(reading, pa.Table.from_batches([batch]), part.path)
+            yield fitted_batch(batch, reading.read_schema, what, first_row=rows, structs=structs, cure=_CURE)
+            rows += batch.num_rows
 
 
 # ---- all -------------------------------------------------------------------------------------------------------
@@ -259,19 +266,18 @@ def _unpacked(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", unpacked)
 
 
-def _fitted_batches(reading: ReadOptions, table: pa.Table, path: str) -> Iterator[pa.RecordBatch]:
+def _parsed_batch(reading: ReadOptions, given: pa.RecordBatch, what: str, first_row: int = 0) -> pa.RecordBatch:
+    """What a parser of text gave, in the declared types."""
     import pyarrow as pa
 
     arrays = []
     for field in reading.read_schema:
         try:
-            arrays.append(fitted(table.column(field.name), arrow_type(field.type)))
-        except pa.ArrowException as error:
-            raise DamagedInputError(
-                f"the column {field.name!r} of {path!r} does not fit {field.type} ({error})",
-                f"Declare the type that it has. Or: {MENDED}",
-            ) from error
-    yield from pa.table(arrays, schema=arrow_schema(reading.read_schema)).to_batches()
+            arrays.append(parsed(given.column(field.name), field.type, empty_is_null=reading.format is FileFormat.CSV))
+        except UnfitValueError as error:
+            error.position, error.field = error.position + first_row, field.name
+            raise DamagedInputError(f"{what}: {error}", _CURE) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(reading.read_schema))
 
 
 def _require_columns(reading: ReadOptions, found: list[str], path: str) -> None:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
-from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.arrow import fitted_batch
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, faults
 from airflow_trident.io.iceberg_rows import pieces_of
 from airflow_trident.io.parquet import damage_as_arrow_error
 from airflow_trident.io.s3a import OTHER_SERVICE
-from airflow_trident.spouts.files.columns import fitted
 from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, in_buckets, say_python_reads
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
 from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
@@ -180,8 +179,8 @@ class IcebergEmitter(Emitter):
             reading_file(what, self.row_schema, (pa.ArrowException, ValueError), gone=gone),
         ):
             for batch in self._batches(body):
+                yield fitted_batch(batch, self.row_schema, what, first_row=rows)
                 rows += batch.num_rows
-                yield self._rows(batch)
         require_rows(what, rows, body["rows"])
 
     def _batches(self, body: Any) -> Iterator[pa.RecordBatch]:
@@ -205,13 +204,6 @@ class IcebergEmitter(Emitter):
         except OSError:
             with io.new_input(body["path"]).open() as opened, damage_as_arrow_error(opened):
                 raise
-
-    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        schema = arrow_schema(self.row_schema)
-        columns = [fitted(pa.chunked_array([batch.column(field.name)]), field.type) for field in schema]
-        return pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()[0]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.io.arrow import arrow_schema, arrow_type
+from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.outcomes import Lag
@@ -330,4 +330,4 @@ def _column(given: list[bytes | None], type_text: str) -> pa.Array:
     if type_text == "binary":
         return pa.array(given, pa.binary())
     texts = pa.array([None if one is None else one.decode() for one in given], pa.string())
-    return from_text(texts, arrow_type(type_text))
+    return from_text(texts, type_text)
