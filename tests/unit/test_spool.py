@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts.metadata import as_json
 from airflow_trident.spouts.spool import sources as spool_sources
 from airflow_trident.spouts.spool import spool
 from airflow_trident.spouts.spool.sources import CallableSource, CommandSource, Polled, SpoolSource
@@ -27,7 +33,7 @@ def spooled(folder: Path, source: SpoolSource, **options: Any) -> SpooledSpout:
     return SpooledSpout(source, str(folder / "spool"), **options)
 
 
-def given(*polls: Polled | list[Any] | None) -> CallableSource:
+def given_polls(*polls: Polled | list[Any] | None) -> CallableSource:
     """A source that has no memory: each poll gives the next."""
     left = list(polls)
     return CallableSource(lambda max_rows: left.pop(0) if left else None, "id long, name string")
@@ -44,9 +50,9 @@ def rows_of(spout: SpooledSpout, metadata: Json) -> list[tuple[Any, ...]]:
 
 
 def test_a_batch_that_was_spooled_before_a_kill_is_taken_by_the_next_coordinator_without_a_poll(tmp_path: Path) -> None:
-    first = begin(spooled(tmp_path, given(ROWS[:3])), None)
-    assert begin(spooled(tmp_path, given()), None) == first
-    spout = spooled(tmp_path, given(ROWS[3:4]))
+    first = begin(spooled(tmp_path, given_polls(ROWS[:3])), None)
+    assert begin(spooled(tmp_path, given_polls()), None) == first
+    spout = spooled(tmp_path, given_polls(ROWS[3:4]))
     assert rows_of(spout, first) == ROWS[:3]
     assert rows_of(spout, begin(spout, first)) == ROWS[3:4]
 
@@ -55,7 +61,7 @@ def test_the_file_of_a_batch_is_read_once_however_many_parts_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool, "PART_ROWS", 1)
-    spout = spooled(tmp_path, given(ROWS))
+    spout = spooled(tmp_path, given_polls(ROWS))
     metadata = begin(spout, None)
     whole, read = [], spool.Spool._read
 
@@ -71,9 +77,39 @@ def test_the_file_of_a_batch_is_read_once_however_many_parts_it_has(
     assert whole == [1]
 
 
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.lists(st.integers(0, 30), max_size=6), st.booleans()), max_size=12))
+def test_ids_are_known_from_one_reading_of_each_batch_however_many_wait(
+    polls: list[tuple[list[int], bool]],
+) -> None:
+    """Each poll gives items, some of them again; between two, the oldest waiting batch may be committed."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        read: Counter[int] = Counter()
+        ids_of = spool.Spool._ids
+        patch.setattr(spool.Spool, "_ids", lambda self, number: (read.update([number]), ids_of(self, number))[1])
+        source = given_polls(*(Polled(rows=[(i, "") for i in ids], ids=list(map(str, ids))) for ids, _ in polls))
+        spout = spooled(Path(folder), source, keep=1)
+        batches: list[list[int]] = []
+        committed, previous = 0, None
+        for ids, commits in polls:
+            kept = {i for batch in batches[max(0, committed - 2) :] for i in batch}
+            new = [i for i in dict.fromkeys(ids) if i not in kept]
+            metadata = begin(spout, previous)
+            assert (metadata is None) is (not new)
+            if new:
+                batches.append(new)
+                assert [row[0] for row in rows_of(spout, metadata)] == new
+                previous = metadata
+            if commits and committed < len(batches):
+                committed += 1
+                spout.coordinator().success(committed, as_json(spout._spool.batch(committed)))
+        assert set(read.values()) <= {1}
+        assert pickle.loads(pickle.dumps(spout._spool)) == spout._spool
+
+
 @pytest.mark.parametrize("change", ["another row", "cut off", "no batch at all", "gone"])
 def test_a_part_that_changed_since_the_batch_was_looked_at_is_an_error(tmp_path: Path, change: str) -> None:
-    spout = spooled(tmp_path, given(ROWS))
+    spout = spooled(tmp_path, given_polls(ROWS))
     emitter = spout.emitter()
     (split,) = emitter.splits(begin(spout, None))
     path = tmp_path / "spool" / f"{1:019d}.arrow"
@@ -89,7 +125,7 @@ def test_a_part_that_changed_since_the_batch_was_looked_at_is_an_error(tmp_path:
 
 
 def test_two_coordinators_that_polled_at_once_lose_nothing_of_either(tmp_path: Path) -> None:
-    other = spooled(tmp_path, given(ROWS[5:]))
+    other = spooled(tmp_path, given_polls(ROWS[5:]))
 
     def poll(max_rows: int) -> list[tuple[Any, ...]]:
         assert begin(other, None) is not None
@@ -97,7 +133,7 @@ def test_two_coordinators_that_polled_at_once_lose_nothing_of_either(tmp_path: P
 
     slow = spooled(tmp_path, CallableSource(poll, "id long, name string"))
     first = begin(slow, None)
-    second = begin(spooled(tmp_path, given()), first)
+    second = begin(spooled(tmp_path, given_polls()), first)
     assert rows_of(slow, first) == ROWS[5:]
     assert rows_of(slow, second) == ROWS[:5]
 
@@ -195,12 +231,12 @@ def test_a_source_that_hides_what_it_gave_goes_on_when_it_gives_what_was_skipped
 
 
 def test_an_item_twice_in_one_poll_is_one(tmp_path: Path) -> None:
-    spout = spooled(tmp_path, given(Polled(rows=[ROWS[0], ROWS[0], ROWS[1]], ids=["a", "a", "b"])))
+    spout = spooled(tmp_path, given_polls(Polled(rows=[ROWS[0], ROWS[0], ROWS[1]], ids=["a", "a", "b"])))
     assert rows_of(spout, begin(spout, None)) == ROWS[:2]
 
 
 def test_committed_batches_are_kept_up_to_a_limit_and_others_for_ever(tmp_path: Path) -> None:
-    spout = spooled(tmp_path, given(*[[row] for row in ROWS]), keep=2)
+    spout = spooled(tmp_path, given_polls(*[[row] for row in ROWS]), keep=2)
     metadata: list[Json] = [None]
     for _ in ROWS:
         metadata.append(begin(spout, metadata[-1]))
@@ -217,7 +253,7 @@ def test_committed_batches_are_kept_up_to_a_limit_and_others_for_ever(tmp_path: 
 
 @pytest.mark.parametrize("number", [1, 99])
 def test_a_folder_that_is_not_that_of_the_ledger_is_refused(tmp_path: Path, number: int) -> None:
-    spout = spooled(tmp_path, given(*[[row] for row in ROWS]), keep=1)
+    spout = spooled(tmp_path, given_polls(*[[row] for row in ROWS]), keep=1)
     metadata: Json = None
     for txid in range(1, 5):
         metadata = begin(spout, metadata)
@@ -228,14 +264,14 @@ def test_a_folder_that_is_not_that_of_the_ledger_is_refused(tmp_path: Path, numb
 
 
 def test_rows_that_do_not_fit_are_refused_before_anything_is_spooled_or_acknowledged(tmp_path: Path) -> None:
-    spout = spooled(tmp_path, given([("no number", "a")]))
+    spout = spooled(tmp_path, given_polls([("no number", "a")]))
     with pytest.raises(DamagedInputError, match=r"does not fit its fields \(id long, name string\)"):
         begin(spout, None)
     assert list((tmp_path / "spool").iterdir()) == []
 
 
 def test_fields_that_changed_since_are_named(tmp_path: Path) -> None:
-    metadata = begin(spooled(tmp_path, given(ROWS)), None)
+    metadata = begin(spooled(tmp_path, given_polls(ROWS)), None)
     other = SpooledSpout(CallableSource(lambda most: None, "id string"), str(tmp_path / "spool"))
     with pytest.raises(SourceChangedError, match="has other fields than the source declares"):
         other.emitter().splits(metadata)
@@ -243,7 +279,7 @@ def test_fields_that_changed_since_are_named(tmp_path: Path) -> None:
 
 def test_a_large_batch_is_read_in_several_parts(tmp_path: Path) -> None:
     rows = [(number, "x") for number in range(25_000)]
-    spout = spooled(tmp_path, given(Polled(rows=rows, ids=[str(number) for number, _ in rows])))
+    spout = spooled(tmp_path, given_polls(Polled(rows=rows, ids=[str(number) for number, _ in rows])))
     metadata = begin(spout, None)
     assert len(spout.emitter().splits(metadata)) == 3
     assert rows_of(spout, metadata) == rows
@@ -252,8 +288,8 @@ def test_a_large_batch_is_read_in_several_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: SpooledSpout(given(), ""), "without a path"),
-        (lambda: SpooledSpout(given(), "x", keep=0), "keep=0"),
+        (lambda: SpooledSpout(given_polls(), ""), "without a path"),
+        (lambda: SpooledSpout(given_polls(), "x", keep=0), "keep=0"),
         (lambda: SpooledSpout("queue", "x"), "Give it a CallableSource"),  # type: ignore[arg-type]
         (lambda: CommandSource("ls -l"), "Give program and arguments"),
         (lambda: CommandSource([]), "Give program and arguments"),

@@ -7,8 +7,9 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -39,6 +40,37 @@ class SpooledBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     sha256: str
 
 
+class SpooledIds:
+    """The ids of a folder's batches. Remembered, since the file of a number never changes: each is read once."""
+
+    def __init__(self) -> None:
+        self._of_batches: dict[int, frozenset[str]] = {}
+        self._counts: Counter[str] = Counter()
+
+    def follow(self, numbers: Collection[int], read: Callable[[int], Iterable[str]]) -> None:
+        """Read the batches that are new, and forget those that are gone.
+
+        :param numbers: the batches in the folder now.
+        """
+        for number in self._of_batches.keys() - set(numbers):
+            ids = self._of_batches.pop(number)
+            self._counts.subtract(ids)
+            for item_id in ids:
+                if not self._counts[item_id]:
+                    del self._counts[item_id]
+        for number in sorted(set(numbers) - self._of_batches.keys()):
+            self._of_batches[number] = frozenset(read(number))
+            self._counts.update(self._of_batches[number])
+
+    def __contains__(self, item_id: str) -> bool:
+        return item_id in self._counts
+
+    def batches_with(self, ids: Collection[str]) -> set[int]:
+        """The batches that have any of these."""
+        wanted = frozenset(ids)
+        return {number for number, of_batch in self._of_batches.items() if not of_batch.isdisjoint(wanted)}
+
+
 @dataclass(frozen=True)
 class Spool:
     """The folder. `schema`: of the rows; `keep`: how many acknowledged batches before the last one stay."""
@@ -46,6 +78,11 @@ class Spool:
     folder: SpoolFolder
     schema: Schema
     keep: int
+    _seen: SpooledIds = field(default_factory=SpooledIds, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the ids: readers elsewhere need none."""
+        return {**self.__dict__, "_seen": SpooledIds()}
 
     # ---- writing -----------------------------------------------------------------------------------------------
 
@@ -60,7 +97,7 @@ class Spool:
             self.folder.make()
             while True:
                 files, marks = self._listing()
-                rows, ids = self._unknown(polled, sorted(files))
+                rows, ids = self._unknown(polled, files)
                 if not rows:
                     return False
                 number = max(files | marks, default=0) + 1
@@ -78,18 +115,15 @@ class Spool:
                 self.folder.remove([_name(mark, kind) for mark in old])
             self.folder.settle()
 
-    def _unknown(self, polled: Polled, numbers: Sequence[int]) -> tuple[list[tuple[Any, ...]], list[str] | None]:
+    def _unknown(self, polled: Polled, numbers: Collection[int]) -> tuple[list[tuple[Any, ...]], list[str] | None]:
         if polled.ids is None:
             return list(polled.rows), None
-        known = {one for number in numbers for one in self._ids(number)}
-        rows: list[tuple[Any, ...]] = []
-        ids: list[str] = []
-        for row, one in zip(polled.rows, polled.ids, strict=True):
-            if one not in known:
-                known.add(one)
-                rows.append(row)
-                ids.append(one)
-        return rows, ids
+        self._seen.follow(numbers, self._ids)
+        new: dict[str, tuple[Any, ...]] = {}
+        for row, item_id in zip(polled.rows, polled.ids, strict=True):
+            if item_id not in self._seen:
+                new.setdefault(item_id, row)
+        return list(new.values()), list(new)
 
     def _content(self, rows: list[tuple[Any, ...]], ids: list[str] | None, token: Json) -> bytes:
         import pyarrow as pa
@@ -188,7 +222,8 @@ class Spool:
         """The batches that have any of these rows and are not acknowledged."""
         with self.folder.errors():
             files, marks = self._listing()
-        return [number for number in sorted(files - marks) if not set(self._ids(number)).isdisjoint(ids)]
+            self._seen.follow(files, self._ids)
+        return sorted(self._seen.batches_with(ids) - marks)
 
     def _ids(self, number: int) -> list[str]:
         try:
