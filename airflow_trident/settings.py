@@ -93,6 +93,14 @@ POLL_S = Option(
     "Airflow whether anybody still works on what is waited for.",
 )
 
+STUCK_AFTER_S = Option(
+    "stuck_after_s",
+    "float",
+    "600",
+    "Seconds after which the commands, the doctor and the page call a topology blocked because Airflow does not start "
+    "the task that is to go on: it is scheduled, queued or without a state for that long.",
+)
+
 ROWS_IN_ERRORS = Option(
     "rows_in_errors",
     "boolean",
@@ -127,6 +135,7 @@ OPTIONS: tuple[Option, ...] = (
     RESCHEDULE_S,
     DEFERRABLE,
     POLL_S,
+    STUCK_AFTER_S,
     ROWS_IN_ERRORS,
     MAX_MERGE_ROWS,
     MAX_PARTITION_KEYS,

@@ -24,7 +24,7 @@ from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked, wait_while_undecided
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.asking_airflow import ask, ask_airflow
+from airflow_trident.tasks.asking_airflow import ask, ask_airflow, review_blocked
 from airflow_trident.tasks.liveness import COMMIT, began_by, left_to_committer
 from airflow_trident.tasks.waits import Rank, Until
 
@@ -129,7 +129,9 @@ class TridentCommitterOperator(EngineOperator):
         """
         mine, left = began_by(owner(context)), set[tuple[int, int]]()
         committer = self._committer(context, ledger, lambda tx: mine(tx) or (tx.txid, tx.attempt) in left)
-        ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
+        asker = self.asker(context)
+        ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=asker)
+        review = review_blocked(ledger, asker)
         committed: list[int] = []
         take_over = False
 
@@ -138,7 +140,7 @@ class TridentCommitterOperator(EngineOperator):
             result = committer.commit(txid, take_over=take_over)
             committed.extend(result.committed)
             take_over = False
-            return result.own, result.view
+            return review(result.own), result.view
 
         def look(culprit: TxRecord) -> None:
             nonlocal take_over

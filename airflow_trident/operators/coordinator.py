@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTaskTimeout
 
@@ -31,7 +31,7 @@ from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains.limits import on_failure_of, pending_of
 from airflow_trident.runtime.waiting import Look, blocked, paused
 from airflow_trident.tasks.airflow_versions import checked_deferrable
-from airflow_trident.tasks.asking_airflow import ask_airflow
+from airflow_trident.tasks.asking_airflow import ask_airflow, review_blocked
 from airflow_trident.tasks.liveness import COMMIT, EMIT, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Rank, Until, wait_in_worker
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
     from airflow_trident.topology.topology import Topology
 
+T = TypeVar("T")
+
 
 class TridentCoordinatorOperator(TridentOperator):
     """Claims transactions for this DAG run. The same run always gets the same ones, no matter how often it runs again.
@@ -48,7 +50,8 @@ class TridentCoordinatorOperator(TridentOperator):
     Returns the txid; if `max_transactions` is above 1, the list of txids. When nothing is new, or there is no room, and
     a processed transaction of another run has nobody left to commit it, returns that transaction: the tasks of this run
     commit it. Skips when nothing is new or the topology is paused. Waits while `max_pending` transactions are
-    uncommitted. Fails at once when they wait for a FAILED one.
+    uncommitted. Fails at once when they wait for a FAILED one, and when nothing is new and a transaction is FAILED: a
+    topology that is blocked has red runs.
 
     :param topology: the Topology.
     :param max_transactions: at most this number of batches in one run, if the source has them.
@@ -116,6 +119,8 @@ class TridentCoordinatorOperator(TridentOperator):
             if txids:
                 return txids
             left = None
+            if isinstance(result, Blocked) and isinstance(self._review(context, ledger)(result), Wait):
+                result = Full(oldest=result.by, pending=ledger.view(0).pending)
             if isinstance(result, NothingNew):
                 left = self._left_behind(context, ledger)
             elif isinstance(result, Full):
@@ -124,7 +129,7 @@ class TridentCoordinatorOperator(TridentOperator):
                 self.log.info("transaction %d waits to be committed, and %s: this run commits it", left.by, left.why)
                 return [left.by]
             if not isinstance(result, Full):
-                raise self._why_nothing(ledger, result)
+                raise self._why_nothing(context, ledger, result)
 
     def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginManyResult]:
         """The transactions of this run, with those that began now, and the reason why there are no more."""
@@ -181,7 +186,7 @@ class TridentCoordinatorOperator(TridentOperator):
         result = ledger.begin_many(claims, lambda _txid, _position, _most: (), max_pending=self._max_pending())
         return [begun.txid for begun in result] if isinstance(result, tuple) else []
 
-    def _why_nothing(self, ledger: Ledger, result: object) -> Exception:
+    def _why_nothing(self, context: Context, ledger: Ledger, result: object) -> Exception:
         if isinstance(result, Blocked):
             return blocked(self.topology_name, result)
         if isinstance(result, Paused):
@@ -189,11 +194,11 @@ class TridentCoordinatorOperator(TridentOperator):
         assert isinstance(result, NothingNew)
         view = ledger.view(0)
         last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)
+        # A run without new data says by its state that the topology is blocked.
+        if failed is not None and isinstance(still := self._review(context, ledger)(Blocked(failed)), Blocked):
+            return blocked(self.topology_name, still)
         after = f"after transaction {last}" if last else "yet"
-        also = f" But {blocked(self.topology_name, Blocked(failed))}" if failed is not None else ""
-        return AirflowSkipException(
-            f"nothing new for topology {self.topology_name} {after}: no transaction is begun.{also}"
-        )
+        return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
 
     def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> Abandoned | None:
         """Return when the oldest uncommitted transaction has passed; if nobody is left to commit it, return it.
@@ -213,6 +218,7 @@ class TridentCoordinatorOperator(TridentOperator):
             look_every_s=settings.number(settings.POLL_S, least=0.1),
             look=self._look(context, ledger),
             say=lambda story: self.log.info("%s", story),
+            review=self._review(context, ledger),
         )
         if isinstance(verdict, Blocked):
             raise blocked(self.topology_name, verdict)
@@ -229,6 +235,9 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _look(self, context: Context, ledger: Ledger) -> Look[Abandoned]:
         return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
+
+    def _review(self, context: Context, ledger: Ledger) -> Callable[[T], T | Wait]:
+        return review_blocked(ledger, self.asker(context))
 
     def _max_pending(self) -> int:
         given = pending_of(self.topology.states, settings.parse_limit("max_pending", self.max_pending))

@@ -21,10 +21,11 @@ from airflow_trident.operators.base import (
     owner,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, on_failure_of, pending_of, require_groups
-from airflow_trident.runtime.waiting import paused
+from airflow_trident.runtime.waiting import blocked, paused
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable, recall, remember, remembers
 
@@ -48,7 +49,7 @@ class TridentDrainOperator(EngineOperator):
 
     The processing of later transactions overlaps the commit of earlier ones, and Spark starts once. The promises are
     those of the task group. The next drain, or a backfill, continues what a killed drain left. Skips when there is
-    nothing to do.
+    nothing to do. Fails when a FAILED transaction blocks the topology, also if nothing is new.
 
     :param topology: the Topology.
     :param max_transactions: begin at most this number; None: as long as there is data.
@@ -136,6 +137,8 @@ class TridentDrainOperator(EngineOperator):
     def _done(self, context: Context, result: DrainResult) -> list[int]:
         brought = self._bring_events(context)
         if not result.committed:
+            if result.paused_by is None:
+                self._require_unblocked()
             nothing = (
                 paused(self.topology_name, result.paused_by)
                 if result.paused_by is not None
@@ -155,6 +158,14 @@ class TridentDrainOperator(EngineOperator):
         if result.paused_by is not None:
             self.log.info("%s", paused(self.topology_name, result.paused_by))
         return list(result.committed)
+
+    def _require_unblocked(self) -> None:
+        """:raises BlockedError: nothing may commit before a FAILED transaction does."""
+        with airflow_outcome(), self.open_ledger() as ledger:
+            view = ledger.view(0)
+            failed = view.blocked_by(view.next_txid)
+            if failed is not None:
+                raise blocked(self.topology_name, Blocked(failed))
 
     def _bring_events(self, context: Context) -> Txids:
         if not self.topology.asset:

@@ -21,7 +21,7 @@ from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable
-from airflow_trident.tasks.asking_airflow import ask_airflow
+from airflow_trident.tasks.asking_airflow import ask_airflow, review_blocked
 from airflow_trident.tasks.liveness import commits_behind
 from airflow_trident.tasks.waits import Abandoned, Over, Rank, Until, wait_in_worker
 
@@ -171,6 +171,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     look_every_s=settings.number(settings.POLL_S, least=0.1),
                     look=ask_airflow(ledger, skip=self._skips, asker=self.asker(context)),
                     say=say,
+                    review=review_blocked(ledger, self.asker(context)),
                 )
             what = f"transaction {txid} of topology {self.topology_name}"
             if isinstance(verdict, Blocked):

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import Owner, TxRecord
-from airflow_trident.tasks.liveness import Answers, Asker, after_asking, answered, questions, state_in, task_of
+from airflow_trident.tasks.liveness import (
+    Answers,
+    Asker,
+    after_asking,
+    answered,
+    questions,
+    state_in,
+    task_of,
+    unless_replayed,
+)
 from airflow_trident.tasks.task_states import DELETED, NO_ROOM, OVER, RUN_ENDED, STARTABLE, YET_TO_COME
 from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +35,18 @@ _log = logging.getLogger(__name__)
 def ask_airflow(ledger: Ledger, *, skip: bool, asker: Asker | None = None) -> Callable[[TxRecord], Abandoned | None]:
     """The look of a task that waits in its worker: see :data:`airflow_trident.tasks.waits.Look`."""
     return lambda record: after_asking(ledger, record, ask(record, asker), skip=skip, asker=asker)
+
+
+def review_blocked(ledger: Ledger, asker: Asker) -> Callable[[T], T | Wait]:
+    """:func:`unless_replayed`, for a task that waits in its worker."""
+
+    def review(decision: T) -> T | Wait:
+        if not isinstance(decision, Blocked) or decision.skipped:
+            return decision
+        record = ledger.view(decision.by).tx
+        return unless_replayed(decision, record, None if record is None else ask(record, asker), asker)
+
+    return review
 
 
 def ask(record: TxRecord, asker: Asker | None = None) -> Answers | None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.errors import FencedError, TransitionError
+from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
@@ -24,11 +25,14 @@ from airflow_trident.tasks.task_states import (
     NOT_BEGUN,
     OVER,
     cure_of,
+    is_over,
 )
 from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger
+
+T = TypeVar("T")
 
 EMIT, COMMIT = "emit", "commit"
 """Keys of :attr:`Claim.task_ids`."""
@@ -180,7 +184,7 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
             return Gone("it was not attempted, and the program that began it is not connected to the ledger")
         return Gone("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
-    if any(state not in OVER for _, state in states):
+    if any(not is_over(state) for _, state in states):
         return None
     worker, state = next((one for one in states if one[1] == DAG_PAUSED), states[-1])
     return Gone(f"{worker} is {state}", cure_of(state))
@@ -227,6 +231,23 @@ def held_up_by_asker(record: TxRecord, answers: Answers, asker: Asker) -> Abando
         return None
     worker, state = held[-1]
     return Abandoned(record.txid, f"{worker} {'comes after this task' if state != NO_ROOM else f'is {state}'}")
+
+
+def unless_replayed(decision: T, record: TxRecord | None, answers: Answers | None, asker: Asker | None) -> T | Wait:
+    """A task that a FAILED transaction blocks waits instead if a task that is to replay the transaction was cleared and
+    has not ended. So it is enough to clear the failed run, whichever of its tasks begins first.
+
+    :param record: of the transaction that blocks.
+    :param answers: Airflow's; None: it does not say now.
+    :param asker: the task that waits; None: not known, so it might wait for itself.
+    """
+    if not isinstance(decision, Blocked) or decision.skipped or record is None or answers is None or asker is None:
+        return decision
+    for worker in _workers(record, answers) if record.status is Status.FAILED else ():
+        state = state_in(worker, answers)
+        if worker != asker.task and state not in OVER and not asker.holds_up(worker, state):
+            return Wait(on=record.txid, why=f"transaction {record.txid} is FAILED, and {worker} is to replay it")
+    return decision
 
 
 def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
@@ -283,15 +304,21 @@ def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
 
 def left_to_anybody(ledger: Ledger, record: TxRecord, answers: Answers | None, asker: Asker | None) -> Abandoned | None:
     """Is the transaction that all others wait for a reason to let a run begin, or go on? If it is staged, or lost its
-    batch, and nobody is left to commit it; or if the asking task holds up the task that is to go on with it, also one
-    that is to replay it where it is FAILED: the run then only ends, and makes room. Writes nothing.
+    batch, and nobody is left to commit it; if nobody is left to process it: the run then writes FAILED and is red; or
+    if the asking task holds up the task that is to go on with it, also one that is to replay it where it is FAILED: the
+    run then only ends, and makes room. Writes nothing.
 
     :param record: from :func:`lowest_left_alone`.
     :param answers: Airflow's; None: it does not say now.
     :param asker: the task that waits; None: there is none.
     """
     if record.status in (Status.PROCESSING, Status.FAILED) and not record.invalidated:
-        return held_up_by_asker(record, answers, asker) if answers is not None and asker is not None else None
+        if answers is None:
+            return None
+        held_up = held_up_by_asker(record, answers, asker) if asker is not None else None
+        processing = held_up is None and record.status is Status.PROCESSING
+        gone = judge(record, answers, live_names(ledger, record)) if processing else None
+        return held_up if gone is None else Abandoned(record.txid, gone.why)
     return after_asking(ledger, record, answers, skip=False, asker=asker)  # it writes about none of these
 
 

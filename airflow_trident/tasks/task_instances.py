@@ -6,10 +6,13 @@ Tasks ask the Execution API instead (:mod:`airflow_trident.tasks.liveness`).
 from __future__ import annotations
 
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_trident import settings
 from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.deployments import Deployed
@@ -18,7 +21,13 @@ from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.liveness import UNFINISHED, Answers, Gone, TaskOfRun, judge, questions, state_in
-from airflow_trident.tasks.task_states import MAY_HAVE_SUCCEEDED, never_started
+from airflow_trident.tasks.task_states import (
+    MAY_HAVE_SUCCEEDED,
+    STUCK_STATES,
+    Unstarted,
+    never_started,
+    stuck,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -38,11 +47,14 @@ def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Wor
         for name, (records, workers) in topologies.items()
     }
     asked: dict[tuple[str, str], set[str]] = defaultdict(set)
+    changed_ms: dict[tuple[str, str], int] = defaultdict(int)
     for record in (record for records in unfinished.values() for record in records):
         for question in questions(record):
             for run_id in question["run_ids"]:
-                asked[question["dag_id"], run_id] |= set(question["task_ids"])
-    answers = _states(asked)
+                run = question["dag_id"], run_id
+                asked[run] |= set(question["task_ids"])
+                changed_ms[run] = max(changed_ms[run], *record.times_ms.values(), 0)
+    answers = _states(asked, changed_ms)
     found: dict[str, dict[int, Gone]] = {}
     for name, records in unfinished.items():
         live = programs(topologies[name][1])
@@ -86,7 +98,7 @@ def without_event(ledger: Ledger, view: LedgerView) -> Txids:
     found = events.due(view)
     for one in events.announced:
         task = TaskOfRun(one.by.dag_id, one.by.run_id, one.by.task_id, one.by.map_index)
-        if state_in(task, _states({(task.dag_id, task.run_id): {task.task_id}})) not in MAY_HAVE_SUCCEEDED:
+        if state_in(task, _states({(task.dag_id, task.run_id): {task.task_id}}, {})) not in MAY_HAVE_SUCCEEDED:
             found |= one.txids
     return found
 
@@ -96,9 +108,12 @@ def eventless_text(txids: Txids) -> str:
     return f"committed, and without an event of its asset so far: {txids}; the next task that commits brings it"
 
 
-def _states(asked: dict[tuple[str, str], set[str]]) -> Answers:
-    """In the form of the Execution API: ``task_id``, with ``_index`` for a mapped task, -> state; or why Airflow never
-    starts the task, which the Execution API does not tell: see :func:`never_started`."""
+def _states(asked: Mapping[tuple[str, str], set[str]], changed_ms: Mapping[tuple[str, str], int]) -> Answers:
+    """In the form of the Execution API: ``task_id``, with ``_index`` for a mapped task, -> state; or why Airflow does
+    not start the task, which the Execution API does not tell: see :func:`never_started` and :func:`stuck`.
+
+    :param changed_ms: when the transactions of a run last changed.
+    """
     from airflow.models.dag import DagModel
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
@@ -111,18 +126,78 @@ def _states(asked: dict[tuple[str, str], set[str]]) -> Answers:
     one = TaskInstance
     of_run = and_(DagRun.dag_id == one.dag_id, DagRun.run_id == one.run_id)
     wanted = (
-        select(one.dag_id, one.run_id, one.task_id, one.map_index, one.state, DagRun.state, DagModel)
+        select(
+            *(one.dag_id, one.run_id, one.task_id, one.map_index, one.state, one.pool),
+            *(one.scheduled_dttm, one.queued_dttm, one.updated_at, DagRun.state.label("run_state"), DagModel),
+        )
         .join(DagRun, of_run)
         .outerjoin(DagModel, DagModel.dag_id == one.dag_id)
         .where(one.dag_id.in_({dag_id for dag_id, _ in asked}), one.run_id.in_({run for _, run in asked}))
     )
     with create_session() as session:
-        for dag_id, run_id, task_id, index, state, run_state, dag in session.execute(wanted):
-            if task_id in asked.get((dag_id, run_id), ()):
-                answers[dag_id, run_id][task_id if index < 0 else f"{task_id}_{index}"] = never_started(
-                    state,
-                    run_ended=run_state in ("success", "failed"),
-                    dag_gone=dag is None or dag.is_stale,
-                    dag_paused=dag is not None and dag.is_paused,
-                )
+        tasks = [row for row in session.execute(wanted) if (row.dag_id, row.run_id) in asked]
+        places = _Places.of(session, {task.pool for task in tasks if task.state in STUCK_STATES})
+        for task in tasks:
+            run = task.dag_id, task.run_id
+            if task.task_id not in asked[run]:
+                continue
+            dag = task.DagModel
+            state = never_started(
+                None if task.state is None else str(task.state),
+                run_ended=task.run_state in ("success", "failed"),
+                dag_gone=dag is None or dag.is_stale,
+                dag_paused=dag is not None and dag.is_paused,
+            )
+            if state in STUCK_STATES:
+                before = None if state else _held_up_by(tasks, task)
+                unstarted = places.unstarted(task, before, changed_ms.get(run, 0))
+                state = stuck(unstarted, settings.number(settings.STUCK_AFTER_S, least=0))
+            answers[run][task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"] = state
     return answers
+
+
+def _held_up_by(tasks: Sequence[Any], task: Any) -> Any:
+    """A task of the same run that has not ended and that Airflow does not run either: the probable reason why `task`
+    has no state. None if there is none."""
+    waiting = [
+        one
+        for one in tasks
+        if one.state in ("deferred", "scheduled", "queued")
+        and (one.dag_id, one.run_id) == (task.dag_id, task.run_id)
+        and one.map_index in (-1, task.map_index)
+    ]
+    return min(waiting, key=lambda one: str(one.task_id), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where tasks wait for Airflow: pools in which deferred tasks hold slots, and whether a triggerer is alive."""
+
+    counting_deferred: frozenset[str]
+    triggerer: bool
+
+    @classmethod
+    def of(cls, session: Any, pools: Collection[str]) -> _Places:
+        from airflow.jobs.job import most_recent_job
+        from airflow.models.pool import Pool
+        from sqlalchemy import select
+
+        if not pools:
+            return cls(frozenset(), True)
+        counting = select(Pool.pool).where(Pool.pool.in_(pools), Pool.include_deferred)
+        job = most_recent_job("TriggererJob", session=session)
+        return cls(frozenset(session.scalars(counting)), job is not None and job.is_alive())
+
+    def unstarted(self, task: Any, before: Any, changed_ms: int) -> Unstarted:
+        entered = {"scheduled": task.scheduled_dttm, "queued": task.queued_dttm}.get(task.state) or task.updated_at
+        since_s = max(changed_ms / 1000, entered.timestamp() if entered is not None else 0.0)
+        return Unstarted(
+            state=None if task.state is None else str(task.state),
+            for_s=time.time() - since_s,
+            pool=task.pool,
+            counts_deferred=task.pool in self.counting_deferred,
+            run_queued=task.run_state == "queued",
+            before=f"task '{before.task_id}'" if before is not None else "",
+            before_state=str(before.state) if before is not None else "",
+            triggerer=self.triggerer,
+        )

@@ -115,14 +115,17 @@ def wait_in_worker(
     look_every_s: float,
     look: Look[Abandoned],
     say: Callable[[str], None],
+    review: Callable[[WaitDecision], WaitDecision] = lambda decision: decision,
 ) -> WaitDecision | Abandoned:
     """Block on the ledger's watch until the wait is over or useless, at most `wait_s` seconds.
 
     :param say: gets the :func:`waiting_story` whenever it changes.
+    :param review: changes a decision that the ledger alone cannot make: see
+        :func:`airflow_trident.tasks.liveness.unless_replayed`.
     """
 
     def decide() -> tuple[WaitDecision, LedgerView]:
         view = ledger.view(txid)
-        return decide_wait(view, txid, until), view
+        return review(decide_wait(view, txid, until)), view
 
     return wait_while_undecided(ledger, txid, decide, wait_s=wait_s, look_every_s=look_every_s, look=look, say=say)

@@ -24,6 +24,7 @@ from airflow_trident.tasks.liveness import (
     after_asking,
     commits_behind,
     told_by_dag,
+    unless_replayed,
 )
 from airflow_trident.tasks.waits import Abandoned, Over, Until, WaitDecision, decide_wait
 from airflow_trident.triggers.shared_watch import SharedLedger
@@ -110,7 +111,7 @@ class TridentTurnTrigger(TridentTrigger):
 
             async def decide() -> tuple[WaitDecision, LedgerView]:
                 view = await ledger.view(txid)
-                return decide_wait(view, txid, Until(self.until)), view
+                return await self._review(ledger, decide_wait(view, txid, Until(self.until))), view
 
             async def look(record: TxRecord) -> Abandoned | None:
                 return await self._look(ledger, record)
@@ -132,12 +133,27 @@ class TridentTurnTrigger(TridentTrigger):
                     self.log.warning("%s Transaction %d goes on waiting.", error, txid)
                     await asyncio.sleep(poll_s)
 
+    async def _review(self, ledger: SharedLedger, decision: WaitDecision) -> WaitDecision:
+        """:func:`unless_replayed`, in the triggerer."""
+        if not isinstance(decision, Blocked) or decision.skipped:
+            return decision
+        record, asker = (await ledger.view(decision.by)).tx, self._asker()
+        answers = None if record is None else await self._answers(record, asker)
+        return unless_replayed(decision, record, answers, asker)
+
     async def _look(self, ledger: SharedLedger, record: TxRecord) -> Abandoned | None:
         """Does anybody still work on the transaction that all wait for? If not, the ledger is told."""
         asker = self._asker()
+        answers = await self._answers(record, asker)
+        if answers is None:
+            return None
+        return await ledger.call(lambda here: after_asking(here, record, answers, skip=self.skip_gone, asker=asker))
+
+    async def _answers(self, record: TxRecord, asker: Asker | None) -> Answers | None:
+        """Airflow's answers; None: it does not answer now. To ask is only a safety net, so that is no error."""
         try:
-            answers = await self._ask(record, asker)
-        except Exception as error:  # noqa: BLE001 - the look is only a safety net: without an answer the wait goes on
+            return await self._ask(record, asker)
+        except Exception as error:  # noqa: BLE001 - without an answer the wait goes on
             self.log.warning(
                 "Airflow does not say whether anybody works on transaction %d (%s: %s): it is asked again.",
                 record.txid,
@@ -145,7 +161,6 @@ class TridentTurnTrigger(TridentTrigger):
                 error,
             )
             return None
-        return await ledger.call(lambda here: after_asking(here, record, answers, skip=self.skip_gone, asker=asker))
 
     def _asker(self) -> Asker | None:
         """The waiting task; None if Airflow does not say which task that is."""

@@ -11,8 +11,10 @@ from tests.integration.test_airflow_tasks import PROGRAM, write_words
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper]
 
 KILLED = """
+import os
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.utils.session import create_session
@@ -30,6 +32,13 @@ def now(run="running", paused=False, stale=False, commit=None):
         session.get(DagModel, "words").is_paused = paused
         session.get(DagModel, "words").is_stale = stale
         session.query(TaskInstance).filter_by(task_id="words.commit").one().state = commit
+
+def waits(state, turn="success", pool="default_pool"):
+    now(commit=state)
+    with create_session() as session:
+        session.query(TaskInstance).filter_by(task_id="words.turn").one().state = turn
+        session.query(TaskInstance).filter_by(task_id="words.commit").one().pool = pool
+    return said()
 
 def said():
     '''By the page of all topologies, the page of this one, the doctor, and `ledger list --check`.'''
@@ -61,9 +70,33 @@ found = {}
 for name, moment in moments.items():
     now(**moment)
     found[name] = said()
+with create_session() as session:
+    session.add(Pool(pool="small", slots=1, include_deferred=True))
+now()
+for limit in ("600", "0"):
+    os.environ["AIRFLOW__TRIDENT__STUCK_AFTER_S"] = limit
+    for state, turn in (("scheduled", "success"), ("queued", "success"), (None, "deferred"), (None, "scheduled"),
+                        ("running", "success"), ("up_for_retry", "success"), ("deferred", "success")):
+        found[f"{limit} {state} {turn}"] = waits(state, turn, pool="small")
+os.environ["AIRFLOW__TRIDENT__STUCK_AFTER_S"] = "600"
+now(paused=True)
 tell(found)
 """
     )
+    stuck = {
+        "scheduled success": "scheduled for 0 minutes: pool 'small', where deferred tasks hold slots or a limit",
+        "queued success": "queued for 0 minutes: no worker of its executor takes it",
+        "None deferred": "task 'words.turn' is deferred, and no triggerer runs",
+        "None scheduled": "task 'words.turn' has to end first, for 0 minutes: it is scheduled",
+    }
+    for name in [*stuck, "running success", "up_for_retry success", "deferred success"]:
+        assert result[f"600 {name}"] == ["", ["", ""], [], ""], name
+        lowest, (shown, cure), doctor, still = result[f"0 {name}"]
+        assert (stuck[name] in lowest) if name in stuck else lowest == "", (name, lowest)
+        assert shown == lowest
+        assert ("a slot, a worker" in cure) == (name in stuck)
+        assert len(doctor) == (name in stuck)
+        assert still.endswith(lowest)
     for name in ("started", "queued", "under way"):
         assert result[name] == ["", ["", ""], [], ""], name
     expected = {

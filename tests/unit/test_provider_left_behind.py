@@ -10,10 +10,18 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_trident import Count, SqliteState, Topology, TridentReadySensor, TridentTurnSensor
+from airflow_trident import (
+    Count,
+    SqliteState,
+    Topology,
+    TridentDrainOperator,
+    TridentReadySensor,
+    TridentTurnSensor,
+)
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit
@@ -103,11 +111,73 @@ def test_a_run_without_new_data_does_not_replay_what_is_failed(
     if states is CLEARED:
         airflow.queued.add("first")
     before = failed.ledger().export()
-    with pytest.raises(
-        AirflowSkipException, match=r"nothing new.*But transaction 1 .* is FAILED.*backfill words --txid 1"
-    ):
+    with pytest.raises(AirflowFailException, match=r"transaction 1 .* is FAILED.*backfill words --txid 1"):
         failed.run("words.coordinate", "second")
     assert failed.ledger().export()["transactions"] == before["transactions"]
+    outcome = failed.ledger().coordinator()
+    assert outcome is not None
+    assert outcome.kind is OutcomeKind.BLOCKED
+
+
+def test_a_drain_without_new_data_fails_over_what_is_failed(failed: Site, airflow: Airflow) -> None:
+    airflow.runs["first"] = EMITTER_FAILED
+    drain = TridentDrainOperator(task_id="drain", topology=failed.topology, engine="local", dag=failed.dag)
+    drain.open_ledger = failed.ledger  # type: ignore[method-assign]
+    drain.staging_dir = str(failed.folder / "staged")
+    with pytest.raises(AirflowFailException, match=r"transaction 1 .* is FAILED"):
+        drain.execute(failed.context("drain", "second"))
+
+
+@pytest.mark.parametrize("emitter", [None, "scheduled", "queued", "running", "up_for_retry"])
+def test_one_clear_of_the_failed_run_is_enough_whichever_task_begins_first(
+    failed: Site, airflow: Airflow, emitter: str | None
+) -> None:
+    failed.dag.max_active_runs = 2
+    airflow.runs["first"] = {**CLEARED, "words.coordinate": "success", "words.emit": emitter}
+    with pytest.raises(AirflowSkipException, match="nothing new"):
+        failed.run("words.coordinate", "second")
+    (failed.folder / "in" / "1.txt").write_text("b\n")
+    with pytest.raises(AirflowRescheduleException):  # it waits for room, and not in vain
+        failed.run("words.coordinate", "second", max_pending=1, turn_wait_s=0.0)
+    assert failed.run("words.coordinate", "second", max_pending=2) == 2
+    assert failed.run("words.emit", "second") == 2
+    for task_id in ("words.turn", "words.commit"):
+        with pytest.raises(AirflowRescheduleException):
+            failed.run(task_id, "second", turn_wait_s=0.0)
+    for task_id in TASKS_OF_A_RUN:
+        assert failed.run(task_id, "first") == 1
+    for task_id in ("words.turn", "words.commit"):
+        assert failed.run(task_id, "second") == 2
+
+
+@pytest.mark.parametrize(
+    "states",
+    [EMITTER_FAILED, {**CLEARED, "words.emit": "success"}, {**CLEARED, "words.emit": "failed"}],
+    ids=["failed", "marked success, and the committer is this one", "only others were cleared"],
+)
+def test_a_task_waits_neither_for_itself_nor_for_those_behind_it_nor_for_nobody(
+    failed: Site, airflow: Airflow, states: dict[str, str | None]
+) -> None:
+    airflow.runs["first"] = states
+    for task_id in ("words.turn", "words.commit"):
+        with pytest.raises(AirflowFailException, match=r"transaction 1 .* is FAILED"):
+            failed.run(task_id, "first", turn_wait_s=0.0)
+
+
+def test_a_run_without_new_data_is_red_if_it_finds_that_nobody_processes_a_transaction(
+    tmp_path: Path, airflow: Airflow
+) -> None:
+    """A person has marked the run as success while its emitter was at work: nothing else may ever say so."""
+    site = Site(tmp_path)
+    for name in ("1.txt", "2.txt"):
+        (tmp_path / "in" / name).unlink()
+    site.run("words.coordinate", "first")
+    airflow.runs["first"] = dict.fromkeys(TASKS_OF_A_RUN, "success") | {"words.commit": "skipped"}
+    assert site.is_ready("second")
+    with pytest.raises(AirflowFailException, match=r"transaction 1 .* is FAILED"):
+        site.run("words.coordinate", "second")
+    assert [status for status, _ in statuses(site)] == [Status.FAILED]
+    assert not site.is_ready("third")  # one red run has said so
 
 
 def test_a_run_that_waits_for_data_ends_for_a_queued_one_that_is_to_replay_what_is_failed(
