@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-tables tweets test quick rare browser golden histories model contracts test-yarn submit-kills aftermath compat bench site lint types imports format venv lock java archive clean
+.PHONY: help demo demo-tables tweets test quick rare browser fuzz golden histories model contracts test-yarn submit-kills aftermath compat bench site lint types imports format venv lock java archive clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -18,6 +18,9 @@ ARGS :=
 HISTORIES := 1000
 # Killed tasks of each operator at each point: make submit-kills KILLS=1000
 KILLS := 10
+# Seconds of each fuzzer, and which of them: make fuzz SECONDS=3600 FUZZ="csv json"
+SECONDS := 60
+FUZZ :=
 # What `make test-yarn` runs.
 YARN := tests/yarn tests/integration/test_on_a_cluster.py tests/contracts/test_hdfs_storage.py tests/contracts/test_hdfs_sinks.py \
 	tests/contracts/test_storage.py tests/contracts/test_hdfs_tables.py tests/integration/test_file_spout_on_hdfs.py
@@ -34,6 +37,7 @@ help:
 	@echo "make quick     rules, types, layers and unit tests (ARGS=tests/contracts/test_engine.py for others)"
 	@echo "make rare      the tests that take minutes: the demonstration and groups of Spark killed everywhere, the class archive"
 	@echo "make browser   the page in a real browser (Debian: apt install chromium), and the screenshots of the documents"
+	@echo "make fuzz SECONDS=3600   random csv and JSON in tiny blocks, beside Python's own readers, for so long each"
 	@echo "make golden    write the golden plans again, after a change that was meant to alter them"
 	@echo "make histories HISTORIES=100000   so many simulated histories of each kind, on all cores; goes on where the last run ended"
 	@echo "make model     every configuration of the protocol's model that ends, and the model without each of its guards"
@@ -72,6 +76,9 @@ rare: java venv
 
 browser: java venv
 	@$(RUN) AIRFLOW_TRIDENT_BROWSER=required UPDATE_SCREENSHOTS=1 python -m pytest tests/browser $(ARGS)
+
+fuzz: venv
+	@$(RUN) python -m tests.fuzz $(SECONDS) $(FUZZ)
 
 golden: venv
 	@$(RUN) UPDATE_GOLDEN=1 python -m pytest -q tests/unit/test_plan_golden.py tests/unit/test_qtopology_golden.py $(ARGS)

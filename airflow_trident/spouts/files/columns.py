@@ -13,7 +13,9 @@ from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, members
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ZONE = r"([Zz]|[+-][0-9]{2}:?[0-9]{2})$"
+_ZONE = r"([Zz]|:[0-9.]+[+-][0-9]{2}(:?[0-9]{2})?)$"
+_TIME = r"^[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?$"
+_TRUE, _FALSE = ("true", "t", "1"), ("false", "f", "0")
 
 
 def reading_type(type_text: str, format_name: str) -> pa.DataType:
@@ -34,7 +36,7 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
         return pa.int64()
     if type_text == "float":  # the parser makes infinity of what is too large
         return pa.float64()
-    return pa.string() if type_text in ("date", "time") else arrow_type(type_text)
+    return pa.string() if type_text in ("date", "time", "timestamp") else arrow_type(type_text)
 
 
 def parsed(column: pa.Array, type_text: str, *, empty_is_null: bool = False) -> pa.Array:
@@ -103,8 +105,9 @@ def from_text(texts: pa.Array, type_text: str, *, empty_is_null: bool = False) -
     """Texts converted to values of a type that is not nested.
 
     Numbers are decimal, with a sign if need be; real ones may have an exponent, or be ``NaN`` or ``inf``. Booleans are
-    ``true``, ``false``, ``1`` and ``0``; days ``2024-01-31``; times ``12:00:00.000001``; moments both, with a zone if
-    need be; intervals whole microseconds.
+    ``true``, ``t`` or ``1``, and ``false``, ``f`` or ``0``, in any case; days ``2024-01-31``; times
+    ``12:00:00.000001``, also without seconds; moments both, with a zone such as ``Z``, ``+02`` or ``+02:00`` if need
+    be; intervals whole microseconds.
 
     :raises UnfitValueError: a text is no such value.
     """
@@ -138,6 +141,8 @@ def _reader(type_text: str) -> Callable[[pa.Array], pa.Array]:
         return _timestamps
     if type_text == "time":
         return _times
+    if type_text == "boolean":
+        return _booleans
     if type_text in WHOLE_TYPES or type_text == INTERVAL:
         return lambda texts: _whole_numbers(texts).cast(arrow_type(type_text))
     if type_text in REAL_TYPES:
@@ -206,11 +211,24 @@ def _single(column: pa.Array) -> pa.Array:
     return result
 
 
-def _times(texts: pa.Array) -> pa.Array:
-    """Texts as times of day. Arrow reads a time only after a date."""
+def _booleans(texts: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    lower = pc.ascii_lower(texts)
+    is_true, is_false = (pc.is_in(lower, pa.array(words)) for words in (_TRUE, _FALSE))
+    if not pc.all(pc.or_(pc.or_(is_true, is_false), texts.is_null()), min_count=0).as_py():
+        raise pa.ArrowInvalid("neither true nor false")
+    return pc.if_else(texts.is_valid(), is_true, pa.scalar(None, pa.bool_()))
+
+
+def _times(texts: pa.Array) -> pa.Array:
+    """Texts as times of day. Arrow reads a time only after a date, and half of one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pc.all(pc.match_substring_regex(texts, _TIME), min_count=0).as_py():
+        raise pa.ArrowInvalid("no time of day")
     days = pc.binary_join_element_wise("1970-01-01", texts, " ")
     return days.cast(pa.timestamp("us")).cast(pa.time64("us"))
 

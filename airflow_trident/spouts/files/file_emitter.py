@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, TextFiles
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts.files.contents import recorded_files, require_same
+from airflow_trident.spouts.files.contents import RecordedFile, recorded_files, require_same
 from airflow_trident.spouts.files.file_source import FileSource
-from airflow_trident.spouts.files.formats import FileFormat, FilePart, ReadOptions, read_part
+from airflow_trident.spouts.files.formats import read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.objects_in_spark import objects_in_spark
+from airflow_trident.spouts.files.packing import HEAD_BYTES, packing_of
 from airflow_trident.spouts.files.parquet_in_spark import read_in_spark, rows_for_spark
+from airflow_trident.spouts.files.reading import FileFormat, FilePart, ReadOptions
 from airflow_trident.spouts.files.whole_files import SameFiles, whole_files, write_nothing
 from airflow_trident.types import Json
 
@@ -49,13 +51,21 @@ class FileEmitter(Emitter):
         for recorded in recorded_files(metadata, base):
             size, where = recorded.size, os.path.join(base, recorded.path)
             file: dict[str, Json] = {"file": self.source.looked_at(where, recorded).to_json(), "path": where}
-            if self.reading.format.has_lines and not where.endswith(".gz") and size > self.split_bytes:
+            if self.reading.format.has_lines and size > self.split_bytes and self._is_plain(where, recorded):
                 begins = range(0, size, self.split_bytes)
                 parts = [(at, min(at + self.split_bytes, size)) for at in begins]
                 bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
             else:
                 bodies.append((file, size))
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
+
+    def _is_plain(self, where: str, recorded: RecordedFile) -> bool:
+        """Is the file not packed? If it cannot be opened, the reader will raise the error."""
+        try:
+            with self.source.opened(where, recorded) as file:
+                return packing_of(file.read(HEAD_BYTES)) is None
+        except (SourceChangedError, SourceUnavailableError):
+            return True
 
     def text_files(self, metadata: Json) -> TextFiles | None:
         """Only for files that are not packed and have names and bytes that Spark reads in the same way; None

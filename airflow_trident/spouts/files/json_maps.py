@@ -13,12 +13,12 @@ from airflow_trident.types import Schema, members
 _Rewrite: TypeAlias = Callable[[Any], Any]
 
 
-class _Real(float):
+class Real(float):
     """A number with its text: a decimal may have more digits than a float."""
 
     text: str
 
-    def __new__(cls, text: str) -> _Real:
+    def __new__(cls, text: str) -> Real:
         made = super().__new__(cls, text)
         if isinf(made) and text.lstrip("-") != "Infinity":
             raise ValueError(f"the number {text} is too big")
@@ -34,7 +34,7 @@ def with_lists(lines: bytes, schema: Schema) -> bytes:
 
     :raises ValueError: a line is not JSON, or an object has a name twice.
     """
-    decode = json.JSONDecoder(object_pairs_hook=_object, parse_float=_Real).decode
+    decode = json.JSONDecoder(object_pairs_hook=distinct, parse_float=Real).decode
     rewrites = {field.name: rewrite for field in schema if (rewrite := _rewrite(field.type)) is not _same}
     written = []
     for line in lines.decode("utf-8-sig").split("\n"):
@@ -49,7 +49,8 @@ def with_lists(lines: bytes, schema: Schema) -> bytes:
     return "\n".join(written).encode()
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """:raises ValueError: a name is there twice."""
     made = dict(pairs)
     if len(made) != len(pairs):
         names = [name for name, _ in pairs]
@@ -62,7 +63,7 @@ def _rewrite(type_text: str) -> _Rewrite:
     inner = {member.name: _rewrite(member.type) for member in members(type_text)}
     shape = kind(type_text)
     if shape == "decimal":
-        return lambda value: value.text if isinstance(value, _Real) else value
+        return lambda value: value.text if isinstance(value, Real) else value
     if shape == "array":
         element = inner["element"]
         return lambda value: [element(part) for part in value] if isinstance(value, list) else value

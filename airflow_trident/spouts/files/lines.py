@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from airflow_trident.spouts.files.packing import HEAD_BYTES, packing_of
 from airflow_trident.spouts.files.spark_names import is_hidden
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def plain_text(path: str) -> PlainText | None:
     lines, returns, last = 0, False, b""
     try:
         with open(path, "rb") as file:
-            if file.read(3) == b"\xef\xbb\xbf":
+            head = file.read(HEAD_BYTES)
+            if head.startswith(b"\xef\xbb\xbf") or packing_of(head):
                 return None
             file.seek(0)
             for chunk in whole_lines(file):

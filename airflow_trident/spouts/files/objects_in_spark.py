@@ -15,9 +15,10 @@ from airflow_trident.contracts.spout import BatchFrame
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.spouts.files.contents import RecordedFile
 from airflow_trident.spouts.files.files_for_spark import FilesForSpark, in_place
-from airflow_trident.spouts.files.formats import ReadOptions, opened_parquet
+from airflow_trident.spouts.files.formats import opened_parquet
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.parquet_in_spark import is_read_alike, spark_reads
+from airflow_trident.spouts.files.reading import ReadOptions
 
 
 @dataclass(frozen=True)

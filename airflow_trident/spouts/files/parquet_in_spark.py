@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import arrow_type
 from airflow_trident.io.parquet import WRITTEN_BY_SPARK
-from airflow_trident.spouts.files.formats import ReadOptions, opened_parquet
+from airflow_trident.spouts.files.formats import opened_parquet
+from airflow_trident.spouts.files.reading import ReadOptions
 from airflow_trident.spouts.files.spark_names import is_hidden
 from airflow_trident.types import REAL_TYPES, Schema, members
 

@@ -34,7 +34,6 @@ from airflow_trident.spouts.files.consumed import (
 from airflow_trident.spouts.files.contents import DIGEST_BYTES, recorded_files
 from airflow_trident.spouts.files.file_emitter import FileEmitter
 from airflow_trident.spouts.files.file_source import FileSource
-from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
 from airflow_trident.spouts.files.hdfs_files import HdfsFiles
 from airflow_trident.spouts.files.listing import FilePattern, Listing
 from airflow_trident.spouts.files.local_files import LocalFiles
@@ -46,6 +45,7 @@ from airflow_trident.spouts.files.ordered import (
     next_in_order,
     read_in_order_from_json,
 )
+from airflow_trident.spouts.files.reading import CsvDialect, FileFormat, ReadOptions
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 DEFAULT_MAX_FILES = 1000
@@ -68,14 +68,16 @@ class FileSpout(Spout):
         are left out. Or ``s3://[connection@]bucket/``, ``abfs://[connection@]container/`` or ``gs://[connection@]bucket/``
         with a folder or a pattern, as a text or as Airflow's ObjectStoragePath; or ``hdfs://[connection@]/``.
     :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
-        csv and json files whose names end with ``.gz`` are unpacked.
+        csv and json files that are packed by gzip, zstd, bzip2 or xz are unpacked, whatever their names are.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
     :param max_files, max_bytes: of one batch; a single larger file is a batch by itself.
     :param min_age_s: younger files are left for later.
     :param late_window_s: how much older than the newest read file a new file may be and still be recognised as new. In
         an HDFS, where files keep their times when they are moved, all files are within it.
     :param late_files: what to do with older files, which may be new or only touched: ``error``, ``take`` or ``ignore``.
-    :param header: the first line of a csv file names its columns.
+    :param header: the first record of a csv file names its columns.
+    :param delimiter, quote, escape, null: how csv files are written, if not as RFC 4180 has it
+        (:class:`airflow_trident.spouts.files.reading.CsvDialect`).
     :param extra_columns: undeclared columns are an ``error``, or ``ignore`` them.
     :param split_bytes: larger text and json files are read in several splits.
     :param encoding_errors: for text, bytes that are not UTF-8 are an ``error``, or ``replace`` reads U+FFFD.
@@ -99,6 +101,10 @@ class FileSpout(Spout):
         late_window_s: float = 3600.0,
         late_files: str = "error",
         header: bool = True,
+        delimiter: str = ",",
+        quote: str | None = '"',
+        escape: str | None = None,
+        null: str | None = None,
         recursive: bool = False,
         extra_columns: str = "error",
         split_bytes: int = DEFAULT_SPLIT_BYTES,
@@ -130,6 +136,7 @@ class FileSpout(Spout):
             format=kind,
             schema=_declared(kind, fields),
             header=header,
+            dialect=_dialect(kind, CsvDialect(delimiter=delimiter, quote=quote, escape=escape, null=null)),
             ignore_extra=one_of("FileSpout", "extra_columns", extra_columns, ("error", "ignore")) == "ignore",
             replace_broken=one_of("FileSpout", "encoding_errors", encoding_errors, ("error", "replace")) == "replace",
         )
@@ -327,6 +334,15 @@ def _source(path: AnyPath, recursive: bool) -> FileSource:
     if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
         return ObjectFiles.parse("FileSpout", text, recursive)
     return LocalFiles(FilePattern(require_local_path("FileSpout", path), recursive))
+
+
+def _dialect(kind: FileFormat, dialect: CsvDialect) -> CsvDialect:
+    if kind is not FileFormat.CSV and dialect != CsvDialect():
+        raise ConfigurationError(
+            f"FileSpout of {kind} files with delimiter, quote, escape or null: they say how csv is written",
+            'Leave them out, or read format="csv".',
+        )
+    return dialect
 
 
 def _declared(kind: FileFormat, fields: FieldSpec | None) -> Schema:

@@ -13,7 +13,8 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import create_private
 from airflow_trident.spouts.files.contents import RecordedFile, require_same
-from airflow_trident.spouts.files.formats import FileFormat, ReadOptions
+from airflow_trident.spouts.files.packing import HEAD_BYTES, named_packing, packing_of
+from airflow_trident.spouts.files.reading import FileFormat, ReadOptions
 from airflow_trident.spouts.files.spark_names import is_hidden
 from airflow_trident.types import names_of
 
@@ -48,7 +49,33 @@ def whole_files(paths: Sequence[str], files: Sequence[RecordedFile]) -> ScriptBa
                 f"the file {path!r} has a name that Spark's readers pass over",
                 "Let the names of files for a script begin with neither '_' nor '.', and not end in '._COPYING_'.",
             )
+        _require_named_packing(path)
     return ScriptBatch([f"file://{path}" for path in paths], SameFiles(tuple(paths), tuple(files)))
+
+
+def _require_named_packing(path: str) -> None:
+    """Spark's readers know by the name whether a file is packed.
+
+    :raises ConfigurationError: the name says it wrongly.
+    """
+    try:
+        with open(path, "rb") as file:
+            packing = packing_of(file.read(HEAD_BYTES))
+    except OSError:
+        return  # the reader will raise the error
+    ending = "" if packing is None else packing.hadoop_ending
+    said = named_packing(path)
+    if packing is None and (said is None or not said.hadoop_ending):
+        return
+    if packing is None or not ending or not path.endswith(ending):
+        how = "not packed" if packing is None else f"packed by {packing.name}"
+        raise ConfigurationError(
+            f"the file {path!r} is {how}, and Spark's readers take it by its name for something else",
+            f"Give files that a script reads the ending {ending!r}."
+            if ending
+            else "Give files that a script reads "
+            "the ending of what they are (.gz, .zst, .bz2, or another one if they are not packed).",
+        )
 
 
 def write_nothing(reading: ReadOptions, folder: str) -> str:
@@ -60,5 +87,5 @@ def write_nothing(reading: ReadOptions, folder: str) -> str:
 
             pq.write_table(arrow_schema(reading.schema).empty_table(), file)
         elif reading.format is FileFormat.CSV and reading.header:
-            file.write(f"{','.join(names_of(reading.schema))}\n".encode())
+            file.write(f"{reading.dialect.delimiter.join(names_of(reading.schema))}\n".encode())
     return path

@@ -1,0 +1,201 @@
+"""How the files of a FileSpout are read, and what the readers of all formats share."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_trident.errors import ConfigurationError, DamagedInputError
+from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.values import UnfitValueError
+from airflow_trident.spouts.files.columns import parsed
+from airflow_trident.spouts.files.contents import MENDED
+from airflow_trident.spouts.files.lines import LineTooLongError
+from airflow_trident.types import Schema, names_of, select
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_trident.operations.expr.tree import Expression
+
+_DAMAGE = (
+    KeyError,
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    LineTooLongError,
+    ValueError,
+    RecursionError,
+)
+TYPE_CURE = f"Declare the type that the values have. Or: {MENDED}"
+_LINE_ENDS = ("\n", "\r")
+_QUOTE = '"'
+
+
+class FileFormat(StrEnum):
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+    @property
+    def has_lines(self) -> bool:
+        """Can a file be cut at the ends of lines?"""
+        return self in (FileFormat.TEXT, FileFormat.JSON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvDialect:
+    """How a program writes csv. The default is RFC 4180.
+
+    :param delimiter: between the values of a record.
+    :param quote: around values; None: there are no quotes.
+    :param escape: None: a quote in a quoted value is doubled. Otherwise it stands before a quote, or before itself, in
+        quoted values. Where there are no quotes, it stands before a delimiter, a line end or itself, and begins the
+        escapes of COPY: ``\\b \\f \\n \\r \\t \\v``.
+    :param null: what an unquoted value is that is null in every column; None: an empty value is null in columns that
+        are not text.
+    :raises ConfigurationError: the characters contradict each other.
+    """
+
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    null: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "quote", "escape"):
+            mark = getattr(self, name)
+            if mark is None and name != "delimiter":
+                continue
+            if not isinstance(mark, str) or len(mark) != 1 or not mark.isascii() or mark in (*_LINE_ENDS, "\0"):
+                raise ConfigurationError(
+                    f"FileSpout with {name}={mark!r}",
+                    "It must be a single ASCII character, and no line end"
+                    + ("." if name == "delimiter" else ", or None."),
+                )
+        if self.escape == self.quote:
+            object.__setattr__(self, "escape", None)  # doubled quotes under another name
+        marks = [mark for mark in (self.delimiter, self.quote, self.escape) if mark is not None]
+        if len(set(marks)) < len(marks):
+            raise ConfigurationError(
+                f"FileSpout with delimiter={self.delimiter!r}, quote={self.quote!r}, escape={self.escape!r}",
+                "Delimiter, quote and escape must be different characters.",
+            )
+        if self.delimiter == _QUOTE:
+            raise ConfigurationError(f"FileSpout with delimiter={self.delimiter!r}", "Name what stands between values.")
+        if self.null is not None and (
+            not isinstance(self.null, str)
+            or any(mark in self.null for mark in (self.delimiter, self.quote or _QUOTE, _QUOTE, *_LINE_ENDS))
+        ):
+            raise ConfigurationError(
+                f"FileSpout with null={self.null!r}",
+                "It must be a text as an unquoted value may be: without the delimiter, the quote and line ends.",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How to read. `header`: the first line of a csv file names the columns. `ignore_extra`: undeclared columns are
+    left out; otherwise they are an error. `replace_broken`: in text, bytes that are not UTF-8 become U+FFFD. For
+    Parquet: `columns`, the columns of the schema to read (None: all), and `filters`, column expressions: rows that do
+    not fulfil all of them may be left out.
+    """
+
+    format: FileFormat
+    schema: Schema
+    header: bool
+    ignore_extra: bool
+    dialect: CsvDialect = field(default_factory=CsvDialect)
+    replace_broken: bool = False
+    columns: tuple[str, ...] | None = None
+    filters: tuple[Expression, ...] = ()
+
+    @property
+    def read_schema(self) -> Schema:
+        return self.schema if self.columns is None else select(self.schema, self.columns, "FileSpout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePart:
+    """The bytes [begin, end) of the file at `path`; the whole file if `end` is None."""
+
+    path: str
+    begin: int = 0
+    end: int | None = None
+
+
+def parsed_batch(reading: ReadOptions, given: pa.RecordBatch, what: str, first_row: int) -> pa.RecordBatch:
+    """What a parser of text gave, in the declared types.
+
+    :param what: the file, for the error text.
+    :param first_row: the place of the first row in it.
+    :raises DamagedInputError: a value does not fit.
+    """
+    import pyarrow as pa
+
+    empty_is_null = reading.format is FileFormat.CSV and reading.dialect.null is None
+    arrays = []
+    for each in reading.read_schema:
+        try:
+            arrays.append(parsed(given.column(each.name), each.type, empty_is_null=empty_is_null))
+        except UnfitValueError as error:
+            error.position, error.field = error.position + first_row, each.name
+            raise DamagedInputError(f"{what}: {error}", TYPE_CURE) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(reading.read_schema))
+
+
+def require_columns(reading: ReadOptions, names: Sequence[str], path: str) -> None:
+    """:raises DamagedInputError: a file with columns of these names lacks a declared one, or has an undeclared one."""
+    declared = names_of(reading.schema)
+    missing = [name for name in declared if name not in names]
+    extra = [name for name in names if name not in declared]
+    doubled = [name for name in declared if names.count(name) > 1]
+    for wrong, what in ((missing, "lacks"), (doubled, "has twice"), (extra, "has undeclared")):
+        if wrong and not (wrong is extra and reading.ignore_extra):
+            raise DamagedInputError(
+                f"the file {path!r} {what} the column {wrong[0]!r}; it has ({', '.join(names)}) and "
+                f"({', '.join(declared)}) is declared",
+                f'Mend the fields of the spout; extra_columns="ignore" leaves out what is not declared. Or: {MENDED}',
+            )
+
+
+@contextmanager
+def damage(path: str, where: str = "", hint: str = "") -> Iterator[None]:
+    """Turns errors of parsers into DamagedInputError with the file's name."""
+    import pyarrow as pa
+
+    place = f" {where}" if where else ""
+    try:
+        yield
+    except DamagedInputError:
+        raise
+    except (pa.ArrowException, *_DAMAGE) as error:
+        raise DamagedInputError(
+            f"the file {path!r} cannot be read{place}: {error}", f"{hint} {MENDED}".strip()
+        ) from error
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # Arrow reports damage inside Parquet files as OSError without a number, and bzip2 its damage, too.
+        raise DamagedInputError(f"the file {path!r} cannot be read{place}: {error}", MENDED) from error
+
+
+_CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+def advice_on_bytes(content: bytes) -> tuple[str, bool]:
+    """The cure where bytes are no UTF-8, and whether they are text of another encoding."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "It is UTF-16: convert it to UTF-8 (`iconv -f UTF-16 -t UTF-8`).", False
+    if _CONTROLS.search(content[:4096]):
+        return "It looks like a packed or binary file: see what wrote it, and unpack it.", False
+    return "Convert it to UTF-8, such as by `iconv -f LATIN1 -t UTF-8`.", True
