@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
-from airflow_trident.spouts.files.csv_records import BadRecordError, Block, CsvBlocks, CsvGrammar
+from airflow_trident.spouts.files.csv_records import BadRecordError, CsvBlock, CsvBlocks, CsvGrammar
 from airflow_trident.spouts.files.packing import unpacked
 from airflow_trident.spouts.files.reading import (
     CsvDialect,
@@ -65,7 +65,7 @@ class _CsvFile:
         require_columns(self.reading, names, self.path)
         return names
 
-    def _texts(self, block: Block, names: Sequence[str], rows: int) -> pa.Table:
+    def _texts(self, block: CsvBlock, names: Sequence[str], rows: int) -> pa.Table:
         """The declared columns as texts. Where the parser refuses a record, the strict one says which and why."""
         import pyarrow as pa
         import pyarrow.csv as pc
@@ -101,7 +101,7 @@ class _CsvFile:
             raise
         return table.combine_chunks().rename_columns([field.name for field in wanted.values()])
 
-    def _require_records(self, block: Block, names: Sequence[str], wanted: dict[int, Field], rows: int) -> None:
+    def _require_records(self, block: CsvBlock, names: Sequence[str], wanted: dict[int, Field], rows: int) -> None:
         """
         :raises DamagedInputError: a record has another number of values, or a text is no UTF-8.
         """

@@ -44,7 +44,7 @@ class BadRecordError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class CsvValue:
     """A value of a record. `quoted`: it cannot be null."""
 
     text: bytes
@@ -52,7 +52,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CsvBlock:
     """Whole records. `quote`: of the values in it, or None. `delimiter`: as in the dialect."""
 
     content: bytes
@@ -65,13 +65,13 @@ class CsvGrammar:
 
     dialect: CsvDialect
 
-    def records(self, content: bytes, *, at_end: bool) -> Iterator[tuple[list[Value], int]]:
+    def records(self, content: bytes, *, at_end: bool) -> Iterator[tuple[list[CsvValue], int]]:
         """The records that are whole, each with the offset behind it. An empty line is one empty value.
 
         :param at_end: does the content end with the file? Otherwise a record without an end may go on.
         :raises BadRecordError: a value is not closed, or goes on behind its closing quote.
         """
-        values: list[Value] = []
+        values: list[CsvValue] = []
         at, row, size = 0, 0, len(content)
         while at < size or values:
             value, begin = self._value(content, at, at_end, row)
@@ -92,7 +92,7 @@ class CsvGrammar:
             yield values, min(at, size)
             values, row = [], row + 1
 
-    def _value(self, content: bytes, at: int, at_end: bool, row: int) -> tuple[Value | None, int]:
+    def _value(self, content: bytes, at: int, at_end: bool, row: int) -> tuple[CsvValue | None, int]:
         """The value at an offset, and where it ends; None: it may go on."""
         quoted = self._quoted.match(content, at) if self._quoted else None
         if quoted is None:
@@ -115,11 +115,11 @@ class CsvGrammar:
         if not behind and not at_end:
             return None, at  # the next quote may double this one
         inside = content[at + 1 : end - 1]
-        return Value(self._escaped.sub(rb"\1", inside), True), end
+        return CsvValue(self._escaped.sub(rb"\1", inside), True), end
 
-    def _unescaped(self, text: bytes, row: int) -> Value:
+    def _unescaped(self, text: bytes, row: int) -> CsvValue:
         if self._quote or not self._escape or self._escape not in text or text == self._null:
-            return Value(text, False)
+            return CsvValue(text, False)
 
         def character(match: re.Match[bytes]) -> bytes:
             escaped = match[1]
@@ -127,13 +127,13 @@ class CsvGrammar:
                 raise BadRecordError(row, f"{match[0].decode()} is no escape")
             return _COPY_ESCAPES.get(escaped, escaped)
 
-        return Value(self._escaped.sub(character, text), True)
+        return CsvValue(self._escaped.sub(character, text), True)
 
-    def written(self, values: list[Value]) -> bytes:
+    def written(self, values: list[CsvValue]) -> bytes:
         """The record as RFC 4180 has it."""
         return self._delimiter.join(map(self._written, values)) + b"\n"
 
-    def _written(self, value: Value) -> bytes:
+    def _written(self, value: CsvValue) -> bytes:
         if value.quoted or b'"' in value.text:
             return b'"' + value.text.replace(b'"', b'""') + b'"'
         return value.text
@@ -201,11 +201,11 @@ class CsvBlocks:
     def is_empty(self) -> bool:
         return self._at_end and not self._waiting
 
-    def header(self) -> list[Value] | None:
+    def header(self) -> list[CsvValue] | None:
         """The first record that is no empty line; None: there is none."""
         while True:
             for values, end in self.grammar.records(self._waiting, at_end=self._at_end):
-                if values != [Value(b"", False)]:
+                if values != [CsvValue(b"", False)]:
                     self._waiting = self._waiting[end:]
                     return values
             if self._at_end:
@@ -213,27 +213,27 @@ class CsvBlocks:
                 return None
             self._more()
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[CsvBlock]:
         while self._waiting or not self._at_end:
             cut, quote = self._plain_cut()
             if cut:
                 # For Arrow an empty value that the file ends with is quoted if the value before it is.
                 end = b"" if self._waiting[cut - 1 : cut] in (b"\n", b"\r") else b"\n"
-                yield Block(self._waiting[:cut] + end, quote)
+                yield CsvBlock(self._waiting[:cut] + end, quote)
                 self._waiting = self._waiting[cut:]
             elif self._waiting and (self._at_end or self._mark):
                 yield from self._written()
             if not self._at_end:
                 self._more()
 
-    def _written(self) -> Iterator[Block]:
+    def _written(self) -> Iterator[CsvBlock]:
         """The whole records of what waits, read value by value."""
         pieces, upto = list[bytes](), 0
         for values, end in self.grammar.records(self._waiting, at_end=self._at_end):
             pieces.append(self.grammar.written(values))
             upto = end
         if pieces:
-            yield Block(b"".join(pieces), '"')
+            yield CsvBlock(b"".join(pieces), '"')
         self._waiting = self._waiting[upto:]
 
     def _plain_cut(self) -> tuple[int, str | None]:

@@ -19,7 +19,7 @@ from airflow_trident.spouts.files.reading import (
     require_columns,
 )
 from airflow_trident.spouts.files.statistics import groups_that_may_hold
-from airflow_trident.spouts.files.text_files import read_text
+from airflow_trident.spouts.files.text_reader import read_text
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
