@@ -7,8 +7,10 @@ import datetime
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +202,27 @@ class StructRule(StrEnum):
     """Undeclared ones are left out."""
 
 
-def fitted(column: pa.Array, type_text: str, structs: StructRule = StructRule.EXACT) -> pa.Array:
+class Calendar(StrEnum):
+    """How a writer counted days and moments."""
+
+    GREGORIAN = "Gregorian"
+    """The calendar of today, at all times: as Arrow, Python and Spark since 3.0."""
+    HYBRID = "hybrid"
+    """That of older Spark and Hive: the Julian calendar before 1582, and times of the place before 1900."""
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    structs: StructRule
+    calendar: Calendar
+
+
+def fitted(
+    column: pa.Array,
+    type_text: str,
+    structs: StructRule = StructRule.EXACT,
+    calendar: Calendar = Calendar.GREGORIAN,
+) -> pa.Array:
     """The column in the declared type: each value is what it was, at every depth. A conversion must lead back to the
     same value; texts are no numbers, numbers no texts and no booleans. A time without a zone is UTC; a whole number is
     an interval in microseconds. What the years 1 to 9999 do not hold is refused, and a map with a key twice.
@@ -209,20 +231,25 @@ def fitted(column: pa.Array, type_text: str, structs: StructRule = StructRule.EX
 
     :raises UnfitValueError: a value does not fit.
     """
+    target, how = arrow_type(type_text), _How(structs, calendar)
     try:
-        return _fit(column, arrow_type(type_text), structs)
+        return _fit(column, target, how)
+    except _Misfit as error:
+        raise _unfit(column, target, how, error, type_text) from None
+
+
+def _unfit(column: pa.Array, target: pa.DataType, how: _How, misfit: _Misfit, declared: str) -> UnfitValueError:
+    """The error for the first value of a column that does not fit."""
+    if not _fits(column.slice(0, 0), target, how):
+        unfit = UnfitValueError(misfit.kind, declared, misfit.why, misfit.path)
+        unfit.is_of_type = True
+        return unfit
+    position = first_misfit(column, lambda part: _fits(part, target, how))
+    try:
+        _fit(column.slice(position, 1), target, how)
     except _Misfit as error:
         misfit = error
-    if _fits(column.slice(0, 0), type_text, structs):
-        position = first_misfit(column, lambda part: _fits(part, type_text, structs))
-        try:
-            _fit(column.slice(position, 1), arrow_type(type_text), structs)
-        except _Misfit as error:
-            misfit = error
-        raise UnfitValueError(misfit.value(), type_text, misfit.why, misfit.path, position)
-    unfit = UnfitValueError(misfit.kind, type_text, misfit.why, misfit.path)
-    unfit.is_of_type = True
-    raise unfit
+    return UnfitValueError(misfit.value(), declared, misfit.why, misfit.path, position)
 
 
 _TYPE_CURE = "Declare the type that the values have, convert them before they come here, or restore the source."
@@ -235,6 +262,7 @@ def fitted_batch(
     *,
     first_row: int = 0,
     structs: StructRule = StructRule.EXACT,
+    calendar: Calendar = Calendar.GREGORIAN,
     cure: str = _TYPE_CURE,
 ) -> pa.RecordBatch:
     """The columns of the schema, each as :func:`fitted` gives it.
@@ -248,11 +276,47 @@ def fitted_batch(
     columns = []
     for field in schema:
         try:
-            columns.append(_of_field(field, partial(fitted, given.column(field.name), field.type, structs)))
+            columns.append(_of_field(field, partial(fitted, given.column(field.name), field.type, structs, calendar)))
         except UnfitValueError as error:
             error.position += first_row
             raise DamagedInputError(f"{what}: {error}", cure) from error
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
+
+
+def require_fit(table: pa.Table, calendar: Calendar = Calendar.GREGORIAN) -> None:
+    """Checks rows that have their types already, such as those that a transform made.
+
+    :raises UnfitValueError: a value is none of its type; `field` and `position` say where it is.
+    """
+    how = _How(StructRule.EXACT, calendar)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        first_row = 0
+        for chunk in column.chunks:
+            try:
+                _fit(chunk, chunk.type, how)
+            except _Misfit as error:
+                unfit = _unfit(chunk, chunk.type, how, error, str(chunk.type))
+                unfit.field, unfit.position = name, unfit.position + first_row
+                raise unfit from None
+            first_row += len(chunk)
+
+
+def single(column: pa.Array) -> pa.Array:
+    """Real numbers as the nearest ones of single precision: that is meant where Python, or a text, has only doubles.
+
+    :raises UnfitValueError: one would be infinite.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_float64(column.type):
+        return column
+    result = column.cast(pa.float32())
+    grown = pc.and_not(pc.is_inf(result), pc.is_inf(column)).fill_null(False)
+    if pc.any(grown).as_py():
+        position = pc.index(grown, True).as_py()
+        raise UnfitValueError(shown(column[position].as_py()), "float", "it is too large", position=position)
+    return result
 
 
 class _Misfit(Exception):
@@ -299,9 +363,9 @@ def first_misfit(values: pa.Array, fits: Callable[[pa.Array], bool]) -> int:
     return low
 
 
-def _fits(column: pa.Array, type_text: str, structs: StructRule) -> bool:
+def _fits(column: pa.Array, target: pa.DataType, how: _How) -> bool:
     try:
-        _fit(column, arrow_type(type_text), structs)
+        _fit(column, target, how)
     except _Misfit:
         return False
     return True
@@ -316,7 +380,7 @@ def _inside(part: str) -> Iterator[None]:
         raise
 
 
-def _fit(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+def _fit(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     """
     :raises _Misfit: a value does not fit.
     """
@@ -325,11 +389,11 @@ def _fit(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array
 
     types, given = pa.types, column.type
     if isinstance(column, pa.ExtensionArray):
-        return _fit(column.storage, target, structs)
+        return _fit(column.storage, target, how)
     if types.is_dictionary(given):
-        return _fit(column.dictionary_decode(), target, structs)
+        return _fit(column.dictionary_decode(), target, how)
     if types.is_run_end_encoded(given):
-        return _fit(pc.run_end_decode(column), target, structs)
+        return _fit(pc.run_end_decode(column), target, how)
     if types.is_null(given):
         return pa.nulls(len(column), target)
     nested = {"list": types.is_list, "map": types.is_map, "struct": types.is_struct}
@@ -337,8 +401,8 @@ def _fit(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array
         if is_shape(target):
             if _shape(given) != shape:
                 raise _Misfit(column)
-            return _NESTED[shape](column, target, structs)
-    return _simple(column, target)
+            return _NESTED[shape](column, target, how)
+    return _simple(column, target, how.calendar)
 
 
 def _shape(given: pa.DataType) -> str:
@@ -350,13 +414,13 @@ def _shape(given: pa.DataType) -> str:
     return "map" if types.is_map(given) else "struct" if types.is_struct(given) else ""
 
 
-def _list(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+def _list(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     given = pc.list_flatten(column)
     with _inside("[]"):
-        values = _fit(given, target.value_type, structs)
+        values = _fit(given, target.value_type, how)
     if values is given and column.type == target:
         return column
     return pa.ListArray.from_arrays(_offsets(pc.list_value_length(column)), values, type=target, mask=column.is_null())
@@ -371,7 +435,7 @@ def _offsets(lengths: pa.Array) -> pa.Array:
     return pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
 
 
-def _map(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+def _map(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -379,15 +443,12 @@ def _map(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array
     pairs = column.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
     keys, items = pc.list_flatten(pairs).flatten()
     with _inside("its keys"):
-        new_keys = _fit(keys, target.key_type, structs)
+        new_keys = _fit(keys, target.key_type, how)
     with _inside("{}"):
-        new_items = _fit(items, target.item_type, structs)
+        new_items = _fit(items, target.item_type, how)
 
     def have_keys(part: pa.Array) -> bool:
-        try:
-            return _map(part, target, structs) is not None
-        except _Misfit:
-            return False
+        return _fits(part, target, how)
 
     if new_keys.null_count:
         raise _Misfit(column, "a key is null", have_keys)
@@ -400,11 +461,11 @@ def _map(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array
     return pa.MapArray.from_arrays(_offsets(lengths), new_keys, new_items, type=target, mask=column.is_null())
 
 
-def _struct(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Array:
+def _struct(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
 
     given, wanted = [column.type.names, target.names]
-    rules = {"may_lack": structs is StructRule.MAY_LACK, "may_have_more": structs is StructRule.MAY_HAVE_MORE}
+    rules = {"may_lack": how.structs is StructRule.MAY_LACK, "may_have_more": how.structs is StructRule.MAY_HAVE_MORE}
     if why := unlike_members(given, wanted, **rules):
         raise _Misfit(column, why)
     parts = dict(zip(given, column.flatten(), strict=True))
@@ -413,7 +474,7 @@ def _struct(column: pa.Array, target: pa.DataType, structs: StructRule) -> pa.Ar
         part = parts.get(member.name)
         with _inside(f".{member.name}"):
             fits.append(
-                pa.nulls(len(column), member.type) if part is None else _fit(part, member.type, structs),
+                pa.nulls(len(column), member.type) if part is None else _fit(part, member.type, how),
             )
     if column.type == target and all(fit is parts[name] for fit, name in zip(fits, wanted, strict=True)):
         return column
@@ -425,19 +486,23 @@ _NESTED = {"list": _list, "map": _map, "struct": _struct}
 
 # ---- simple types ------------------------------------------------------------------------------------------------
 
-_DAYS = (datetime.date.min, datetime.date.max)
-_MOMENTS = tuple(
-    datetime.datetime.combine(day, time, datetime.UTC)
-    for day, time in zip(_DAYS, (datetime.time.min, datetime.time.max), strict=True)
+_EPOCH = datetime.date(1970, 1, 1)
+_MICROSECONDS = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
+_DAY = Fraction(86_400 * 10**6)
+_FIRST = {Calendar.GREGORIAN: datetime.date.min, Calendar.HYBRID: datetime.date(1582, 10, 15)}
+_FIRST_MOMENT = {Calendar.GREGORIAN: datetime.date.min, Calendar.HYBRID: datetime.date(1900, 1, 1)}
+_REBASE = (
+    "its writer counted it in the Julian calendar or in the time of its place: write the file anew by Spark with "
+    "spark.sql.parquet.datetimeRebaseModeInWrite and int96RebaseModeInWrite CORRECTED"
 )
 
 
-def _simple(column: pa.Array, target: pa.DataType) -> pa.Array:
+def _simple(column: pa.Array, target: pa.DataType, calendar: Calendar) -> pa.Array:
     import pyarrow as pa
 
     def fits(part: pa.Array) -> bool:
         try:
-            _require_valid(part if part.type == target else _converted(part, target))
+            _require_valid(part if part.type == target else _converted(part, target), calendar)
         except pa.ArrowException:
             return False
         return True
@@ -447,7 +512,7 @@ def _simple(column: pa.Array, target: pa.DataType) -> pa.Array:
         raise _Misfit(column)
     try:
         result = column if column.type == target else _converted(column, target)
-        _require_valid(result)
+        _require_valid(result, calendar)
     except pa.ArrowException as error:
         raise _Misfit(column, str(error), fits) from error
     return result
@@ -512,23 +577,39 @@ def _require_equal(column: pa.Array, back: pa.Array, target: pa.DataType) -> Non
         raise pa.ArrowInvalid(f"as {target} it would be another number")
 
 
-def _require_valid(column: pa.Array) -> None:
+def _require_valid(column: pa.Array, calendar: Calendar) -> None:
     """
     :raises pyarrow.ArrowInvalid: a text is no UTF-8, a decimal has too many digits, a time is not within a day, a
-        moment not within the years 1 to 9999.
+        moment not within the years 1 to 9999, or its calendar is another one there.
+    """
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_string(kind) or types.is_decimal(kind) or types.is_time(kind):
+        column.validate(full=True)
+    elif types.is_date(kind):
+        unit = _DAY if types.is_date32(kind) else _MICROSECONDS["ms"]
+        _require_within(column, unit, _FIRST[calendar])
+    elif types.is_timestamp(kind):
+        _require_within(column, _MICROSECONDS[kind.unit], _FIRST_MOMENT[calendar])
+
+
+def _require_within(column: pa.Array, unit: Fraction, first: datetime.date) -> None:
+    """
+    :param unit: of the values, in microseconds.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types, kind = pa.types, column.type
-    if types.is_string(kind) or types.is_decimal(kind) or types.is_time(kind):
-        column.validate(full=True)
-    limits = _DAYS if types.is_date(kind) else _MOMENTS if types.is_timestamp(kind) else None
-    if limits and len(column):
-        low, high = (pa.scalar(limit, kind) for limit in limits)
-        bounds = pc.min_max(column)
-        if bounds["min"].is_valid and (pc.less(bounds["min"], low).as_py() or pc.greater(bounds["max"], high).as_py()):
-            raise pa.ArrowInvalid("it is outside of the years 1 to 9999")
+    bounds = pc.min_max(column)
+    if not bounds["min"].is_valid:
+        return
+    low, high = (bounds[name].value * unit / _DAY for name in ("min", "max"))
+    begin, end = ((day - _EPOCH).days for day in (first, datetime.date.max))
+    if low < begin and low >= (datetime.date.min - _EPOCH).days:
+        raise pa.ArrowInvalid(_REBASE)
+    if low < begin or high >= end + 1:
+        raise pa.ArrowInvalid("it is outside of the years 1 to 9999")
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.io.arrow import Calendar, require_fit
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
+from airflow_trident.io.parquet import calendar_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +26,9 @@ def pieces_of(metadata: Any, io: Any, task: Any, wanted: Any) -> Iterator[pa.Rec
     :param io: `pyiceberg.io.FileIO`.
     :param task: `pyiceberg.table.FileScanTask` of a Parquet file, with its delete files.
     :param wanted: `pyiceberg.schema.Schema`.
+    :raises UnfitValueError: a day or a moment was counted in another calendar.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     reading: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
@@ -44,7 +48,10 @@ def pieces_of(metadata: Any, io: Any, task: Any, wanted: Any) -> Iterator[pa.Rec
         same = reading._get_column_projection_values(task.file, wanted, metadata.schema(), spec, found.field_ids)
         given = pruned(found, ids, select_full_types=False)
         first = 0
+        calendar = calendar_of(file.metadata)
         for piece in file.iter_batches(PIECE_ROWS, columns=[column.name for column in given.columns]):
+            if calendar is not Calendar.GREGORIAN:  # of files that Spark wrote, and that were added to the table
+                require_fit(pa.Table.from_batches([piece]), calendar)
             rows = piece
             if deletes:
                 left = reading._combine_positional_deletes(deletes, first, first + piece.num_rows)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.io.arrow import Calendar
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -24,6 +26,24 @@ _REALS = ("FLOAT", "DOUBLE")
 
 WRITTEN_BY_SPARK = b"org.apache.spark.version"
 """Spark's note in the footers of its files."""
+
+
+_OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_OUR_CALENDAR_SINCE = (3, 1)
+
+
+def calendar_of(footer: Any) -> Calendar:
+    """The calendar of the days and moments of a file. Only Spark says it, by its version or a note.
+
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    notes = footer.metadata or {}
+    if any(note in notes for note in _OTHER_CALENDAR):
+        return Calendar.HYBRID
+    version = notes.get(WRITTEN_BY_SPARK)
+    if version is None or tuple(map(int, version.split(b".")[:2])) >= _OUR_CALENDAR_SINCE:
+        return Calendar.GREGORIAN
+    return Calendar.HYBRID
 
 
 def parquet_file(file: Any) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import USER_ERRORS, TridentError
-from airflow_trident.io.arrow import arrow_type
-from airflow_trident.io.values import shown
+from airflow_trident.io.arrow import arrow_type, fitted, single
+from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.operations.api import Operation
 from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.types import Schema
@@ -80,11 +80,11 @@ def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
         if len(column) != rows:
             raise border.error((), f"gave a column of {len(column)} values for {rows} tuples")
         wanted = arrow_type(type_text)
-        if column.type == wanted:
-            return column
-        if not _is_kind(column.type, wanted):
+        if column.type != wanted and not _is_kind(column.type, wanted):
             raise border.error((), f"gave a column of {column.type}, where {type_text} is declared")
-        return column.cast(wanted)
+        return fitted(single(column) if type_text == "float" else column, type_text)
+    except UnfitValueError as error:
+        raise border.error((), f"gave a column that has {error}, in row {error.position + 1} of it") from error
     except pa.ArrowException as error:
         raise border.error((), f"gave a column that is no {type_text} ({error})") from error
 

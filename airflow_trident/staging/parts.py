@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, UserCodeError
+from airflow_trident.io.arrow import require_fit
 from airflow_trident.io.parquet import footer_bytes, write_parquet, write_parquet_pieces
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.staging.manifest import Slot, StagedFile
 from airflow_trident.staging.verbs import Storage
 
@@ -39,12 +41,22 @@ def write_part(
 
     :param kept_bytes: a file of at most this many bytes is not written; the result has its content.
     :param by_reference: it may become a table's file; the result has its footer.
+    :raises UserCodeError: a value is none of its type. Commits never meet such values.
     :raises StoreUnavailableError: the folder is full or its file system does not work.
     :raises ConfigurationError: the folder is not writable.
     """
     import pyarrow as pa
 
     whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
+    try:
+        require_fit(whole)
+    except UnfitValueError as error:
+        raise UserCodeError(
+            f"the rows for the state {state!r}: {error}",
+            "Let the transform, query or function that makes the field give values of its declared type.",
+            fields=error.field,
+            txid=slot.txid,
+        ) from error
     relative = part_name(slot, state)
     if whole.nbytes <= _PACKS_AT_MOST * kept_bytes:
         buffer = io.BytesIO()

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TYPES = [*VALUES, "array<timestamp>", "map<string,decimal(5,2)>", "struct<a:int,b:array<struct<c:date>>>"]
+TYPES = [*VALUES, "array<timestamp>", "array<decimal(5,2)>", "struct<a:int,b:array<struct<c:date>>>"]
 NESTED: dict[str, list[Any]] = {
     "array<timestamp>": [[], [None], VALUES["timestamp"]],
-    "map<string,decimal(5,2)>": [[], [("", None)], [("a", Decimal("-999.99")), ("b", Decimal("0.01"))]],
+    "array<decimal(5,2)>": [[], [None], [Decimal("-999.99"), Decimal("0.01")]],
     "struct<a:int,b:array<struct<c:date>>>": [
         {"a": None, "b": None},
         {"a": 1, "b": [{"c": None}, None, {"c": datetime.date(1, 1, 1)}]},
@@ -80,6 +80,7 @@ LIKE = {
     "days": ("date", pa.array([86_400_000, None, 0], pa.date64())),
     "large_lists": ("array<int>", pa.array([[1, None], None, []], pa.large_list(pa.int32()))),
 }
+MOMENT = pa.timestamp("us", tz="UTC")
 UNLIKE = {
     "smaller numbers": ("long", pa.array([1, None], pa.int32())),
     "larger numbers that fit": ("int", pa.array([1, None], pa.int64())),
@@ -96,6 +97,9 @@ UNLIKE = {
         pa.array([{"b": 1, "a": 2}], pa.struct({"b": "i4", "a": "i4"})),
     ),
     "another kind": ("long", pa.array(["1"])),
+    "maps, perhaps with a key twice": ("map<string,long>", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))),
+    "the year 10000": ("date", pa.array([2_932_897], pa.int32()).cast(pa.date32())),
+    "the year 10000 in a list": ("array<timestamp>", pa.array([[253_402_300_800_000_000]], pa.list_(MOMENT))),
 }
 
 
@@ -158,10 +162,10 @@ def test_what_spark_wrote_has_the_same_rows_whoever_reads_it(
             f"timestamp(element_at(array{moments}, int(id) + 1)) AS at",
             "array(id, 7) AS many",
             "date'0001-01-01' AS day",
-            "named_struct('p', cast(0.5 AS decimal(20,3)), 'q', map('k', id)) AS parts",
+            "named_struct('p', cast(0.5 AS decimal(20,3)), 'q', array(id)) AS parts",
         )
         rows.coalesce(1).write.parquet(str(tmp_path / "spark"))
-    fields = "at timestamp, many array<long>, day date, parts struct<p:decimal(20,3),q:map<string,long>>"
+    fields = "at timestamp, many array<long>, day date, parts struct<p:decimal(20,3),q:array<long>>"
     job = job_of(transformed(tmp_path / "spark", fields))
     check_equal(spark_engine, job, monkeypatch, "Spark", 3)
     assert "9999, 12, 31, 23, 59, 59, 999999" in "".join(run(spark_engine, job)["rows"])

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_trident.io.arrow import arrow_type, first_misfit, fitted
+from airflow_trident.io.arrow import arrow_type, first_misfit, fitted, single
 from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, members
 
@@ -70,7 +70,7 @@ def _from_parser(column: pa.Array, type_text: str, empty_is_null: bool) -> pa.Ar
     if pa.types.is_string(given):
         return from_text(column, type_text, empty_is_null=empty_is_null)
     if type_text == "float" and pa.types.is_floating(given):
-        return _single(column)
+        return single(column)
     return pc.cast(column, given)
 
 
@@ -196,19 +196,6 @@ def _any_like(texts: pa.Array, pattern: str) -> bool:
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
-
-
-def _single(column: pa.Array) -> pa.Array:
-    """The nearest numbers of single precision, which is what a text of a number means there."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    result = column.cast(pa.float32())
-    grown = pc.and_not(pc.is_inf(result), pc.is_inf(column)).fill_null(False)
-    if pc.any(grown).as_py():
-        position = pc.index(grown, True).as_py()
-        raise UnfitValueError(shown(column[position].as_py()), "float", "it is too large", position=position)
-    return result
 
 
 def _booleans(texts: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.io.arrow import StructRule, fitted_batch
-from airflow_trident.io.parquet import parquet_file
+from airflow_trident.io.parquet import calendar_of, parquet_file
 from airflow_trident.spouts.files.csv_files import read_csv
 from airflow_trident.spouts.files.json_files import read_json
 from airflow_trident.spouts.files.reading import (
@@ -66,5 +66,13 @@ def _read_parquet(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Itera
             what = f"{what}, in row groups {groups}"
         columns = list(names_of(reading.read_schema))
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
-            yield fitted_batch(batch, reading.read_schema, what, first_row=rows, structs=structs, cure=TYPE_CURE)
+            yield fitted_batch(
+                batch,
+                reading.read_schema,
+                what,
+                first_row=rows,
+                structs=structs,
+                calendar=calendar_of(parquet.metadata),
+                cure=TYPE_CURE,
+            )
             rows += batch.num_rows

@@ -1,7 +1,8 @@
 """Parquet files that Spark reads itself, if it gives the same rows as this package's own reader.
 
-The footers of the files tell that: the columns have exactly the declared types, and no old release of Spark wrote days
-of another calendar. In doubt this package's reader is used, which also raises the errors.
+The footers of the files tell that: the columns have exactly the declared types, no old release of Spark wrote days of
+another calendar, and days and moments are within the years 1 to 9999. In doubt this package's reader is used, which
+also raises the errors.
 
 Spark asks statistics and dictionaries of files which rows a filter may have, and goes wrong there: it loses NaN, zeros
 of the other sign, and moments of a file with milliseconds. So it sees no such column as it is in the file.
@@ -14,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.io.arrow import arrow_type
-from airflow_trident.io.parquet import WRITTEN_BY_SPARK
+from airflow_trident.io.arrow import Calendar, arrow_type
+from airflow_trident.io.parquet import calendar_of
 from airflow_trident.spouts.files.formats import opened_parquet
 from airflow_trident.spouts.files.reading import ReadOptions
 from airflow_trident.spouts.files.spark_names import is_hidden
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=% -]*")
 """With other characters Spark takes a path for a pattern or a URI."""
-_OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_SAME_CALENDAR_SINCE = 3
+_LIMITS = {"date": (-719_162, 2_932_896), "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999)}
+"""The years 1 to 9999 in days and microseconds."""
 _OPTIONS = {
     "mergeSchema": "false",
     "ignoreCorruptFiles": "false",
@@ -86,9 +87,11 @@ def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bo
     :param parquet: an open `pyarrow.parquet.ParquetFile`.
     :param may_lack: may the file lack columns? Then these are null.
     """
-    if not _is_of_our_calendar(parquet.metadata.metadata or {}):
-        return False
     names = parquet.schema_arrow.names
+    if calendar_of(parquet.metadata) is not Calendar.GREGORIAN:
+        return False
+    if not _is_within_years(parquet.metadata, {field.name for field in schema}):
+        return False
     given = {field.name: field.type for field in parquet.schema_arrow}
     return all(
         names.count(field.name) == 1
@@ -108,11 +111,21 @@ def _rows(reading: ReadOptions, path: str) -> int | None:
         return None  # the reader will raise the error
 
 
-def _is_of_our_calendar(notes: dict[bytes, bytes]) -> bool:
-    version = notes.get(WRITTEN_BY_SPARK)
-    if any(name in notes for name in _OTHER_CALENDAR):
-        return False
-    return version is None or int(version.partition(b".")[0]) >= _SAME_CALENDAR_SINCE
+def _is_within_years(footer: Any, names: set[str]) -> bool:
+    """Do statistics show that days and moments of these columns, and of their parts, are within the years 1 to 9999?
+    Spark does not look at that."""
+    for place in range(footer.num_columns):
+        kind = _LIMITS.get(str(footer.schema.column(place).logical_type.type).lower())
+        if kind is None or footer.schema.column(place).path.split(".")[0] not in names:
+            continue
+        for group in range(footer.num_row_groups):
+            part = footer.row_group(group).column(place)
+            found = part.statistics
+            if found is None or not (found.has_min_max or found.null_count == part.num_values):
+                return False
+            if found.has_min_max and not kind[0] <= found.min_raw <= found.max_raw <= kind[1]:
+                return False
+    return True
 
 
 def _has_real_member(type_text: str) -> bool:
@@ -137,7 +150,7 @@ def _as_spark_has_it(given: pa.DataType) -> Any:
     if pa.types.is_list(given) or pa.types.is_large_list(given):
         return _list(_as_spark_has_it(given.value_type))
     if pa.types.is_map(given):
-        return _map(_as_spark_has_it(given.key_type), _as_spark_has_it(given.item_type))
+        return None  # Spark takes one with a key twice
     if pa.types.is_struct(given):
         members = [
             (given.field(place).name, _as_spark_has_it(given.field(place).type)) for place in range(given.num_fields)
@@ -150,9 +163,3 @@ def _list(element: pa.DataType | None) -> Any:
     import pyarrow as pa
 
     return None if element is None else pa.list_(element)
-
-
-def _map(key: pa.DataType | None, value: pa.DataType | None) -> Any:
-    import pyarrow as pa
-
-    return None if key is None or value is None else pa.map_(key, value)
