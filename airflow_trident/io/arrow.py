@@ -550,9 +550,9 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
     if types.is_decimal(target) and types.is_integer(given):
         return column.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
     if types.is_floating(given) and types.is_decimal(target):
-        return _by_text(column, target)
+        return _by_text(_without_gaps(column.cast(pa.float64())), target)
     if types.is_floating(target) and not types.is_integer(given):  # Arrow's safe cast rounds, and overflows to infinity
-        result = column.cast(target) if types.is_floating(given) else _by_text(column, target)
+        result = column.cast(target) if types.is_floating(given) else _without_gaps(_by_text(column, target))
         back = result.cast(given) if types.is_floating(given) else _by_text(result, given)
         _require_equal(column, back, target)
         return result
@@ -563,7 +563,39 @@ def _by_text(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Real numbers and decimals by their shortest text: Arrow's own cast is often the neighbour of the nearest one."""
     import pyarrow as pa
 
-    return column.cast(pa.string()).cast(target)
+    texts = column.cast(pa.string())
+    return decimals_of(texts, target) if pa.types.is_decimal(target) else texts.cast(target)
+
+
+def decimals_of(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Texts as decimals. Arrow takes some that are far too small for others (1.5e-222).
+
+    :raises pyarrow.ArrowInvalid: a text is none of these decimals.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    result = texts.cast(target)
+    has_exponent = pc.match_substring(texts, "e", ignore_case=True)
+    if pc.any(has_exponent).as_py():
+        pairs = zip(texts.filter(has_exponent).to_pylist(), result.filter(has_exponent).to_pylist(), strict=True)
+        if any(Decimal(text) != value for text, value in pairs):
+            raise pa.ArrowInvalid("it would be another number")
+    return result
+
+
+def _without_gaps(column: pa.Array) -> pa.Array:
+    """Real numbers between which there is no whole one: the shortest text of larger ones is that of another number.
+
+    :raises pyarrow.ArrowInvalid: there is a larger one.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    limit = 2.0**53 if pa.types.is_float64(column.type) else 2.0**24
+    if pc.any(pc.greater(pc.abs(column), limit)).as_py():
+        raise pa.ArrowInvalid("real numbers of this size are not exact")
+    return column
 
 
 def _require_equal(column: pa.Array, back: pa.Array, target: pa.DataType) -> None:

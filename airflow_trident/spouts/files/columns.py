@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_trident.io.arrow import arrow_type, first_misfit, fitted, single
+from airflow_trident.io.arrow import arrow_type, decimals_of, first_misfit, fitted, single
 from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, members
 
@@ -147,6 +147,8 @@ def _reader(type_text: str) -> Callable[[pa.Array], pa.Array]:
         return lambda texts: _whole_numbers(texts).cast(arrow_type(type_text))
     if type_text in REAL_TYPES:
         return lambda texts: _reals(texts, arrow_type(type_text))
+    if type_text.startswith("decimal"):
+        return lambda texts: decimals_of(texts, arrow_type(type_text))
     return lambda texts: texts.cast(arrow_type(type_text))
 
 
