@@ -217,7 +217,7 @@ def test_a_text_is_the_value_that_it_says(declared: str, text: str, value: Any) 
     [
         ("byte", "0xFF"), ("long", "0x10"), ("long", "1_000"), ("long", "1.0"), ("long", "++7"), ("long", "7-"),
         ("long", ""), ("long", "9223372036854775808"), ("double", "1e400"), ("double", "0x1p3"), ("float", "1e39"),
-        ("decimal(10,2)", "100000000"), ("decimal(10,2)", "1.005"), 
+        ("decimal(10,2)", "100000000"), ("decimal(10,2)", "1.005"),
         ("decimal(10,2)", "8.350923811823268e-222"), ("boolean", "yes"), ("date", "0000-01-01"),
         ("date", "2023-02-29"), ("timestamp", "0001-01-01T00:00:00+14:00"), ("time", "24:00:00"),
         ("time", "12:00:00+01:00"), ("interval day to second", "1.5"),
@@ -261,6 +261,11 @@ def values_of(declared: str) -> st.SearchStrategy[Any]:
     return st.one_of(st.none(), st.fixed_dictionaries({one.name: values_of(one.type) for one in inner}))
 
 
+def plain(values: list[Any]) -> str:
+    """As text: NaN is NaN there. Arrow has another class for UTC."""
+    return repr(values).replace("zoneinfo.ZoneInfo(key='UTC')", "datetime.timezone.utc")
+
+
 COLUMNS = TYPES.flatmap(lambda kind: st.tuples(st.just(kind), st.lists(values_of(kind), max_size=4)))
 
 
@@ -270,10 +275,10 @@ def test_values_that_fit_come_through_unchanged(column: tuple[str, list[Any]], s
     declared, values = column
     field = Field("v", declared)
     table = rows_to_table((field,), [(value,) for value in values])
-    assert repr(table_to_rows(table)) == repr([(value,) for value in coerce_column(values, declared)])
+    assert plain(table_to_rows(table)) == plain([(value,) for value in coerce_column(values, declared)])
     array = table.column(0).combine_chunks()
     wider = pa.concat_arrays([array, array]).slice(skipped)
-    assert repr(python_values(fitted(wider, declared))) == repr(python_values(wider))
+    assert plain(python_values(fitted(wider, declared))) == plain(python_values(wider))
 
 
 # ---- what is staged ----------------------------------------------------------------------------------------------
