@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import USER_ERRORS, TridentError
-from airflow_trident.io.arrow import arrow_type, fitted, single
+from airflow_trident.io.arrow import arrow_type, fitted, python_values, single
 from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.operations.api import Operation
 from airflow_trident.operations.calls.user_code import Border
@@ -47,7 +47,7 @@ def called(
     several = given if isinstance(given, tuple) else (given,)
     if len(several) != len(outputs):
         raise border.error((), f"gave {len(several)} columns, where {len(outputs)} are declared")
-    return [_fitting(border, one, rows, field.type) for one, field in zip(several, outputs, strict=True)]
+    return [_fitting(border, one, rows, field.type, columns) for one, field in zip(several, outputs, strict=True)]
 
 
 def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], rows: int) -> pa.Array:
@@ -55,7 +55,7 @@ def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], ro
 
     :raises UserCodeError: as :func:`called`.
     """
-    return _fitting(border, _call(border, function.is_keep, columns), rows, "boolean").fill_null(False)
+    return _fitting(border, _call(border, function.is_keep, columns), rows, "boolean", columns).fill_null(False)
 
 
 def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
@@ -67,7 +67,7 @@ def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
         raise border.raised((), error) from error
 
 
-def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
+def _fitting(border: Border, given: Any, rows: int, type_text: str, read: Sequence[pa.Array]) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
@@ -84,7 +84,8 @@ def _fitting(border: Border, given: Any, rows: int, type_text: str) -> pa.Array:
             raise border.error((), f"gave a column of {column.type}, where {type_text} is declared")
         return fitted(single(column) if type_text == "float" else column, type_text)
     except UnfitValueError as error:
-        raise border.error((), f"gave a column that has {error}, in row {error.position + 1} of it") from error
+        row = () if error.is_of_type else tuple(python_values(one.slice(error.position, 1))[0] for one in read)
+        raise border.error(row, f"gave {error}") from error
     except pa.ArrowException as error:
         raise border.error((), f"gave a column that is no {type_text} ({error})") from error
 

@@ -66,7 +66,7 @@ def test_a_column_is_brought_to_the_declared_type_where_values_would_be(case: st
 REFUSED: dict[str, tuple[str, Callable[[int], Any], str]] = {
     "a real for a whole number": ("long", lambda n: np.full(n, 7.0), "gave a column of double, where long is declared"),
     "a number for a text": ("string", lambda n: np.full(n, 7), "gave a column of int64, where string is declared"),
-    "too large": ("int", lambda n: np.full(n, 2**40), "gave a column that is no int"),
+    "too large": ("int", lambda n: np.full(n, 2**40), "gave 1099511627776, where int is declared"),
     "a value": ("long", lambda n: 7, r"gave 7, where a column \(a pyarrow or NumPy array\) is expected"),
     "a list": ("long", lambda n: [7] * n, r"gave \[7.*, where a column"),
     "too few": ("long", lambda n: pa.nulls(n - 1), r"gave a column of \d values for \d tuples"),
