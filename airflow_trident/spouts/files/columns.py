@@ -127,7 +127,9 @@ def _read_spelled(texts: pa.Array, type_text: str, read: Callable[[pa.Array], pa
     import pyarrow.compute as pc
 
     plain = pc.utf8_trim(texts, " \t")
-    if not type_text.startswith(("date", "time")):
+    if type_text == "timestamp":
+        plain = pc.replace_substring(plain, "z", "Z")
+    elif not type_text.startswith(("date", "time")):
         plain = pc.replace_substring_regex(plain, r"\A\+([0-9.]|inf)", r"\1")
     try:
         return read(plain)

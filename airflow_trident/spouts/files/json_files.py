@@ -44,7 +44,7 @@ def read_json(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[
     for at, chunk in chunks_of_lines(part, file):
         plain = chunk if at else chunk.removeprefix(_BYTE_ORDER_MARK)
         with damage(part.path):
-            batch = _JsonLines(reading, part.path, plain, lines, behind).batch()
+            batch = _JsonLines(reading, part.path, plain, lines, behind).batch() if plain else None
         if batch is not None:
             yield parsed_batch(reading, batch, f"the file {part.path!r}{behind}", rows)
             rows += batch.num_rows
