@@ -14,6 +14,7 @@ from airflow_trident.operators.base import airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.tasks import asset_events
+from airflow_trident.tasks.asking_airflow import orphans
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -27,7 +28,8 @@ class TridentBackfillOperator(EngineOperator):
     """Replays transactions that are not committed, lowest first, each exactly once; one failure does not stop the rest.
 
     Without `txid`, `first` and `last` it takes all FAILED transactions, all whose replay began and did not end (also
-    in a killed try of this task), and the processed ones that nobody commits. Returns the txids that it committed,
+    in a killed try of this task), the processed ones that nobody commits, and those whose tasks have ended without a
+    result. Returns the txids that it committed,
     with those that its commit sweep also committed. Skips when there is nothing to do. Fails when a transaction failed
     again.
 
@@ -96,6 +98,7 @@ class TridentBackfillOperator(EngineOperator):
             retention=self.retention or self._retention_of_dag(),
             progress=lambda line: self.log.info("%s", line),
             group=parse_group(self.group),
+            orphans=lambda records: orphans(ledger, records),
         ).run(self._selection())
         return self._outcome(results)
 

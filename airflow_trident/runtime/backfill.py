@@ -53,7 +53,7 @@ class Selection:
     """Which transactions: one range (both ends included; an end of None is open).
 
     `failed`: all that would stay as they are without a person: those that are FAILED, those whose replay began and has
-    not ended, and processed ones that wait for nobody.
+    not ended, processed ones that wait for nobody, and those that :attr:`Backfill.orphans` names.
     """
 
     first: int | None = None
@@ -74,12 +74,18 @@ class Selection:
         return list(range(first, last + 1))
 
 
+def _none(_records: Sequence[TxRecord]) -> Collection[int]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backfill:
     """Replays transactions in this process, with the protocol of every other task: whoever else is at work, in the end
     each state has each transaction once.
 
     :param owner: who replays; a task also owns what an earlier try of it left.
+    :param orphans: of these transactions, which are PROCESSING, the txids of those that no task will continue. The
+        ledger does not know that of tasks; Airflow does.
     :param group: how many are processed together, if possible: see
         :class:`~airflow_trident.runtime.drains.limits.DrainLimits`. Transactions at or below the commit pointer are
         processed alone.
@@ -99,6 +105,7 @@ class Backfill:
     max_partition_keys: int = DEFAULT_MAX_PARTITION_KEYS
     progress: Progress = quiet
     group: int | str = AUTO
+    orphans: Callable[[Sequence[TxRecord]], Collection[int]] = _none
 
     def __post_init__(self) -> None:
         require_groups(self.topology.compile(), parse_group(self.group))
@@ -115,6 +122,8 @@ class Backfill:
     def _run(self, selection: Selection) -> list[Backfilled]:
         view = self.ledger.view(0)
         txids, passed = selection.txids(view), view.pointer.committed
+        if selection.failed:
+            txids = sorted({*txids, *self._orphaned(view)})
         results: list[Backfilled] = []
         with self.engine() as engine:
             if not selection.failed and len(txids) > 1:
@@ -130,6 +139,12 @@ class Backfill:
         if not results:
             self.progress(f"topology {self.topology.name}: nothing to replay, and nothing waits to be committed")
         return results
+
+    def _orphaned(self, view: LedgerView) -> Collection[int]:
+        first = view.pointer.committed + 1
+        pending = self.ledger.transactions(first) if first < view.next_txid else ()
+        processing = [tx for tx in pending if tx.status is Status.PROCESSING]
+        return self.orphans(processing) if processing else ()
 
     def _unfinished_of(self, txids: Sequence[int], passed: int, results: list[Backfilled]) -> list[int]:
         """Those of a range of which something may be left to do; what became of the others is added to the results, at

@@ -16,6 +16,8 @@ from airflow_trident.tasks.liveness import (
     Asker,
     after_asking,
     answered,
+    judge,
+    live_names,
     questions,
     state_in,
     task_of,
@@ -57,6 +59,16 @@ def ask(record: TxRecord, asker: Asker | None = None) -> Answers | None:
         what = f"{type(error).__name__}: {error}"
         _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
         return None
+
+
+def orphans(ledger: Ledger, records: Iterable[TxRecord]) -> list[int]:
+    """The txids of those of these transactions that no task will continue, as Airflow says."""
+    asked = ((record, ask(record)) for record in records)
+    return [
+        record.txid
+        for record, answers in asked
+        if answers is not None and judge(record, answers, live_names(ledger, record)) is not None
+    ]
 
 
 def answers_about(record: TxRecord, asker: Asker | None) -> Answers:

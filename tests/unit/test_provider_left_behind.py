@@ -14,6 +14,7 @@ from airflow_trident import (
     Count,
     SqliteState,
     Topology,
+    TridentBackfillOperator,
     TridentDrainOperator,
     TridentReadySensor,
     TridentTurnSensor,
@@ -126,6 +127,25 @@ def test_a_drain_without_new_data_fails_over_what_is_failed(failed: Site, airflo
     drain.staging_dir = str(failed.folder / "staged")
     with pytest.raises(AirflowFailException, match=r"transaction 1 .* is FAILED"):
         drain.execute(failed.context("drain", "second"))
+
+
+def test_one_backfill_is_enough_and_leaves_alone_what_a_task_is_at(tmp_path: Path, airflow: Airflow) -> None:
+    """1 is FAILED, 2 and 3 are PROCESSING and their tasks have ended, 4 is being processed."""
+    site = Site(tmp_path)
+    (tmp_path / "in" / "3.txt").write_text("d\n")
+    for number in range(4):
+        assert site.run("words.coordinate", f"run-{number}", max_pending=9) == number + 1
+        airflow.runs[f"run-{number}"] = EMITTER_FAILED
+    airflow.runs["run-3"] = {**CLEARED, "words.coordinate": "success", "words.emit": "running"}
+    with site.ledger() as ledger:
+        ledger.fail(1, ledger.start_attempt(1, owner="a test").attempt, "in vain")
+        ledger.start_attempt(3, owner=Owner(dag_id="words", run_id="run-2", task_id="words.emit", try_number=1))
+    replay = TridentBackfillOperator(
+        task_id="replay", topology=site.topology, engine="local", dag=site.dag, staging_dir=str(tmp_path / "staged")
+    )
+    replay.open_ledger = site.ledger  # type: ignore[method-assign]
+    assert replay.execute(site.context("replay", "by hand")) == [1, 2, 3]
+    assert [status for status, _ in statuses(site)] == [Status.COMMITTED] * 3 + [Status.PROCESSING]
 
 
 @pytest.mark.parametrize("emitter", [None, "scheduled", "queued", "running", "up_for_retry"])

@@ -17,6 +17,7 @@ from airflow_trident.cli.console import (
     trident_command,
 )
 from airflow_trident.cli.topologies import topology_and_retention, topology_of
+from airflow_trident.tasks.task_instances import known_abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -107,6 +108,7 @@ def backfill(args: Namespace) -> int | None:
             max_partition_keys=settings.max_partition_keys(),
             progress=say,
             group=group,
+            orphans=lambda records: known_abandoned(records, ledger.workers()),
         ).run(selection)
     failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
     if failed:
