@@ -126,6 +126,10 @@ class SparkJobError(RetryableError):
     """A Spark job ended without a result for a reason other than the user's code."""
 
 
+class AttemptCancelledError(RetryableError, may_quote_rows=False):
+    """An attempt was cancelled on the local engine: its task was killed, or a newer attempt took over."""
+
+
 class ChildError(RetryableError):
     """A child process died, hung, did not start or did not stop. The text ends with how, and with its last stderr."""
 

@@ -263,6 +263,25 @@ def parse_count(name: str, value: object) -> int:
     return count
 
 
+def parse_txid(value: object) -> int:
+    """A txid from a template or an XCom.
+
+    :raises ConfigurationError: it is not a number from 1 upwards.
+    """
+    try:
+        txid = int(str(value).strip())
+    except ValueError:
+        txid = 0
+    if txid < 1:
+        nothing = " The coordinator returned none: it was skipped, or a person marked it as success. Clear it."
+        raise ConfigurationError(
+            f"{value!r} is not a txid",
+            "Give the coordinator's output, as in txid=coordinator.output."
+            + (nothing if str(value).strip() in ("", "None") else ""),
+        )
+    return txid
+
+
 def parse_limit(name: str, value: object) -> int | None:
     """Like :func:`parse_count`; None if the value was left out, or a template left it empty."""
     return None if value is None or not str(value).strip() else parse_count(name, value)

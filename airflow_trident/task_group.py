@@ -130,7 +130,7 @@ def trident_transaction(
             **waits,
         )
         if group is not None:
-            work(coordinate.output, f"{{{{ {_pulled(coordinate)}[0] }}}}")
+            work(coordinate.output, f"{{{{ ({_pulled(coordinate)} or [None])[0] }}}}")
         elif max_transactions == 1:
             work(coordinate.output, coordinate.output)
         else:

@@ -19,7 +19,7 @@ from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
 from airflow_trident.engine.shaken_run import MORE, turned
 from airflow_trident.engine.spout_reader import conform, emitter_of
-from airflow_trident.errors import SparkJobError
+from airflow_trident.errors import AttemptCancelledError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import split_by
 from airflow_trident.operations.api import OperationContext
@@ -50,7 +50,7 @@ class LocalEngine(Engine):
         self._cancelled: set[Slot] = set()
 
     def run(self, job: Job) -> Manifest:
-        """:raises SparkJobError: the job was cancelled; checked between two calls of a user's function."""
+        """:raises AttemptCancelledError: the job was cancelled; checked between two calls of a user's function."""
         self._running.add(job.slot)
         try:
             rows_read = Counter[str]()
@@ -152,7 +152,10 @@ class LocalEngine(Engine):
         cancelled = self._cancelled
         for row in rows:
             if cancelled and slot in cancelled:
-                raise SparkJobError(f"attempt {slot.attempt} of transaction {slot.txid} was cancelled", "Run it again.")
+                raise AttemptCancelledError(
+                    f"attempt {slot.attempt} of transaction {slot.txid} was cancelled",
+                    "Run the task again if that was not intended.",
+                )
             yield row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.settings import parse_txid
 
 
 def parse_txids(value: Any) -> list[int]:
@@ -16,22 +16,6 @@ def parse_txids(value: Any) -> list[int]:
         value = value.strip().removeprefix("[").removesuffix("]").split(",")
     values = value if isinstance(value, list | tuple) else [value]
     return sorted({parse_txid(one) for one in values or [None]})
-
-
-def parse_txid(value: Any) -> int:
-    """A txid from a template or an XCom.
-
-    :raises ConfigurationError: it is not a number from 1 upwards.
-    """
-    try:
-        txid = int(str(value).strip())
-    except ValueError:
-        txid = 0
-    if txid < 1:
-        raise ConfigurationError(
-            f"{value!r} is not a txid", "Give the coordinator's output, as in txid=coordinator.output."
-        )
-    return txid
 
 
 def is_known(value: Any) -> bool:

@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operators.arguments import is_known, parse_txid
+from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
@@ -137,4 +137,4 @@ class TridentBackfillOperator(EngineOperator):
 
 def _optional(value: Any) -> int | None:
     """None if a template gave no value."""
-    return None if value is None or str(value).strip() in ("", "None") else parse_txid(value)
+    return None if value is None or str(value).strip() in ("", "None") else settings.parse_txid(value)

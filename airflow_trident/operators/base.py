@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import warnings
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -45,6 +46,11 @@ _log = logging.getLogger(__name__)
 INCARNATION = "incarnation"
 """XCom key of a coordinator: the incarnation of the topology that its txids belong to."""
 COORDINATE = "coordinate"
+_DEPENDS_ON_PAST = (
+    "depends_on_past and wait_for_downstream can block a topology: after a failed run the next runs keep their places "
+    "among max_active_runs, and the failed run stays queued behind them when it is cleared. Leave them out: the ledger "
+    "commits transactions in order without them."
+)
 WAIT_TIMEOUT = timedelta(days=7)
 """The longest total wait of a task for others, over all its starts in workers: the default of Airflow's sensors."""
 
@@ -283,6 +289,8 @@ class TridentOperator(LedgerTask, BaseOperator):
         self.topology = require_topology(topology)
         self.topology_name = topology.name
         self.zookeeper_conn_id = zookeeper_conn_id
+        if self.depends_on_past or self.wait_for_downstream:
+            warnings.warn(_DEPENDS_ON_PAST, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
         asset = asset_of(topology) if self.brings_events else None
         if asset is not None and asset not in self.outlets:
             self.outlets = [*self.outlets, asset]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from airflow_trident.topology.topology import Topology
 
 T = TypeVar("T")
+
+_TEMPORARY_RUN = "__airflow_temporary_run_"
+"""So begin the ids of the runs that ``airflow tasks test`` makes and deletes."""
 
 
 class TridentCoordinatorOperator(TridentOperator):
@@ -96,6 +99,12 @@ class TridentCoordinatorOperator(TridentOperator):
     def execute(self, context: Context) -> int | list[int]:
         from airflow_trident.runtime.outcomes import tell, tell_plan
 
+        if context["ti"].run_id.startswith(_TEMPORARY_RUN):
+            raise AirflowFailException(
+                f"`airflow tasks test` runs one task in a run that Airflow then deletes: the transaction of topology "
+                f"{self.topology_name} that it began would have no tasks, and would block the others. "
+                f"`airflow dags test {context['ti'].dag_id}` runs all tasks."
+            )
         for note in self.topology.compile().notes:
             self.log.warning("%s", note)
         with airflow_outcome(), self.open_ledger() as ledger:

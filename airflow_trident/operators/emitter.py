@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowTaskTimeout
 from airflow_trident import settings
 from airflow_trident.links.spark import SparkUiLink
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.operators.arguments import parse_txid, parse_txids
+from airflow_trident.operators.arguments import parse_txids
 from airflow_trident.operators.base import (
     airflow_outcome,
     coordinator_above,
@@ -76,7 +76,7 @@ class TridentEmitterOperator(EngineOperator):
         if self.group is not None:
             return self._execute_all(context, self.group)
         with airflow_outcome():
-            txid = parse_txid(self.txid)
+            txid = settings.parse_txid(self.txid)
             self.current_txids = (txid,)
             began = time.monotonic()
             with self.ledger_of_run(context) as ledger:

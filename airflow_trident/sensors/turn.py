@@ -13,7 +13,6 @@ from airflow.triggers.base import StartTriggerArgs
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.links.transaction import TransactionLink
-from airflow_trident.operators.arguments import parse_txid
 from airflow_trident.operators.base import INCARNATION, LedgerTask, airflow_outcome, deferrable_default, topology_name
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
@@ -152,7 +151,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
     def execute(self, context: Context) -> int:
         with airflow_outcome():
-            txid = parse_txid(self.txid)
+            txid = settings.parse_txid(self.txid)
             self.current_txids = (txid,)
             with self.ledger_of_run(context) as ledger:
                 said: list[str] = []

@@ -92,7 +92,7 @@ class TridentTurnTrigger(TridentTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            txid = settings.parse_count("txid", self.txid)
+            txid = settings.parse_txid(self.txid)
             verdict = await self._wait(txid)
             story = self._story(txid, verdict)
             well = isinstance(verdict, Over | Abandoned)

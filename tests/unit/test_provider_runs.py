@@ -28,6 +28,7 @@ from airflow_trident import (
     TridentDrainOperator,
     trident_transaction,
 )
+from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
@@ -104,6 +105,21 @@ def test_a_backfill_run_is_refused_before_there_is_a_ledger_too(site: Site) -> N
 def test_a_drain_takes_nothing_in_a_backfill_run(site: Site) -> None:
     with pytest.raises(AirflowSkipException, match="part of an Airflow backfill"):
         site.operator(TridentDrainOperator, engine="local").execute(context_of("backfill__2020", DagRunType.BACKFILL))
+
+
+def test_airflow_tasks_test_takes_no_batch_and_says_which_command_does(site: Site) -> None:
+    with pytest.raises(AirflowFailException, match=r"`airflow dags test words` runs all tasks"):
+        site.operator().execute(context_of("__airflow_temporary_run_2026-01-01T00:00:00+00:00__"))
+    with pytest.raises(UnknownTopologyError):
+        site.begun()
+
+
+@pytest.mark.parametrize("argument", ["depends_on_past", "wait_for_downstream"])
+def test_what_can_keep_a_cleared_run_in_the_queue_for_ever_is_a_warning_when_the_dag_is_built(
+    site: Site, argument: str
+) -> None:
+    with pytest.warns(UserWarning, match="can block a topology"), DAG("words", default_args={argument: True}):
+        trident_transaction(site.topology)
 
 
 def test_a_group_hands_on_whether_backfill_runs_may_take_new_data(site: Site) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
+from jinja2 import Template
 from structlog.tracebacks import ExceptionDictTransformer
 
 from airflow_trident import (
@@ -43,9 +45,9 @@ from airflow_trident.errors import (
     RetryableError,
     TridentError,
 )
-from airflow_trident.operators.arguments import parse_txid
 from airflow_trident.operators.base import airflow_outcome, human_bytes
 from airflow_trident.sensors.turn import text_for_triggerer
+from airflow_trident.settings import parse_txid
 from airflow_trident.tasks.topology_search import _topologies_of_task
 
 
@@ -301,6 +303,15 @@ def test_a_turn_whose_ids_are_not_ascii_begins_in_a_worker(deferrable: bool | No
         (turn,) = (task for task in dag.tasks if isinstance(task, TridentTurnSensor))
         assert not turn.start_from_trigger
         assert turn.deferrable is defers
+
+
+def test_a_turn_of_a_group_whose_coordinator_returned_nothing_says_so(dag: DAG) -> None:
+    """A person has marked it as success."""
+    trident_transaction(words(), max_transactions=3, group=2)
+    ti = SimpleNamespace(xcom_pull=lambda **_: None)
+    rendered = Template(dag.get_task("words.turn").txid).render(ti=ti)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match=r"a person marked it as success\. Clear it"):
+        parse_txid(rendered)
 
 
 @pytest.mark.parametrize(("value", "txid"), [(3, 3), ("3", 3), (" 3 ", 3)])
