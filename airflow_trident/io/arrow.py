@@ -89,7 +89,8 @@ def _of_field(field: Field, make: Callable[[], pa.Array]) -> pa.Array:
 
 
 _CHECKED_BY_ARROW = {"timestamp": {datetime.datetime}, "time": {datetime.time}, INTERVAL: {datetime.timedelta}}
-"""Values of exactly these classes Arrow converts without a loss, or refuses. So it does decimals."""
+"""Values of exactly these classes Arrow converts without a loss, or refuses. So it does decimals of so few digits."""
+_DECIMAL_DIGITS = 38
 
 
 def _array(values: Sequence[Any], type_text: str) -> pa.Array:
@@ -97,7 +98,8 @@ def _array(values: Sequence[Any], type_text: str) -> pa.Array:
 
     wanted = arrow_type(type_text)
     by_arrow = _CHECKED_BY_ARROW.get(type_text, {Decimal} if pa.types.is_decimal(wanted) else None)
-    if set(map(type, values)) - {type(None)} == by_arrow and not _has_zones(values, type_text):
+    unlike = _has_zones(values, type_text) or (by_arrow == {Decimal} and _has_long_fractions(values))
+    if set(map(type, values)) - {type(None)} == by_arrow and not unlike:
         with suppress(pa.ArrowException, OverflowError):  # then it is found out which one does not fit
             return fitted(pa.array(values, type=wanted), type_text)
     return fitted(pa.array(coerce_column(values, type_text, of_source=True), type=wanted), type_text)
@@ -106,6 +108,12 @@ def _array(values: Sequence[Any], type_text: str) -> pa.Array:
 def _has_zones(values: Sequence[Any], type_text: str) -> bool:
     """Arrow drops the zone of a time of day."""
     return type_text == "time" and any(value is not None and value.tzinfo is not None for value in values)
+
+
+def _has_long_fractions(values: Sequence[Any]) -> bool:
+    """Arrow takes 0.00 for a decimal of more digits than it has itself."""
+    exponents = (value.as_tuple().exponent for value in values if type(value) is Decimal)
+    return any(isinstance(exponent, int) and exponent < -_DECIMAL_DIGITS for exponent in exponents)
 
 
 def columns_of(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
@@ -568,7 +576,7 @@ def _by_text(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def decimals_of(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Texts as decimals. Arrow takes some that are far too small for others (1.5e-222).
+    """Texts as decimals. Arrow takes some that are far too small, or have too many digits, for others (1.5e-222).
 
     :raises pyarrow.ArrowInvalid: a text is none of these decimals.
     """
@@ -576,9 +584,10 @@ def decimals_of(texts: pa.Array, target: pa.DataType) -> pa.Array:
     import pyarrow.compute as pc
 
     result = texts.cast(target)
-    has_exponent = pc.match_substring(texts, "e", ignore_case=True)
-    if pc.any(has_exponent).as_py():
-        pairs = zip(texts.filter(has_exponent).to_pylist(), result.filter(has_exponent).to_pylist(), strict=True)
+    is_long = pc.greater(pc.binary_length(texts), _DECIMAL_DIGITS)
+    doubtful = pc.or_(pc.match_substring(texts, "e", ignore_case=True), is_long)
+    if pc.any(doubtful).as_py():
+        pairs = zip(texts.filter(doubtful).to_pylist(), result.filter(doubtful).to_pylist(), strict=True)
         if any(Decimal(text) != value for text, value in pairs):
             raise pa.ArrowInvalid("it would be another number")
     return result

@@ -40,7 +40,7 @@ class Row(NamedTuple):
         ("struct<a: long>", {}), ("struct<a: long>", {"A": 1}), ("struct<a: long>", {"a": 1, "b": None}),
         ("struct<a: long, b: long>", Row(b=1, c=2)), ("map<string, long>", [("a", 1), ("a", 2)]),
         ("float", 1e39), ("float", 2**24 + 1), ("double", 2**53 + 1), ("double", True), ("binary", "x"),
-        ("decimal(4, 2)", Decimal("1.005")), ("decimal(4, 2)", 100), ("string", "\ud800"),
+        ("decimal(4, 2)", Decimal("1.005")), ("decimal(4, 2)", Decimal("." + "9" * 41)), ("decimal(4, 2)", 100), ("string", "\ud800"),
         ("array<string>", ["\udfff"]), ("timestamp", FIRST),
         ("timestamp", pd.NaT), ("timestamp", pd.Timestamp(1)), ("interval day to second", pd.Timedelta(1)),
     ],
