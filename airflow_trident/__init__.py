@@ -161,7 +161,6 @@ if TYPE_CHECKING:
     from airflow_trident.states.iceberg.table import IcebergTable as IcebergTable
     from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
-    from airflow_trident.states.parquet.table import ParquetTable as ParquetTable
     from airflow_trident.states.redis.nontransactional import NonTransactionalRedisState as NonTransactionalRedisState
     from airflow_trident.states.redis.state import RedisState as RedisState
     from airflow_trident.states.sql.postgres import PostgresState as PostgresState
@@ -169,7 +168,6 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
-    from airflow_trident.states.tables.upserts import latest_rows as latest_rows
     from airflow_trident.task_group import trident_transaction as trident_transaction
     from airflow_trident.tasks.deadline import OldestUncommittedDeadline as OldestUncommittedDeadline
     from airflow_trident.tasks.retry_policy import TridentRetryPolicy as TridentRetryPolicy

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -19,11 +18,9 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 from pyiceberg.catalog import load_catalog
 
-from airflow_trident import DeltaTable, IcebergTable, ParquetTable
+from airflow_trident import DeltaTable, IcebergTable
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
@@ -99,21 +96,6 @@ def by_pyiceberg(table: pa.Table, properties: dict[str, str]) -> Callable[[], in
     return run
 
 
-def by_pyarrow(table: pa.Table, folder: Path) -> Callable[[], int]:
-    (folder / "plain").mkdir()
-    step = -(-table.num_rows // FILES)
-
-    def run() -> int:
-        written = 0
-        for first in range(0, table.num_rows, step):
-            path = folder / "plain" / f"{uuid.uuid4().hex}.parquet"
-            pq.write_table(table.slice(first, step), path, compression="zstd")
-            written += ds.dataset(path).count_rows()
-        return written
-
-    return run
-
-
 def requests(folder: Path) -> Iterator[str]:
     """A table: what one commit into a bucket writes and reads, for batches of one file and of many."""
     from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake, ObjectServer, connection, make_bucket
@@ -126,7 +108,6 @@ def requests(folder: Path) -> Iterator[str]:
         tables: tuple[Any, ...] = (
             DeltaTable(f"s3://{lake.name}/delta", conn_id=CONN_ID),
             IcebergTable("sales.counted", properties=catalog),
-            ParquetTable(f"s3://{CONN_ID}@{lake.name}/parquet"),
         )
         yield "| table | files of the batch | objects written besides | reads |"
         yield "|---|---|---|---|"
@@ -155,7 +136,6 @@ def main() -> int:
         pairs = {
             "deltalake": (by_deltalake(table, folder), DeltaTable(f"{folder}/delta")),
             "pyiceberg": (by_pyiceberg(table, catalog), IcebergTable("sales.ours", properties=catalog)),
-            "pyarrow": (by_pyarrow(table, folder), ParquetTable(f"{folder}/parquet")),
         }
         for library, (theirs, factory) in pairs.items():
             ways = {library: theirs, factory.describe().split("(")[0]: ours(factory, table, folder)}

@@ -1,4 +1,4 @@
-"""The commands that read (``query``, ``state get``, ``plan``), and those that keep states up (``compact``, ...)."""
+"""The commands that read (``query``, ``state get``, ``plan``), and those that keep states up (``fold``, ...)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, 
 from airflow_trident.cli.parser_parts import (
     ARG_DAG,
     ARG_DAG_FILE,
-    ARG_SPARK_CONF,
-    ARG_STAGING_DIR,
     ARG_TOPOLOGY,
     command,
 )
@@ -28,30 +26,9 @@ QUERY = command(
 )
 
 
-ARG_TABLE = Arg(
-    ("--table",), help="How the readers' catalogue names the table (default: by its place)", metavar="SCHEMA.NAME"
-)
-ARG_VIEW = Arg(
-    ("--view",),
-    help="Of a table of upserts: the view that Spark makes or replaces, in a catalogue that outlives the session",
-    metavar="SCHEMA.NAME",
-)
-ARG_VIEW_CONN_ID = Arg(
-    ("--spark-conn-id",),
-    help="Connection of type spark_connect (default: a session on this machine)",
-    metavar="CONN_ID",
-)
-ARG_COMPACTING = Arg(
-    ("--engine",), help="What finds and writes the rows (default: local)", choices=("local", "spark"), default="local"
-)
-ARG_DIALECT = Arg(
-    ("--dialect",), help="Whose SQL (default: spark)", choices=("spark", "duckdb", "trino"), default="spark"
-)
-
-
-def _upkeep(name: str, help: str, *more: Arg, examples: tuple[str, ...] = ()) -> ActionCommand:
-    args = (ARG_TOPOLOGY, ARG_STATE, *more, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE)
-    return command(name, f"upkeep.{name}", help, args, f"state {name} customers latest", *examples)
+def _upkeep(name: str, help: str) -> ActionCommand:
+    args = (ARG_TOPOLOGY, ARG_STATE, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE)
+    return command(name, f"upkeep.{name}", help, args, f"state {name} customers latest")
 
 
 STATE = GroupCommand(
@@ -65,36 +42,11 @@ STATE = GroupCommand(
             (ARG_TOPOLOGY, ARG_STATE, ARG_KEY, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
             "state get word_count count storm",
         ),
-        _upkeep(
-            "compact",
-            "Leave out what counts no more of a table of upserts. The latest row of each key is written anew, and "
-            "small files become larger ones, also of a table of rewritten rows, in one commit that changes no answer. "
-            "The local engine needs memory for the keys of all rows.",
-            ARG_COMPACTING,
-            ARG_VIEW_CONN_ID,
-            ARG_SPARK_CONF,
-            ARG_STAGING_DIR,
-            examples=("state compact customers latest --engine spark --spark-conn-id lake",),
-        ),
         _upkeep("fold", "Make one file of all that batches have left of a DeltaState. No value changes."),
         _upkeep(
             "publish",
-            "Let others read a state as it is. The values of a DeltaState are written to a table with one row for "
-            "each key: all of the state is read and written, unless nothing was committed since the last time. Of a "
-            "table of upserts Spark makes a view (--view).",
-            ARG_VIEW,
-            ARG_TABLE,
-            ARG_VIEW_CONN_ID,
-            ARG_SPARK_CONF,
-            examples=("state publish customers latest --view sales.customers_latest --spark-conn-id lake",),
-        ),
-        _upkeep(
-            "view",
-            "Print the query for the latest rows of a table of upserts. Put CREATE VIEW name AS before it where the "
-            "engine has views.",
-            ARG_DIALECT,
-            ARG_TABLE,
-            examples=("state view customers latest --dialect trino --table lake.sales.customers",),
+            "Let others read a DeltaState as it is. Its values are written to a table with one row for each key. That "
+            "reads and writes all of the state, unless nothing was committed since the last time.",
         ),
     ),
 )

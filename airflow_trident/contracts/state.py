@@ -95,10 +95,10 @@ class Capabilities:
     `durable`: the data outlives the process, so several tasks can use it. `atomic`: any number of keys and the marker
     change in one step, or each change carries its txid, so that a repeated commit ends as one. `keyvalue`: it keeps the
     states of stateful functions, and only those. `opaque`: it can take back the batch of its highest txid (T9), as
-    opaque spouts need. `appends`: a sink of rows, without updater, and with keys only for upserts. `own`: the work of a
-    committer bolt in its own database; the bolt promises that this is atomic, or opaque. `groups`: several transactions
-    can change it in one step (T12). `by_reference`: staged files become its own, unchanged (`State.apply_files`).
-    `rewrites`: rows can replace those of their keys by copy-on-write (`State.committed`).
+    opaque spouts need. `appends`: a sink of rows, without updater, and with keys only if it `rewrites`. `own`: the
+    work of a committer bolt in its own database; the bolt promises that this is atomic, or opaque. `groups`: several
+    transactions can change it in one step (T12). `by_reference`: staged files become its own, unchanged
+    (`State.apply_files`). `rewrites`: rows can replace those of their keys by copy-on-write (`State.committed`).
     """
 
     durable: bool
@@ -164,9 +164,9 @@ class StateSpec:
     continues with the state's changes, so an updater may only change keys of the batch's tuples: after the batch is
     applied nobody knows which other keys it changed, and a try of the commit may end just then.
     `partition_by`: the values of these fields say in which partition of a table a row is; each staged file has rows of
-    one partition. `overwrites`: a batch replaces the content of its partitions. With `keys` a table gets changes: of
-    the rows of a key the one with the highest `TXID` counts, unless its field `deleted` says that the key is gone. If
-    it `rewrites`, the rows of a batch replace those of their keys instead, and the table has one row of each key.
+    one partition. `overwrites`: a batch replaces the content of its partitions. If
+    it `rewrites`, the rows of a batch replace those of their `keys`, and the table has one row of each key; a row whose
+    field `deleted` is true only removes.
     `emits`: the fields of what a `committer` or a `stateful` function emits; streams continue with these tuples.
     `inputs`: what is read from the stream, as texts, part of the topology's definition: the fields of each aggregator,
     or of an updater or a stateful function; empty if keys and values say it.
@@ -206,11 +206,6 @@ class StateSpec:
         return self.reducer is not None and self.reducer.commutes
 
     @property
-    def upserts(self) -> bool:
-        """Are its rows changes of a table, by key?"""
-        return self.factory.capabilities.by_reference and bool(self.keys) and not self.rewrites
-
-    @property
     def takes_groups(self) -> bool:
         """May several transactions go into it in one step (T12)? Not if a retry may bring another batch."""
         return self.factory.capabilities.groups and not self.opaque
@@ -236,7 +231,7 @@ class StateSpec:
         if isinstance(self.updater, DescribedUpdater):
             how = self.updater.describe()
         if self.factory.capabilities.appends:
-            how = "upserting" if self.upserts else "rewriting" if self.rewrites else "appending"
+            how = "rewriting" if self.rewrites else "appending"
             how = "overwriting partitions" if self.overwrites else how
             how += f", gone where {self.deleted}" if self.deleted else ""
         keys, values = ", ".join(map(str, self.keys)), ", ".join(map(str, self.values))
@@ -287,7 +282,7 @@ class StateFactory(ABC):
 
     def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
         """What a person or a schedule may do to an open state."""
-        return [Upkeep.COMPACT, Upkeep.PUBLISH] if spec.upserts else [Upkeep.COMPACT] if spec.rewrites else []
+        return []
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset | None:
         """The name in lineage of what a state writes; None if it has no such name. Called in a task, after its work: it

@@ -37,16 +37,11 @@ from typing import ClassVar
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.contracts.upkeep import View
 from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.staging.table_compaction import Compacted, CompactionWork
-from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import Json
-
-_UPKEEP_CURE = "Name a spark_conn_id of type spark_connect, or none for a session in this process."
 
 
 def quiet(line: str) -> None:
@@ -123,25 +118,6 @@ class Engine(Closing):
         raise ConfigurationError(
             f"engine {self.name} takes one transaction at a time", "Run the jobs one by one, lowest txid first."
         )
-
-    def publish_view(self, view: View, query: str, of: tuple[str, str], progress: Callable[[str], object]) -> bool:
-        """Makes a view in a catalogue that other sessions see, or replaces it.
-
-        :param of: topology and state.
-        :return: is it another one than before?
-        :raises ConfigurationError: this engine makes no views, or not there.
-        """
-        raise ConfigurationError(f"the engine {self.name!r} makes no view", _UPKEEP_CURE)
-
-    def compact_table(
-        self, work: CompactionWork, storage: Storage, slot: Slot, progress: Callable[[str], object]
-    ) -> Compacted:
-        """Writes files of a table anew, in the slot's folder of a storage that is local.
-
-        :raises ConfigurationError: this engine compacts no tables.
-        :raises StagingError: a file of the table is gone: others have written to it.
-        """
-        raise ConfigurationError(f"the engine {self.name!r} compacts no table", _UPKEEP_CURE)
 
     def cancel(self, slot: Slot | None = None) -> None:
         """Stop the running job of an attempt, best effort; None: any running job. The slot of a group is that of its

@@ -11,17 +11,13 @@ from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.iceberg import IcebergPlace
 from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
-from airflow_trident.spouts.parquet.spout import ParquetTableSpout
-from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import FieldSpec
 
 
 def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spout:  # noqa: N802 - as what it gives
-    """Reads the rows that are appended to a table, by the :class:`DeltaSpout` or :class:`IcebergSpout` of its place, or
-    by a spout that follows the versions of a ParquetTable.
+    """Reads the rows that are appended to a table, by the :class:`DeltaSpout` or :class:`IcebergSpout` of its place.
 
-    :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``,
-        ``ParquetTable("/lake/orders")``.
+    :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
     :param fields: the columns with their types; a column that a file lacks is null.
     :param options: `start`, `changes`, `max_files`, `max_bytes`, `max_rows`, as for those spouts.
     :raises ConfigurationError: not a table, or a wrong option.
@@ -41,9 +37,7 @@ def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spo
                 properties=place.properties or None,
                 **options,
             )
-        case Storage():
-            return ParquetTableSpout(place, fields=fields, **options)
     raise ConfigurationError(
         f"TableSpout got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
-        "Give a DeltaTable, an IcebergTable or a ParquetTable.",
+        "Give a DeltaTable or an IcebergTable.",
     )

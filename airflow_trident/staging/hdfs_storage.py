@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import takewhile
-from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.hdfs import HdfsPlace
@@ -105,15 +104,6 @@ class HdfsStorage(Storage):
                 if not error.is_behind_the_end:
                     raise
                 return b""
-
-    def open_parts(self, name: str) -> BinaryIO:
-        """Opens for reading the parts that are needed, of a Parquet file; a small file is one request more.
-
-        :raises FileNotFoundError: the name does not exist.
-        """
-        with self.place.errors(f"read {name!r}"):
-            size = self.place.client().status(self._path(name)).size
-        return self.open_ranges(name, size, _AHEAD_BYTES_OF_PARQUET)
 
     def uri(self, name: str) -> str:
         """As Hadoop and Spark name it, without the connection."""

@@ -132,15 +132,13 @@ class Stream(TupleStream):
         ``persist_table(DeltaTable(...))``.
 
         :param mode: ``append``; ``overwrite``: a batch replaces the content of the partitions that its tuples are in;
-            ``upsert``: a tuple is the new row of its key. The row is appended with its txid in the column ``_txid``,
-            and the latest row of each key counts (`latest_rows`, and `compact` of the open table); or ``rewrite``: the
-            same, but the table has one row of each key: the processing phase writes the files anew in which the rows of
-            the batch's keys are, one transaction at a time. With keys, a null in one, or two different tuples of a key
+            or ``rewrite``: a tuple replaces the row of its key. The processing phase writes the files anew in which the
+            rows of the batch's keys are, one transaction at a time. A null in a key, or two different tuples of a key
             in a batch, fail in the processing phase (UserCodeError).
-        :param keys: upsert and rewrite: the key fields.
-        :param order_by: upsert and rewrite: fields that say which of several tuples of a key in one batch counts, as in
+        :param keys: rewrite: the key fields.
+        :param order_by: rewrite: fields that say which of several tuples of a key in one batch counts, as in
             `partition_persist`.
-        :param deleted: upsert and rewrite: a boolean field. Where it is true, the key is deleted.
+        :param deleted: rewrite: a boolean field. Where it is true, the key is deleted.
         :param name: of the state; default: ``rows``.
         :raises PlanError: `table` is no table, the mode is unknown, or an argument does not fit the mode.
         """

@@ -10,7 +10,6 @@ import pytest
 from airflow_trident import TableSpout
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError, TableChangedError
-from tests.contracts.test_table_upserts import changes, changes_table
 from tests.fixtures.delete_files import delete_equal, delete_row
 from tests.fixtures.rewrites import found, keyed, processed
 from tests.fixtures.state import ticket
@@ -56,18 +55,6 @@ def test_a_partition_is_replaced_with_its_delete_files(tmp_path: Path) -> None:
     assert table.rows() == [("a", 9), ("a", 10), ("b", 2)], "what was deleted of old files deletes nothing of new ones"
 
 
-def test_changes_that_are_deleted_count_no_more(tmp_path: Path) -> None:
-    table: Any = changes_table(ForeignIcebergTable, tmp_path)
-    with table.opened() as state:
-        state.apply_files(ticket(1), changes(tmp_path, 1, (1, "a", None), (2, "b", None)))
-        delete_place(table, 1)
-        state.apply_files(ticket(2), changes(tmp_path, 2, (1, "new", None)))
-        for _ in range(2):
-            assert [(row["id"], row["word"]) for row in table.spec.factory.latest().to_pylist()] == [(1, "new")]
-            state.compact()
-    assert table.read().num_rows == 1
-
-
 def test_rows_are_appended_beside_deleted_ones_and_the_spout_reads_none_of_them(tmp_path: Path) -> None:
     table = ForeignIcebergTable(tmp_path)
     with table.opened() as state:
@@ -94,14 +81,3 @@ def test_equality_deletes_are_refused_where_rows_would_come_back(tmp_path: Path)
     spout = TableSpout(table.spec.factory, fields="id long", start="snapshot")
     with pytest.raises(ConfigurationError, match="equality delete files"):
         spout.coordinator().initialize_transaction(1, None)
-
-
-def test_changes_with_equality_deletes_are_refused_and_appending_goes_on(tmp_path: Path) -> None:
-    table: Any = changes_table(ForeignIcebergTable, tmp_path)
-    with table.opened() as state:
-        state.apply_files(ticket(1), changes(tmp_path, 1, (1, "a", None), (2, "b", None)))
-        delete_equal(table.table, "id", 2)
-        assert state.apply_files(ticket(2), changes(tmp_path, 2, (1, "new", None))) is Applied.APPLIED
-        for refused in (state.compact, table.spec.factory.latest):
-            with pytest.raises(ConfigurationError, match="equality delete files"):
-                refused()

@@ -12,7 +12,6 @@ from airflow_trident import DeltaState
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError
-from tests.contracts.test_table_upserts import changes, changes_table
 from tests.fixtures.deletion_vectors import delete_rows, purge, rows_in
 from tests.fixtures.rewrites import keyed, processed
 from tests.fixtures.state import batch, counts, ticket
@@ -26,17 +25,12 @@ def overwritten(folder: Path) -> tuple[ForeignTable, Batch]:
     return table, lambda _state, txid: staged(folder, ("a", txid), ("a", -txid))
 
 
-def upserted(folder: Path) -> tuple[ForeignTable, Batch]:
-    table = changes_table(ForeignDeltaTable, folder)
-    return table, lambda _state, txid: changes(folder, txid, (1, f"a{txid}", None), (txid * 10, "b", None))
-
-
 def rewritten(folder: Path) -> tuple[ForeignTable, Batch]:
     table = keyed(folder, "delta")
     return table, lambda state, txid: processed(table, state, txid, (1, f"a{txid}"), (txid * 10, "b"))
 
 
-@pytest.mark.parametrize("mode", [overwritten, upserted, rewritten])
+@pytest.mark.parametrize("mode", [overwritten, rewritten])
 def test_a_table_whose_rows_are_replaced_takes_none(
     mode: Callable[[Path], tuple[ForeignTable, Batch]], tmp_path: Path
 ) -> None:
@@ -55,24 +49,6 @@ def test_a_table_whose_rows_are_replaced_takes_none(
     purge(tmp_path / "sales")
     with table.opened() as state:
         assert state.apply_files(ticket(2), batch(state, 2)) is Applied.APPLIED
-
-
-def test_changes_are_neither_read_nor_compacted_with_vectors(tmp_path: Path) -> None:
-    table, batch = upserted(tmp_path)
-    with table.opened() as state:
-        for txid in (1, 2):
-            state.apply_files(ticket(txid), batch(state, txid))
-        delete_rows(tmp_path / "sales", 1)
-        left = rows_in(tmp_path / "sales")
-        with pytest.raises(ConfigurationError, match="has deletion vectors"):
-            state.compact()
-    factory: Any = table.spec.factory
-    with pytest.raises(ConfigurationError, match="has deletion vectors") as caught:
-        factory.latest()
-    assert "APPLY (PURGE)" in caught.value.cure
-    assert rows_in(tmp_path / "sales") == left
-    purge(tmp_path / "sales")
-    assert {row["id"] for row in factory.latest().to_pylist()} == {1, 10}
 
 
 def test_rows_are_appended_beside_deleted_ones(tmp_path: Path) -> None:

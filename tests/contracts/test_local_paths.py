@@ -28,7 +28,6 @@ from airflow_trident import (
     KeyValueStates,
     NodeBolt,
     NodeSpout,
-    ParquetTable,
     Script,
     ShellBolt,
     ShellSpout,
@@ -40,7 +39,6 @@ from airflow_trident import (
     TridentDrainOperator,
     TridentEmitterOperator,
     TridentSparkSubmitOperator,
-    TridentUpkeepOperator,
     TridentWorkerOperator,
     settings,
     trident_transaction,
@@ -60,13 +58,6 @@ PATHS = ("path", "folder", "dir", "file", "root", "uri", "cwd")
 def topology() -> Topology:
     made = Topology("t")
     made.new_stream("s", FixedBatchSpout("a long", [])).persistent_aggregate(SqliteState("x.db"), Count(), "n")
-    return made
-
-
-def table() -> Topology:
-    made = Topology("t")
-    words = made.new_stream("s", FixedBatchSpout("a long", []))
-    words.persist_table(DeltaTable("/lake/latest"), mode="upsert", keys="a", name="rows")
     return made
 
 
@@ -111,7 +102,6 @@ OTHERS: dict[str, Callable[[Any], object]] = {
 ANYWHERE: dict[str, Callable[[Any], object]] = {
     "FileSpout.path": FileSpout,
     "FileSink.path": FileSink,
-    "ParquetTable.path": ParquetTable,
     "SpooledSpout.folder": lambda path: SpooledSpout(CallableSource(lambda rows: None, "a long"), path),
     "ShellSpout.folder": lambda path: ShellSpout("feed", "a long", path),
     "NodeSpout.folder": lambda path: NodeSpout("feed.js", "a long", path),
@@ -122,9 +112,6 @@ ANYWHERE: dict[str, Callable[[Any], object]] = {
     "TridentCommitterOperator.staging_dir": task(TridentCommitterOperator, txid=1),
     "TridentBackfillOperator.staging_dir": task(TridentBackfillOperator),
     "TridentDrainOperator.staging_dir": task(TridentDrainOperator),
-    "TridentUpkeepOperator.staging_dir": lambda path: TridentUpkeepOperator(
-        task_id="t", topology=table(), state="rows", action="compact", engine="spark", staging_dir=path
-    ),
     "TridentSparkSubmitOperator.staging_dir": lambda path: TridentSparkSubmitOperator(
         task_id="t", topology=script(), application="job.py", staging_dir=path
     ),

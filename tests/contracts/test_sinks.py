@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, ParquetTable, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, Topology
 from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
@@ -122,9 +122,7 @@ def test_a_transaction_that_was_left_out_is_appended_late_once(spec: StateSpec) 
 
 def test_the_batch_of_the_highest_txid_is_replaced_by_that_of_a_newer_attempt(spec: StateSpec) -> None:
     if not spec.factory.capabilities.opaque:
-        assert isinstance(
-            spec.factory, DeltaTable | IcebergTable | ParquetTable
-        )  # a topology of opaque spouts is refused with it
+        assert isinstance(spec.factory, DeltaTable | IcebergTable)  # a topology of opaque spouts is refused with it
         return
     spec = replace(spec, opaque=True)
     with spec.factory.make_state(spec) as state:

@@ -11,7 +11,6 @@ import pytest
 
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
-from tests.contracts.test_table_upserts import changes, changes_table
 from tests.fixtures.program import Waiting
 from tests.fixtures.rewrites import appended, found, keyed, processed, rows_of
 from tests.fixtures.state import ticket
@@ -47,13 +46,6 @@ def overwriting(kind: str, folder: Path) -> tuple[ForeignTable, StagedFiles, Row
     return table, staged(folder, ("a", 2)), [("a", 2), ("b", 0)]
 
 
-def upserting(kind: str, folder: Path) -> tuple[ForeignTable, StagedFiles, Rows]:
-    table = changes_table(TABLES[kind], folder)
-    with table.opened() as state:
-        state.apply_files(ticket(1), changes(folder, 1, (1, "a", None), (2, "b", None)))
-    return table, changes(folder, 2, (1, "new", None)), [(1, "a"), (1, "new"), (2, "b")]
-
-
 def rewriting(kind: str, folder: Path) -> tuple[ForeignTable, StagedFiles, Rows]:
     table = keyed(folder, kind)
     with table.opened() as state:
@@ -64,7 +56,7 @@ def rewriting(kind: str, folder: Path) -> tuple[ForeignTable, StagedFiles, Rows]
 
 
 @pytest.mark.parametrize("kind", TABLES)
-@pytest.mark.parametrize("mode", [appending, overwriting, upserting, rewriting])
+@pytest.mark.parametrize("mode", [appending, overwriting, rewriting])
 def test_of_three_processes_one_applies(
     mode: Callable[[str, Path], tuple[ForeignTable, StagedFiles, Rows]], kind: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,6 @@ import pytest
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import FencedError, OutcomeUnknownError, TableChangedError
-from airflow_trident.states.parquet import table as parquet_table
 from airflow_trident.types import parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (
@@ -37,8 +36,8 @@ from tests.fixtures.rewrites import (
 from tests.fixtures.state import ticket
 from tests.fixtures.table import (
     TABLES,
+    ForeignDeltaTable,
     ForeignIcebergTable,
-    ForeignParquetTable,
     ForeignTable,
     after_the_commit,
     before_the_commit,
@@ -68,7 +67,7 @@ def test_a_row_replaces_that_of_its_key_and_files_without_such_keys_stay(table: 
     assert found(table) == [(1, "x"), (2, "y"), (3, "c"), (4, "d")]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta"])
+@pytest.mark.parametrize("kind", ["delta"])
 def test_files_whose_keys_lie_elsewhere_are_not_read(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,18 +119,19 @@ def test_keys_of_all_types_are_found_and_a_null_of_others_is_none(tmp_path: Path
 
     values = {
         "string": "a", "int": 1, "boolean": True, "date": datetime.date(2024, 1, 2), "binary": b"x",
-        "decimal(10,2)": Decimal("1.50"), "time": datetime.time(1, 2, 3),
+        "decimal(10,2)": Decimal("1.50"),
         "timestamp": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC),
     }  # fmt: skip
     for place, (kind, value) in enumerate(values.items()):
         fields = parse_declared(f"k {kind}, n long")
-        made = ForeignParquetTable(tmp_path / str(place), fields)
+        made = ForeignDeltaTable(tmp_path / str(place), fields)
         made.folder.mkdir()
         made.spec = replace(made.spec, keys=fields[:1], values=fields[1:], rewrites=True)
         with made.opened() as state:
             schema = state.committed().schema()
             rows = [pa.Table.from_pylist([{"k": one, "n": n}], schema=schema) for one, n in ((value, 1), (None, 2))]
-            made.publish(files=[one for row in rows for one in made.written(row)])
+            for row in rows:
+                appended(made, row)
             state.apply(ticket(1), pa.Table.from_pylist([{"k": value, "n": 3}], schema=schema))
         assert sorted(made.read()["n"].to_pylist()) == [2, 3], kind
 
@@ -143,7 +143,7 @@ def test_keys_of_all_types_are_found_and_a_null_of_others_is_none(tmp_path: Path
 def test_nan_is_one_key_and_so_are_both_zeros(tmp_path: Path, file: list[float]) -> None:
     """Statistics of a file say nothing of its NaN."""
     fields, negative_nan = parse_declared("id double, word string"), struct.unpack("<d", b"\0\0\0\0\0\0\xf8\xff")[0]
-    table = ForeignParquetTable(tmp_path, fields)
+    table = ForeignDeltaTable(tmp_path, fields)
     table.spec = replace(table.spec, keys=fields[:1], values=fields[1:], rewrites=True)
     with table.opened() as state:
         for txid, keys in ((1, file), (2, [-0.0, negative_nan, 5.0])):
@@ -188,8 +188,6 @@ def test_a_column_that_others_drop_meanwhile_ends_in_another_attempt(table: Fore
         if isinstance(table, ForeignIcebergTable):
             with table.table.update_schema() as update:
                 update.delete_column("more")
-        elif isinstance(table, ForeignParquetTable):
-            table.publish(fields="id long, word string, gone boolean")
         else:  # without a mapping of names it takes other files
             deltalake.write_deltalake(
                 table.folder / "sales", table.read().drop(["more"]), mode="overwrite", schema_mode="overwrite"
@@ -198,23 +196,6 @@ def test_a_column_that_others_drop_meanwhile_ends_in_another_attempt(table: Fore
             state.apply_files(ticket(1), files)
         state.apply_files(ticket(1, attempt=1, fence=50), processed(table, state, 1, (1, "ours")))
     assert found(table) == [(1, "ours"), (2, "b")]
-
-
-def test_an_old_version_whose_lists_are_gone_is_not_known_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A removal of old versions was cut off between the lists and the versions."""
-    monkeypatch.setattr(parquet_table, "INLINE", 1)
-    table = keyed(tmp_path)
-    assert isinstance(table, ForeignParquetTable)
-    with table.opened() as state:
-        two(table, state)
-        files = processed(table, state, 3, (2, "ours"))
-        table.publish()
-        for path in (table.root / "_lists").iterdir():
-            path.unlink()
-        with pytest.raises(TableChangedError):
-            state.apply_files(ticket(3), files)
 
 
 def test_workers_read_a_local_delta_table_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

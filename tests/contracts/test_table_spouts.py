@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import DataScan
 
-from airflow_trident import FixedBatchSpout, MemoryLedger, MemoryState, ParquetTable, TableSpout, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, MemoryLedger, MemoryState, TableSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, DamagedInputError
 from airflow_trident.runtime.local import LocalRunner
@@ -32,7 +32,7 @@ def test_a_topology_goes_on_from_the_table_of_another(tmp_path: Path, kind: str)
     source = FixedBatchSpout("word string, n long", [("a", 1), ("b", 2), ("a", 3)], 1)
     first.new_stream("words", source).persist_table(table.spec.factory)
     words = second.new_stream("words", TableSpout(table.spec.factory, fields="word string, n long", max_files=1))
-    words.persist_table(ParquetTable(str(tmp_path / "copy")))
+    words.persist_table(DeltaTable(str(tmp_path / "copy")))
     with MemoryLedger("first") as one, MemoryLedger("second") as two:
         engine, staging = LocalEngine(), str(tmp_path / "st")
         LocalRunner(ledger=one, topology=first, engine=engine, staging_root=staging).run()
@@ -40,7 +40,7 @@ def test_a_topology_goes_on_from_the_table_of_another(tmp_path: Path, kind: str)
         runner.run()
         table.append("other")
         runner.run()
-    rows = ParquetTable(str(tmp_path / "copy")).dataset().to_table().to_pylist()
+    rows = deltalake.DeltaTable(str(tmp_path / "copy")).to_pyarrow_table().to_pylist()
     assert sorted((row["word"], row["n"]) for row in rows) == [("a", 1), ("a", 3), ("b", 2), ("other", 0)]
 
 
@@ -108,7 +108,7 @@ def test_the_lag_reads_each_waiting_version_once(tmp_path: Path, kind: str, monk
 
 
 def test_what_has_no_rows_to_follow_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"TableSpout got .*Give a DeltaTable, an IcebergTable or a Parq"):
+    with pytest.raises(ConfigurationError, match=r"TableSpout got .*Give a DeltaTable or an IcebergTable"):
         TableSpout(MemoryState(), fields="word string")
 
 

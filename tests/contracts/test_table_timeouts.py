@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from airflow_trident.contracts.state import Applied
-from airflow_trident.staging.parquet_versions import ParquetVersions
 from tests.fixtures.state import ticket
 from tests.fixtures.table import TABLES, after_the_commit, staged
 
@@ -44,21 +43,16 @@ def test_one_at_the_commit_itself(kind: str, tmp_path: Path, monkeypatch: pytest
 
 
 def test_one_in_what_follows_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind, owner, name in (("delta", None, "_delete"), ("parquet", ParquetVersions, "clean")):
+    def interrupt(_: Any, state: Any) -> None:
+        step = type(state)._delete
 
-        def interrupt(_: Any, state: Any, owner: Any = owner, name: str = name) -> None:
-            kind = owner or type(state)
-            step = getattr(kind, name)
+        def timed_out(*_: Any, **__: Any) -> None:
+            monkeypatch.setattr(type(state), "_delete", step)
+            raise TimedOut
 
-            def timed_out(*_: Any, **__: Any) -> None:
-                monkeypatch.setattr(kind, name, step)
-                raise TimedOut
+        monkeypatch.setattr(type(state), "_delete", timed_out)
 
-            monkeypatch.setattr(kind, name, timed_out)
-
-        folder = tmp_path / kind
-        folder.mkdir()
-        committed(kind, folder, interrupt)
+    committed("delta", tmp_path, interrupt)
 
 
 @pytest.mark.parametrize("error", [TimedOut(), RuntimeError("of a catalog's client")], ids=["time-out", "no answer"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import DeltaTable, IcebergTable, ParquetTable, TableSpout
+from airflow_trident import DeltaTable, IcebergTable, TableSpout
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.gcs import GCS
@@ -24,7 +24,6 @@ from tests.fixtures.table import TABLES, staged
 SECRET = json.loads(account_key())["private_key"].split("\n")[1]
 FACTORIES: dict[str, Callable[[str], Any]] = {
     "delta": lambda bucket: DeltaTable(f"gcs://{bucket}/lake/sales", conn_id=CONN_ID),
-    "parquet": lambda bucket: ParquetTable(f"gs://{CONN_ID}@{bucket}/lake/sales"),
 }
 
 

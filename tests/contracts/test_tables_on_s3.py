@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import DeltaState, DeltaTable, IcebergTable, ParquetTable
+from airflow_trident import DeltaState, DeltaTable, IcebergTable
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import ConfigurationError, FencedError, OutcomeUnknownError
 from tests.faults.http_proxy import Verdict
@@ -31,7 +31,6 @@ FACTORIES: dict[str, Callable[[str, Path], Any]] = {
             "warehouse": f"s3://{CONN_ID}@{bucket}/lake",
         },
     ),
-    "parquet": lambda bucket, folder: ParquetTable(f"s3://{CONN_ID}@{bucket}/lake/sales"),
 }
 
 
@@ -47,9 +46,7 @@ def rows_of(spec: StateSpec) -> list[tuple[Any, ...]]:
     import deltalake
 
     factory: Any = spec.factory
-    if isinstance(factory, ParquetTable):
-        found = factory.dataset().to_table()
-    elif isinstance(factory, DeltaTable):
+    if isinstance(factory, DeltaTable):
         place = factory.place().resolved()
         found = deltalake.DeltaTable(place.where, storage_options=dict(place.options)).to_pyarrow_table()
     else:
@@ -154,7 +151,7 @@ def test_a_zombie_changes_nothing(table: Any, tmp_path: Path, monkeypatch: pytes
     assert rows_of(table.spec) == [("a", 1)]
 
 
-DECISIVE = {"delta": ("PUT", "_delta_log/"), "iceberg": ("POST", ".metadata.json"), "parquet": ("PUT", "_versions/")}
+DECISIVE = {"delta": ("PUT", "_delta_log/"), "iceberg": ("POST", ".metadata.json")}
 
 
 @pytest.mark.parametrize(
@@ -230,9 +227,8 @@ def test_a_store_that_takes_names_twice_is_refused_where_the_table_depends_on_it
     bucket: Bucket, tmp_path: Path
 ) -> None:
     bucket.proxy.rule = lambda request: Verdict.UNCONDITIONAL
-    for kind in ("delta", "parquet"):
-        with pytest.raises(ConfigurationError, match="takes a name twice"):
-            table_of(kind, bucket.name, tmp_path).opened()
+    with pytest.raises(ConfigurationError, match="takes a name twice"):
+        table_of("delta", bucket.name, tmp_path).opened()
 
 
 # ---- and the state ---------------------------------------------------------------------------------------------

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_trident import ParquetTable
 from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import StagingError
@@ -20,7 +18,7 @@ from tests.contracts.test_tables_on_s3 import FACTORIES, rows_of, table_of
 from tests.faults.http_proxy import Answer, Request, Verdict
 from tests.fixtures.object_store import CONN_ID, Bucket, Lake, make_bucket
 from tests.fixtures.state import ticket
-from tests.fixtures.table import TABLES, rows_table
+from tests.fixtures.table import rows_table
 
 NAMES = ("words/0001/rows-1.parquet", "words/0001/rows-2.parquet")
 
@@ -94,8 +92,7 @@ def test_a_copy_that_the_table_does_not_see_is_no_copy(
 
 
 def test_who_may_not_copy_reads_and_writes(bucket: Bucket, tmp_path: Path) -> None:
-    table = TABLES["parquet"](tmp_path)
-    table.spec = replace(table.spec, factory=ParquetTable(f"{bucket.uri}/lake/sales"))
+    table = table_of("iceberg", bucket.name, tmp_path)
     files = staged_in(f"{bucket.uri}/staging", ("a", 1))
     with table.opened() as state:
         bucket.proxy.rule = refusing_once_each()

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 
 DAG = """
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, Function, ParquetTable, SqliteState, Topology, trident_transaction
+from airflow_trident import Count, FixedBatchSpout, Function, DeltaTable, SqliteState, Topology, trident_transaction
 
 class Told(Function):
     def execute(self, word):
@@ -34,7 +34,7 @@ words.group_by("word").persistent_aggregate(SqliteState("FOLDER/words.db"), Coun
 told = words.name("ask").each("word", Told(), "what string, cores int").set_cpu_load(150)
 told.partition_persist(SqliteState("FOLDER/told.db"), "what, cores", keys="what", name="told")
 words.each("word", At(), "at long").persist_table(
-    ParquetTable("FOLDER/latest"), mode="rewrite", keys="word", name="latest"
+    DeltaTable("FOLDER/latest"), mode="rewrite", keys="word", name="latest"
 )
 SMALL = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "true", "spark.ui.port": "0"}
 

@@ -1,4 +1,4 @@
-"""``airflow trident state compact | fold | publish`` as a person runs them, and the same as tasks."""
+"""``airflow trident state fold | publish`` as a person runs them, and the same as tasks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from airflow_trident import (
-    Count,
-    DeltaState,
-    FileSink,
-    FixedBatchSpout,
-    ParquetTable,
-    Topology,
-    TridentUpkeepOperator,
-)
+from airflow_trident import Count, DeltaState, FileSink, FixedBatchSpout, Topology, TridentUpkeepOperator
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.memory import MemoryLedger
@@ -39,22 +31,12 @@ topology = build({folder!r})
 with DAG("kept", schedule=None) as dag:
     for state, action in (("n", "fold"), ("n", "publish")):
         TridentUpkeepOperator(task_id=action, topology=topology, state=state, action=action)
-    TridentUpkeepOperator(
-        task_id="compact",
-        topology=topology,
-        state="latest",
-        action="compact",
-        engine="spark",
-        spark_conf={{"spark.sql.shuffle.partitions": "2"}},
-        staging_dir={folder!r} + "/staging",
-    )
 """
 
 
 def build(folder: str) -> Topology:
     topology = Topology("kept")
     words = topology.new_stream("words", FixedBatchSpout("word string, n long", [("a", 1), ("b", 2), ("a", 3)], 1))
-    words.persist_table(ParquetTable(f"{folder}/latest"), mode="upsert", keys="word", name="latest")
     words.partition_persist(FileSink(f"{folder}/out"), "word", name="copied")
     words.group_by("word").persistent_aggregate(DeltaState(folder, fold_at=None), Count(), "n", name="n")
     return topology
@@ -68,7 +50,6 @@ def run(folder: Path) -> Topology:
 
 
 def is_kept_up(folder: Path) -> None:
-    assert sorted(ParquetTable(f"{folder}/latest").dataset().to_table()["n"].to_pylist()) == [2, 3]
     assert deltalake.DeltaTable(f"{folder}/kept_n").to_pyarrow_table().num_rows == 2
     published = deltalake.DeltaTable(f"{folder}/kept_n_latest").to_pyarrow_table().to_pylist()
     assert {row["word"]: row["n"] for row in published} == {"a": 2, "b": 1}
@@ -78,42 +59,25 @@ def test_states_are_kept_up_from_the_command_line(airflow_home: AirflowHome, tmp
     run(tmp_path)
     airflow_home.write_dag("kept", DAG_FILE.format(folder=str(tmp_path)))
     site = Site(airflow_home, sys.modules[__name__])
-    compacted, compacted_again, folded, folded_again, published, published_again, query, *wrong = site.tridents(
-        *(f"state {act} kept {state}" for act, state in (("compact", "latest"), ("fold", "n")) for _ in range(2)),
+    folded, folded_again, published, published_again, *wrong = site.tridents(
+        "state fold kept n",
+        "state fold kept n",
         "state publish kept n --dag kept",
         "state publish kept n --dag kept",
-        "state view kept latest --dialect trino --table lake.sales.latest",
-        "state compact kept n",
         "state fold kept copied",
-        "state publish kept latest",
-        "state compact kept newest",
-        "state compact kept latest --spark-conn-id lake",
-        "state compact keept latest",
+        "state fold kept newest",
+        "state fold keept n",
     )
-    assert (compacted.code, compacted.out.splitlines()) == (
-        0,
-        [
-            "state latest: reading the keys of all files (3)",
-            "state latest: 2 of 3 rows count; files that are written anew: 3",
-            "state latest: compacted",
-        ],
-    )
-    assert (compacted_again.code, compacted_again.out.splitlines()[-1]) == (0, "state latest: nothing to compact")
     assert folded.out.splitlines() == ["state n: making one file of 3 with 3 rows", "state n: folded"]
     assert (folded_again.code, folded_again.out) == (0, "state n: nothing to fold\n")
     assert published.out.splitlines() == ["state n: reading all files (1) with 2 rows", "state n: published"]
     assert (published_again.code, published_again.out) == (0, "state n: nothing to publish\n")
-    assert (query.code, query.out.splitlines()[0]) == (0, 'SELECT "word", "n"')
-    assert 'FROM "lake"."sales"."latest"' in query.out
     is_kept_up(tmp_path)
-    assert [one.code for one in wrong] == [1, 1, 1, 2, 2, 1]
-    assert "no `compact` of state 'n'" in wrong[0].error
-    assert "this state has fold and publish" in wrong[0].error
-    assert "`fold` is for a DeltaState." in wrong[1].error
-    assert "published as a view, and nothing names that. Name it: --view" in wrong[2].error
-    assert "has no state 'newest'. It has latest, copied, n." in wrong[3].error
-    assert "no topology 'keept'" in wrong[5].error
-    assert "are for --engine spark" in wrong[4].error
+    assert [one.code for one in wrong] == [1, 2, 1]
+    assert "no `fold` of state 'copied'" in wrong[0].error
+    assert "`fold` is for a DeltaState." in wrong[0].error
+    assert "has no state 'newest'. It has copied, n." in wrong[1].error
+    assert "no topology 'keept'" in wrong[2].error
 
 
 def test_states_are_kept_up_by_tasks_and_a_wrong_one_is_refused_when_it_is_made(
@@ -134,18 +98,12 @@ with create_session() as session:
 tell([str(run.state), values])
 """
     )
-    assert told == ["success", {"compact": True, "fold": True, "publish": True}]
+    assert told == ["success", {"fold": True, "publish": True}]
     is_kept_up(tmp_path)
-    for state, action, text, more in (
-        ("copied", "compact", "no `compact` of state 'copied'", {}),
-        ("copies", "compact", "has no state 'copies'", {}),
-        ("n", "squeeze", "'squeeze' is no upkeep", {}),
-        ("latest", "publish", "nothing names that", {}),
-        ("latest", "compact", "no view in `compact`", {"view": "sales.latest"}),
-        ("latest", "compact", "is for a view", {"table": "sales.latest"}),
-        ("latest", "compact", "'flink' is unknown", {"engine": "flink"}),
-        ("latest", "compact", "the local engine has no", {"engine": "local", "spark_conn_id": "lake"}),
-        ("n", "fold", "`fold` of state 'n' .* without an engine", {"engine": "spark"}),
+    for state, action, text in (
+        ("copied", "fold", "no `fold` of state 'copied'"),
+        ("copies", "fold", "has no state 'copies'"),
+        ("n", "squeeze", "'squeeze' is no upkeep"),
     ):
         with pytest.raises(ConfigurationError, match=text):
-            TridentUpkeepOperator(task_id="wrong", topology=topology, state=state, action=action, **more)
+            TridentUpkeepOperator(task_id="wrong", topology=topology, state=state, action=action)

@@ -104,14 +104,3 @@ def test_ten_million_rows_are_staged_and_committed_in_a_gigabyte(
     assert status == "COMMITTED"
     assert int(peak_mb) < 1024
     assert gigabyte.found(kind, tmp_path) == (rows, rows * (rows - 1) // 2)
-
-
-@pytest.mark.rare
-@pytest.mark.parametrize("how", ["here", "spark"])
-def test_the_keys_of_a_table_that_spark_compacts_need_no_memory_of_this_process(how: str, tmp_path: Path) -> None:
-    program = [sys.executable, "-m", "tests.programs.large_compaction", str(tmp_path), how, "16"]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    took_mb, rows = map(int, done.stdout.splitlines()[-1].split())
-    assert rows == 17 * 125_000
-    assert took_mb < 64 if how == "spark" else took_mb > 128

@@ -12,14 +12,11 @@ from typing import Any
 import deltalake
 import pytest
 
-from airflow_trident.contracts.upkeep import ViewDialect
-from airflow_trident.runtime.upkeep import latest_query
 from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import metadata_of_all, rows_of
 from tests.contracts.test_table_partitions import ODD
-from tests.contracts.test_table_upserts import changes, changes_table, latest, three
 from tests.fixtures.program import Program
 from tests.fixtures.rewrites import keyed, processed, two
 from tests.fixtures.state import batch, counts, ticket
@@ -56,16 +53,6 @@ def overwritten(folder: Path) -> ForeignTable:
     return table
 
 
-def upserted(folder: Path, *, compacts: bool) -> ForeignTable:
-    table = changes_table(ForeignDeltaTable, folder)
-    with table.opened() as state:
-        three(state, folder)
-        if compacts:
-            assert state.compact()
-        state.apply_files(ticket(4), changes(folder, 4, (4, "e", None), (1, "f", False)))
-    return table
-
-
 def rewritten(folder: Path) -> ForeignTable:
     table = keyed(folder, "delta")
     with table.opened() as state:
@@ -86,19 +73,12 @@ def test_spark_reads_what_deltalake_reads(tmp_path: Path) -> None:
     for name, make in (
         ("every type", every_type),
         ("overwrite", overwritten),
-        ("upsert", lambda folder: upserted(folder, compacts=False)),
-        ("up [1]{b,c}*?sert", lambda folder: upserted(folder, compacts=True)),
-        ("rewrite", rewritten),
+        ("re [1]{b,c}*?write", rewritten),
     ):
         (tmp_path / name).mkdir()
         made[name] = make(tmp_path / name)
     wanted = {name: plain(table.read().to_pylist()) for name, table in made.items()}
     queries = {name: f"SELECT * FROM delta.`{tmp_path}/{name}/sales`" for name in made}
-    for name in [one for one in made if "sert" in one]:
-        queries[f"view of {name}"] = latest_query(made[name].spec, ViewDialect.SPARK)
-        assert latest(made[name]) == {1: "f", 3: "d", 4: "e"}
-        factory: Any = made[name].spec.factory
-        wanted[f"view of {name}"] = plain(factory.latest().to_pylist())
     spec = counts(DeltaState(str(tmp_path), table="n"))
     with spec.factory.make_state(spec) as state:
         state.apply(ticket(1), batch(spec, ("a", 1), ("b", 2)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MemoryState, ParquetTable, ReducerAggregator, SqliteState, Topology
+from airflow_trident import Count, DeltaTable, FixedBatchSpout, MemoryState, ReducerAggregator, SqliteState, Topology
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
@@ -115,7 +115,7 @@ def test_rows_that_replace_others_have_a_limit_where_the_processing_phase_did_no
     """Then the committer has the keys of all of them in memory."""
     topology = Topology("large")
     rows = topology.new_stream("rows", FixedBatchSpout("id long, word string", [], 1))
-    rows.persist_table(ParquetTable(str(tmp_path)), mode="rewrite", keys="id", name="rows")
+    rows.persist_table(DeltaTable(str(tmp_path)), mode="rewrite", keys="id", name="rows")
     plan = topology.compile()
     looked = Manifest(
         slot=Slot(topology="large", incarnation="i", txid=1, attempt=0),

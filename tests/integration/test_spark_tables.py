@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
-from airflow_trident import DeltaSpout, TableSpout, Topology
+from airflow_trident import DeltaSpout, Topology
 from airflow_trident.contracts.spout import Emitter, Spout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError, SourceChangedError
@@ -27,8 +27,6 @@ from tests.contracts.test_iceberg_spouts import Table as IcebergMade
 from tests.contracts.test_spouts import rows_of
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run, staged
 from tests.fixtures.parquet_in_spark import as_it_is, reader_of
-from tests.fixtures.state import ticket
-from tests.fixtures.table import ForeignParquetTable
 
 pytestmark = pytest.mark.spark
 
@@ -92,18 +90,8 @@ def iceberg_by_day(folder: Path) -> Spout:
     return iceberg(folder, by=("day",))
 
 
-def parquet(folder: Path) -> Spout:
-    """Files of a topology, and of others who leave out a column."""
-    older, newer = tables()
-    table = ForeignParquetTable(folder, parse_declared(FIELDS), partition_by=("p",))
-    with table.opened() as state:
-        state.apply(ticket(1), newer)
-    table.publish(files=[*table.named(table.version()), *table.written(older)])
-    return TableSpout(table.spec.factory, fields=FIELDS)
-
-
 MADE: dict[str, Callable[[Path], Spout]] = {
-    one.__name__: one for one in (delta, delta_by_values, iceberg, iceberg_by_day, parquet)
+    one.__name__: one for one in (delta, delta_by_values, iceberg, iceberg_by_day)
 }
 
 

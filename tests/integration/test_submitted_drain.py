@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark]
 DAG = """
 import os, time
 from airflow.sdk import DAG
-from airflow_trident import Count, FixedBatchSpout, Function, ParquetTable, PostgresState, Topology
+from airflow_trident import Count, FixedBatchSpout, Function, DeltaTable, PostgresState, Topology
 from airflow_trident import TridentDrainOperator
 
 def patient(word):
@@ -42,7 +42,7 @@ def topology_of(name):
     words = words.each("word", patient, "loud string")
     words.group_by("loud").persistent_aggregate(PostgresState("store", schema="SCHEMA"), Count(), "count")
     if name in ("as_client", "rewritten"):
-        table = ParquetTable(f"FOLDER/latest_of_{name}")
+        table = DeltaTable(f"FOLDER/latest_of_{name}")
         stamped = words.each("loud", At(), "at long").project("loud, at")
         stamped.persist_table(table, mode="rewrite", keys="loud", name="latest")
     return topology

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
-from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, ParquetTable, TableSink, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, TableSink, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.ledger.memory import MemoryLedger
@@ -27,7 +27,7 @@ from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.postgres import CONN_ID, running
 
-KINDS = ("Delta", "Iceberg", "Parquet", "PostgreSQL")
+KINDS = ("Delta", "Iceberg", "PostgreSQL")
 """Into tables by reference, and copied into PostgreSQL."""
 FIELDS = "id long, customer string, cents long"
 ROWS_OF_A_FILE = 250_000
@@ -46,10 +46,8 @@ def topology_of(kind: str, folder: Path) -> Topology:
         )
     elif kind == "Delta":
         stream.persist_table(DeltaTable(str(folder / "table")), name="state")
-    elif kind == "Iceberg":
-        stream.persist_table(IcebergTable("sales.rows", properties=catalog_of(folder)), name="state")
     else:
-        stream.persist_table(ParquetTable(str(folder / "table")), name="state")
+        stream.persist_table(IcebergTable("sales.rows", properties=catalog_of(folder)), name="state")
     return topology
 
 
@@ -61,11 +59,9 @@ def found(kind: str, folder: Path) -> tuple[int, int]:
             return int(counted), int(total)
     if kind == "Delta":
         ids = deltalake.DeltaTable(str(folder / "table")).to_pyarrow_dataset().to_table(["id"])
-    elif kind == "Iceberg":
+    else:
         table = load_catalog("default", **catalog_of(folder)).load_table("sales.rows")
         ids = table.scan(selected_fields=("id",)).to_arrow()
-    else:
-        ids = ParquetTable(str(folder / "table")).dataset().to_table(["id"])
     return ids.num_rows, pc.sum(ids["id"]).as_py()
 
 

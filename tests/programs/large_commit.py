@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow.parquet  # noqa: F401 - before the limit is set: its libraries need more than that
 
-from airflow_trident import Count, FileSink, FixedBatchSpout, ParquetTable, SqliteState, Sum, TableSink, Topology
+from airflow_trident import Count, DeltaTable, FileSink, FixedBatchSpout, SqliteState, Sum, TableSink, Topology
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.runtime.staged_batches import apply_batch, rows_of, staged_batches
@@ -33,7 +33,7 @@ def topology_of(kind: str, folder: Path) -> Topology:
     elif kind == "files":
         stream.partition_persist(FileSink(str(folder / "out"), format="json"), "key, n", name="state")
     elif kind == "a table":
-        stream.persist_table(ParquetTable(str(folder / "table")), name="state")
+        stream.persist_table(DeltaTable(str(folder / "table")), name="state")
     else:
         store = SqliteState(str(folder / "state.db")) if kind == "SQLite" else postgres_state(folder)
         stream.group_by("key").persistent_aggregate(store, ("n", Sum(), "total"), (Count(), "count"), name="state")

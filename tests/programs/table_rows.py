@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, ParquetTable, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, Topology
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
@@ -27,8 +27,7 @@ ROWS = [
     for txid in range(1, TRANSACTIONS + 1)
     for row in [(0, f"of {txid}", None), (txid, f"first {txid}", None), (txid - 1 or 99, f"again {txid}", txid == 3)]
 ]
-_BY_KEY: dict[str, Any] = {"keys": "id", "deleted": "gone"}
-MODES: dict[str, dict[str, Any]] = {"append": {}, "overwrite": {}, "upsert": _BY_KEY, "rewrite": _BY_KEY}
+MODES: dict[str, dict[str, Any]] = {"append": {}, "overwrite": {}, "rewrite": {"keys": "id", "deleted": "gone"}}
 """Mode -> its other arguments. `overwrite` has a partition for each key."""
 
 
@@ -36,8 +35,6 @@ def table_of(kind: str, mode: str, folder: Path) -> StateFactory:
     partition_by = ("id",) if mode == "overwrite" else ()
     if kind == "delta":
         return DeltaTable(str(folder / "sales"), partition_by=partition_by)
-    if kind == "parquet":
-        return ParquetTable(str(folder / "sales"), partition_by=partition_by)
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
     return IcebergTable("sales.orders", properties=properties, partition_by=partition_by)
 

@@ -11,7 +11,6 @@ from airflow_trident.errors import PlanError
 from airflow_trident.spouts.fixed import FixedBatchSpout
 from airflow_trident.states.delta.table import DeltaTable
 from airflow_trident.states.files.sink import FileSink
-from airflow_trident.states.parquet.table import ParquetTable
 from airflow_trident.states.sql.table_sink import TableSink
 from airflow_trident.topology.topology import Topology
 
@@ -19,7 +18,6 @@ FACTORIES = {
     "TableSink": lambda folder: TableSink("db"),
     "FileSink": lambda folder: FileSink(str(folder)),
     "DeltaTable": lambda folder: DeltaTable(str(folder / "delta")),
-    "ParquetTable": lambda folder: ParquetTable(str(folder / "parquet")),
 }
 
 

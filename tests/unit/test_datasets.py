@@ -16,7 +16,6 @@ from airflow_trident import (
     FixedBatchSpout,
     IcebergTable,
     KafkaSpout,
-    ParquetTable,
     PostgresState,
     RedisSpout,
     RedisState,
@@ -103,7 +102,6 @@ def test_a_state_is_this_dataset(factory: StateFactory, expected: tuple[str, str
     [
         (FileSink("/data/out"), ("file", "/data/out")),
         (DeltaTable("s3://lake/sales/orders"), ("s3://lake", "sales/orders")),
-        (ParquetTable("s3://keys@lake/sales"), ("s3://lake", "sales")),
         (FileSink("abfs://blobs@lake/sales"), ("abfs://lake", "sales")),
         (
             FileSink("abfss://lake@shop.dfs.core.windows.net/sales"),

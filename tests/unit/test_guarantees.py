@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, DeltaTable, IcebergTable, MemoryState, ParquetTable, SqliteState, Topology
+from airflow_trident import Count, DeltaTable, IcebergTable, MemoryState, SqliteState, Topology
 from airflow_trident.contracts.state import Capabilities, StateKind
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.guarantees import EXACTLY_ONCE
@@ -87,7 +87,6 @@ def test_a_stream_that_comes_after_the_state_is_refused_on_its_own_line() -> Non
 TABLES = {
     "DeltaTable": DeltaTable("/lake/words"),
     "IcebergTable": IcebergTable("sales.words", catalog="lake"),
-    "ParquetTable": ParquetTable("/lake/words"),
 }
 
 

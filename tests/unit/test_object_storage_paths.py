@@ -17,7 +17,6 @@ from airflow_trident import (
     FileSpout,
     FixedBatchSpout,
     MemoryLedger,
-    ParquetTable,
     SpooledSpout,
     SqliteState,
     Topology,
@@ -50,7 +49,6 @@ def emitter_in(path: Any) -> TridentEmitterOperator:
 TAKERS: dict[str, Callable[[Any], str]] = {
     "FileSpout": lambda path: FileSpout(path).describe(),
     "FileSink": lambda path: FileSink(path).describe(),
-    "ParquetTable": lambda path: ParquetTable(path).place().where,
     "SpooledSpout": lambda path: SpooledSpout(CallableSource(nothing, "word string"), path).describe(),
     "staging_dir of a task": lambda path: str(emitter_in(path).staging_dir),
     "[trident] staging_dir": settings.staging_root,

@@ -28,7 +28,6 @@ from airflow_trident import (
     GroupedMultiReducer,
     MultiReducer,
     Negate,
-    ParquetTable,
     ShellBolt,
     Sum,
     Topology,
@@ -247,11 +246,8 @@ SHAPES: dict[str, Callable[[Topology], None]] = {
     "persist_table_overwrite": lambda t: _none(
         wide(t).persist_table(DeltaTable("/lake/sales", partition_by="item"), mode="overwrite")
     ),
-    "persist_table_upsert": lambda t: _none(
-        wide(t).persist_table(DeltaTable("/lake/sales"), mode="upsert", keys="user, item", order_by="n")
-    ),
     "persist_table_rewrite": lambda t: _none(
-        wide(t).persist_table(ParquetTable("/lake/sales"), mode="rewrite", keys="user, item", order_by="n")
+        wide(t).persist_table(DeltaTable("/lake/sales"), mode="rewrite", keys="user, item", order_by="n")
     ),
     "several_states": several_states,
     "several_streams": several_streams,

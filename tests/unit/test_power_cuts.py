@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,13 +19,11 @@ import pytest
 from airflow_trident import CallableSource, SpooledSpout
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import TridentError
-from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
+from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.states.files.sink import FileSink
-from airflow_trident.states.parquet import table as parquet_table
-from airflow_trident.states.parquet.table import ParquetTable
 from airflow_trident.types import parse_declared
 from tests.fixtures.state import ticket
 from tests.power_cuts import Disk
@@ -141,24 +139,6 @@ def read_sunk(folder: Path) -> list[tuple[object, ...]]:
         return [row for _, row in state.items()]
 
 
-def appended(folder: Path) -> None:
-    """A row in each transaction, with all files in lists."""
-    spec = replace(sink(folder), factory=ParquetTable(str(folder / "new" / "out")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_table, "INLINE", 0)
-        with spec.factory.make_state(spec) as state:
-            for txid, row in enumerate(ROWS, 1):
-                state.apply(ticket(txid), rows_to_table(SCHEMA, [row]))
-
-
-def read_appended(folder: Path) -> list[tuple[object, ...]]:
-    spec = replace(sink(folder), factory=ParquetTable(str(folder / "new" / "out")))
-    with spec.factory.make_state(spec) as state:
-        marker = state.marker()
-        assert marker is not None, "it forgot what it applied"
-        return sorted(row for _, row in state.items())
-
-
 WRITERS = {
     "staging": Writer(staged, read_staged),
     "staging, counts first": Writer(lambda folder: staged(folder, counts_first=True), read_staged),
@@ -166,7 +146,6 @@ WRITERS = {
     "spool": Writer(spooled, read_spooled),
     "spool, published by a killed process": Writer(spooled_by_a_killed_process, read_spooled),
     "file sink": Writer(sunk, read_sunk),
-    "Parquet table with lists": Writer(appended, read_appended),
 }
 
 

@@ -7,18 +7,15 @@ again.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from airflow_trident.contracts.upkeep import View
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.group_passes import require_group
 from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
-from airflow_trident.engine.spark.compaction_workers import compacted
 from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session, transforms_of
 from airflow_trident.engine.spark.errors import is_expression_error, is_read_error, translate
 from airflow_trident.engine.spark.group_run import GroupRun
@@ -27,14 +24,11 @@ from airflow_trident.engine.spark.progress import watched
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.spark.versions import error_loggers, mixes_runs, require_version
-from airflow_trident.engine.spark.views import publish_view, require_persistent
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
 from airflow_trident.io.extras import require_extra
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.staging.table_compaction import Compacted, CompactionWork
-from airflow_trident.staging.verbs import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,28 +103,6 @@ class SparkEngine(Engine):
         require_known(job.plan, SPARK_NODES)
         with self._attached(job) as attached, own_session(attached, job) as own:
             return PlanRun(own, job, native=True).physical()
-
-    def publish_view(self, view: View, query: str, of: tuple[str, str], progress: Callable[[str], object]) -> bool:
-        with self._upkeep(of[0], progress) as attached:
-            require_persistent(attached.session, view)
-            return publish_view(attached.session, view, query, of, progress)
-
-    def compact_table(
-        self, work: CompactionWork, storage: Storage, slot: Slot, progress: Callable[[str], object]
-    ) -> Compacted:
-        with self._upkeep(work.topology, progress) as attached:
-            try:
-                return compacted(attached, work, storage, slot, progress)
-            except Exception as error:  # noqa: BLE001 - any error becomes a typed one
-                typed = translate(error, f"the compaction of state {work.state!r} of topology {work.topology!r}")
-                raise typed from _cause(typed, error)
-
-    @contextmanager
-    def _upkeep(self, topology: str, progress: Callable[[str], object]) -> Iterator[Attached]:
-        """A session that belongs to no transaction."""
-        slot = Slot(topology=topology, incarnation=f"upkeep-{uuid.uuid4().hex}", txid=0, attempt=0)
-        with self._attached(Opening(slot=slot, progress=progress, trial=True)) as attached:
-            yield attached
 
     @contextmanager
     def _attached(self, job: Job | Opening) -> Iterator[Attached]:

@@ -85,7 +85,7 @@ def pending_of(states: Mapping[str, StateSpec], given: int | None) -> int | None
         raise ConfigurationError(
             f"{given} transactions at once, and state {rewritten!r} has mode='rewrite': each transaction is processed "
             "against the table that the one before it has committed",
-            "Leave out max_pending and max_transactions, which are 1 then; or use mode='upsert'.",
+            "Leave out max_pending and max_transactions, which are 1 then.",
         )
     return 1
 
@@ -100,8 +100,8 @@ def on_failure_of(states: Mapping[str, StateSpec], given: OnFailure | str) -> On
         raise ConfigurationError(
             f"on_failure='skip', and state {rewritten!r} has mode='rewrite': what a skipped transaction has would be "
             "missing in the table for good, as it cannot replace rows when later ones have done so",
-            "Leave out on_failure, so that later ones wait until it is replayed; or use mode='upsert', where it may "
-            "come late. A person may still skip one: `airflow trident skip`.",
+            "Leave out on_failure, so that later ones wait until it is replayed. A person may still skip one: "
+            "`airflow trident skip`.",
         )
     return wanted
 

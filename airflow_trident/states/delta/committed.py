@@ -76,13 +76,6 @@ class CommittedDelta(CommittedTable):
     def schema(self) -> pa.Schema:
         return self.columns
 
-    def rows(self) -> pa.Table:
-        """All of them, in memory: deltalake's own reader refuses tables that could have deletion vectors."""
-        import pyarrow as pa
-
-        pieces = (piece for place in range(len(self.files)) for piece in self.pieces(place))
-        return pa.Table.from_batches(pieces, self.columns)
-
     @property
     def _is_remote(self) -> bool:
         """A folder is read without the library of Delta, which workers may lack."""

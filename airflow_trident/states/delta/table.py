@@ -24,7 +24,6 @@ from urllib.parse import unquote
 
 from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.contracts.upkeep import ViewDialect
 from airflow_trident.errors import CorruptRecordError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset, file_dataset
@@ -41,12 +40,10 @@ from airflow_trident.states.delta.committed import CommittedDelta, identity, pat
 from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.table_rules import require_delta_columns, require_table
-from airflow_trident.states.tables.appending import Known, Tried
-from airflow_trident.states.tables.keeping_up import KeptUpState
-from airflow_trident.states.tables.latest_view import delta_relation
+from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name, putting
 from airflow_trident.states.tables.partitions import require_no_empty_text, require_partitions
-from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
+from airflow_trident.states.tables.rewriting import note_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,22 +96,6 @@ class DeltaTable(StateFactory):
         self.validate(spec)
         return OpenDeltaTable(self.place().resolved(), spec)
 
-    def latest(self) -> pa.Table:
-        """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
-
-        :raises ConfigurationError: there is no such table, it has no changes by key, or it has deletion vectors.
-        """
-        errors: Any = require_extra("deltalake.exceptions", EXTRA)
-        place = self.place().resolved()
-        with place.errors():
-            try:
-                table = place.table()
-            except errors.TableNotFoundError:
-                raise no_table(f"Delta table {place.where!r}") from None
-            keys, deleted = changes_of(table.metadata().description, self.describe())
-            rows: pa.Table = latest_rows(CommittedDelta.of(place, table, ()).rows(), keys, deleted)
-            return rows
-
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(str(self.path))
 
@@ -145,7 +126,7 @@ class _Known(Known):
     before: int | None = None
 
 
-class OpenDeltaTable(KeptUpState):
+class OpenDeltaTable(AppendingState):
     """See :class:`DeltaTable`. Not for several threads at the same time."""
 
     def __init__(self, place: DeltaPlace, spec: StateSpec) -> None:
@@ -174,7 +155,7 @@ class OpenDeltaTable(KeptUpState):
             return module.DeltaTable.create(
                 self.place.where,
                 schema=arrow_schema(self._spec.staged),
-                description=said_of(self._spec),
+                description=note_of(self._spec),
                 partition_by=list(self._spec.partition_by) or None,
                 storage_options=dict(self.place.options) or None,
             )
@@ -245,7 +226,7 @@ class OpenDeltaTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         with self.place.errors():
@@ -270,9 +251,6 @@ class OpenDeltaTable(KeptUpState):
 
     def _files_of(self, known: Known) -> list[OldFile]:
         return old_files(self._table)
-
-    def _relation(self, known: Known, dialect: ViewDialect) -> str:
-        return delta_relation(self.place.where, dialect)
 
     def _committed(self, known: Known) -> CommittedDelta:
         with self.place.errors():

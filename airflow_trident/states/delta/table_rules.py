@@ -12,7 +12,7 @@ from airflow_trident.io.extras import require_extra
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.delta.deletion_vectors import why_not_whole
 from airflow_trident.states.tables.partitions import not_partitioned_so
-from airflow_trident.states.tables.upserts import why_not_changes
+from airflow_trident.states.tables.rewriting import why_not_owned
 from airflow_trident.types import INTERVAL, has_times
 
 _OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity")
@@ -67,7 +67,7 @@ def _why_not(table: Any, spec: StateSpec) -> tuple[str, str] | None:
     another = "Append to another table."
     if why := not_partitioned_so(metadata.partition_columns, spec):
         return why
-    if why := why_not_changes(metadata.description, spec):
+    if why := why_not_owned(metadata.description, spec):
         return why
     replaces = spec.overwrites or bool(spec.keys)
     if replaces and (why := why_not_whole(table)):

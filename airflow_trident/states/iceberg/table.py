@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.contracts.upkeep import ViewDialect, named_table
 from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.datasets import Dataset
@@ -42,11 +41,10 @@ from airflow_trident.states.iceberg.data_files import (
     rows_of,
 )
 from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
-from airflow_trident.states.tables.appending import Known, Tried
-from airflow_trident.states.tables.keeping_up import KeptUpState
+from airflow_trident.states.tables.appending import AppendingState, Known, Tried
 from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name, putting
 from airflow_trident.states.tables.partitions import require_partitions
-from airflow_trident.states.tables.upserts import changes_of, latest_rows, no_table, said_of
+from airflow_trident.states.tables.rewriting import note_of
 from airflow_trident.states.tables.version_race import Overtaken
 
 if TYPE_CHECKING:
@@ -102,26 +100,6 @@ class IcebergTable(StateFactory):
         self.validate(spec)
         return OpenIcebergTable(self.place().resolved(), spec)
 
-    def latest(self) -> pa.Table:
-        """The rows of upserts that count, as :func:`latest_rows` defines them, in memory.
-
-        :raises ConfigurationError: there is no such table, or it has no changes by key.
-        """
-        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
-        place = self.place().resolved()
-        catalog = place.open_catalog()
-        try:
-            with place.errors():
-                try:
-                    table = catalog.load_table(place.name)
-                except known.NoSuchTableError:
-                    raise no_table(f"Iceberg table {place.name!r} of catalog {place.catalog!r}") from None
-                keys, deleted = changes_of(table.metadata.properties.get(CHANGES), self.describe())
-                rows: pa.Table = latest_rows(table.scan().to_arrow(), keys, deleted)
-                return rows
-        finally:
-            catalog.close()
-
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return self.place().dataset
 
@@ -145,7 +123,7 @@ class _Content:
     sequence: int
 
 
-class OpenIcebergTable(KeptUpState):
+class OpenIcebergTable(AppendingState):
     """See :class:`IcebergTable`. Not for several threads at the same time."""
 
     def __init__(self, place: IcebergPlace, spec: StateSpec) -> None:
@@ -174,7 +152,7 @@ class OpenIcebergTable(KeptUpState):
         return self._catalog.load_table(self.place.name)
 
     def _create(self) -> None:
-        schema, changes = arrow_schema(self._spec.staged), said_of(self._spec)
+        schema, changes = arrow_schema(self._spec.staged), note_of(self._spec)
         properties = {} if changes is None else {CHANGES: changes}
         made = self._catalog.create_table_transaction(self.place.name, schema=schema, properties=properties)
         with made, made.update_spec() as partitions:
@@ -234,7 +212,7 @@ class OpenIcebergTable(KeptUpState):
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
-    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
+    def _bring(self, ticket: CommitTicket, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
         with self.place.errors():
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
@@ -263,9 +241,6 @@ class OpenIcebergTable(KeptUpState):
     def _files_of(self, known: Known) -> list[OldFile]:
         with self.place.errors():
             return old_files(self._table)
-
-    def _relation(self, known: Known, dialect: ViewDialect) -> str:
-        return named_table(self.place.name, dialect)
 
     def _committed(self, known: Known) -> CommittedIceberg:
         with self.place.errors():

@@ -9,7 +9,7 @@ from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.tables.partitions import not_partitioned_so
-from airflow_trident.states.tables.upserts import why_not_changes
+from airflow_trident.states.tables.rewriting import why_not_owned
 from airflow_trident.types import INTERVAL
 
 _SMALL = re.compile(r"(?<!\w)(?:byte|short)(?=[,>]|\Z)")
@@ -65,7 +65,7 @@ def _why_not(metadata: Any, spec: StateSpec) -> tuple[str, str] | None:
             return f"it is partitioned by {one.transform} of {of}, and files have one value of a column", _ANOTHER
     if why := not_partitioned_so([schema.find_column_name(one.source_id) for one in partitions], spec):
         return why
-    if why := why_not_changes(metadata.properties.get(CHANGES), spec):
+    if why := why_not_owned(metadata.properties.get(CHANGES), spec):
         return why
     wanted = {one.name: _SMALL.sub("int", one.type) for one in spec.staged}
     found = {one.name: one for one in schema.fields}

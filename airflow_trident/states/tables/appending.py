@@ -24,7 +24,6 @@ from airflow_trident.staging.table_rewrites import BatchKeys, rest_of
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of, missing
 from airflow_trident.states.tables.rewriting import require_as_read
-from airflow_trident.states.tables.upserts import latest_changes, without_deleted
 from airflow_trident.states.tables.version_race import decided_anew
 
 if TYPE_CHECKING:
@@ -65,9 +64,8 @@ class AppendingState(AdmittingState):
         """
 
     @abstractmethod
-    def _bring(self, ticket: CommitTicket | None, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
-        """:param ticket: None: the file has rows of several transactions.
-        :param footer: its `pyarrow.parquet.FileMetaData`.
+    def _bring(self, ticket: CommitTicket, staged: StagedPart, footer: Any, values: PartitionValues) -> NewFile:
+        """:param footer: its `pyarrow.parquet.FileMetaData`.
         :param values: of all of its rows, in the partition columns.
         :raises StagingError: the staged file is gone.
         """
@@ -141,9 +139,11 @@ class AppendingState(AdmittingState):
         return self._again(ticket, lambda _known, _gone: self._brought(ticket, files), files.replaces)
 
     def _written(self, ticket: CommitTicket, rows: pa.Table) -> Iterator[NewFile]:
+        import pyarrow.compute as pc
+
         table = rows.select([one.name for one in self._spec.staged]).cast(arrow_schema(self._spec.staged))
         if self._spec.rewrites and self._spec.deleted is not None:
-            table = without_deleted(table, self._spec.deleted)
+            table = table.filter(pc.invert(table.column(self._spec.deleted).fill_null(False)))
         yield from self._parts(ticket, table)
 
     def _parts(self, ticket: CommitTicket, table: pa.Table) -> Iterator[NewFile]:
@@ -151,7 +151,7 @@ class AppendingState(AdmittingState):
             yield self._write(file_name(ticket), part, values)
 
     def _brought(self, ticket: CommitTicket, files: StagedFiles) -> Iterator[NewFile]:
-        """A staged file with rows of several partitions is rewritten: a script staged it, or an older definition."""
+        """A staged file with rows of several partitions is rewritten: a script staged it."""
         deleted = self._spec.deleted if self._spec.rewrites else None
         for part in files.parts():
             footer = footer_of(part)
@@ -171,7 +171,7 @@ class AppendingState(AdmittingState):
 
     def _rewritten(self, ticket: CommitTicket, batch: pa.Table, known: Known, gone: list[OldFile]) -> Iterator[NewFile]:
         """Copy-on-write by this process, for a batch whose processing phase did not look into the table: a state is
-        rebuilt, or an older version staged it.
+        rebuilt.
 
         :param gone: receives the files to remove.
         """
@@ -307,7 +307,7 @@ class AppendingState(AdmittingState):
         )
 
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """((), row) for each row of the table, also of other writers; with keys (key, value) of the rows that count."""
+        """((), row) for each row of the table, also of other writers; with keys (key, value)."""
         known, target = self._known(), arrow_schema(self._spec.staged)
         parts = (
             self._read(known, one, target.names).select(target.names).cast(target) for one in self._files_of(known)
@@ -316,13 +316,9 @@ class AppendingState(AdmittingState):
         if not keys:
             yield from (((), row) for part in parts for row in table_to_rows(part))
             return
-        import pyarrow as pa
-
-        latest = pa.concat_tables([target.empty_table(), *parts])
-        if self._spec.upserts:
-            latest = latest_changes(latest, keys, self._spec.deleted)
-        for row in table_to_rows(latest.select([*keys, *self._spec.value_names])):
-            yield row[: len(keys)], row[len(keys) :]
+        for part in parts:
+            for row in table_to_rows(part.select([*keys, *self._spec.value_names])):
+                yield row[: len(keys)], row[len(keys) :]
 
 
 def _content(part: StagedPart) -> pa.Table:

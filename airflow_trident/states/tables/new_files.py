@@ -45,21 +45,10 @@ class OldFile:
     entry: Any
     deletes: tuple[str, ...] = ()
 
-    def is_still(self, now: OldFile | None) -> bool:
-        """Has it the same rows in another version of the table?
 
-        :param now: the file of the same path there.
-        """
-        return now is not None and now.deletes == self.deletes
-
-
-def file_name(ticket: CommitTicket | None) -> str:
-    """A unique name without a leading underscore: the clean-up of uncommitted files would skip that.
-
-    :param ticket: None: the file has rows of several transactions.
-    """
-    of = "compacted" if ticket is None else f"{ticket.txid:019d}-{ticket.attempt}"
-    return f"trident-{of}-{uuid.uuid4().hex}.parquet"
+def file_name(ticket: CommitTicket) -> str:
+    """A unique name without a leading underscore: the clean-up of uncommitted files would skip that."""
+    return f"trident-{ticket.txid:019d}-{ticket.attempt}-{uuid.uuid4().hex}.parquet"
 
 
 def bring(

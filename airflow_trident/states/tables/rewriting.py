@@ -1,19 +1,62 @@
-"""Copy-on-write: which files need no reading; and, in the commit, whether what the processing phase read is still
-there."""
+"""Copy-on-write: whose rows a table has, which of its files need no reading, and, in the commit, whether what the
+processing phase read is still there."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import TableChangedError
 from airflow_trident.states.tables.new_files import OldFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_KEPT = "rows"
+"""The word of the note for a table whose rows are replaced by their keys."""
+
+
+def note_of(spec: StateSpec) -> str | None:
+    """The note in a table that has one row of each key, for its readers, and to refuse other topologies."""
+    if not spec.rewrites:
+        return None
+    note = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "keys": list(spec.key_names)}
+    return json.dumps({**note, **({"deleted": spec.deleted} if spec.deleted else {})})
+
+
+def why_not_owned(note: str | None, spec: StateSpec) -> tuple[str, str] | None:
+    """The error and its cure, if the note in a table is not that of `spec`."""
+    owner, wanted = _parsed(note), _parsed(note_of(spec))
+    if owner == wanted:
+        return None
+    if owner is None:
+        return (
+            "it was not made for rows by key",
+            f"Let the topology make a table; or set this one's note to {note_of(spec)}, if its rows have these keys.",
+        )
+    whose = f"state {owner.get('state')!r} of topology {owner.get('topology')!r}"
+    if wanted is None or (owner.get("topology"), owner.get("state")) != (spec.topology, spec.name):
+        return f"it has the rows of {whose}, by the keys {owner.get('keys')}", "Write to another table."
+    return (
+        f"it has rows by the keys {owner.get('keys')}, deleted where {owner.get('deleted')}, and not by "
+        f"{list(spec.key_names)}, deleted where {spec.deleted}",
+        "Give the state another table.",
+    )
+
+
+def _parsed(note: str | None) -> dict[str, Any] | None:
+    try:
+        content = json.loads(note or "null")
+    except ValueError:
+        return None  # a description written by a person
+    is_ours = isinstance(content, dict) and content.get("kept") == _KEPT and content.get("keys")
+    return content if is_ours else None
 
 
 def may_have(fragment: Any, schema: pa.Schema, bounds: Mapping[str, tuple[Any, Any]]) -> bool:

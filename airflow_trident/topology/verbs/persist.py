@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.contracts.state import TXID, StateFactory, StateSpec
+from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.contracts.updater import Updater
 from airflow_trident.errors import PlanError
-from airflow_trident.operations.changes import TxidOfKeys
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
@@ -16,7 +15,7 @@ from airflow_trident.operations.stateful_bolts import BaseStatefulBolt, Stateful
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
-from airflow_trident.plan.nodes import AggregateNode, Aggregation, EachNode, PersistNode
+from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
 from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import (
     bolt_outputs,
@@ -25,7 +24,7 @@ from airflow_trident.topology.signatures import (
     require_factory,
     require_stateful,
 )
-from airflow_trident.topology.stream_base import S, append, some, staged_fields, then
+from airflow_trident.topology.stream_base import S, some, staged_fields, then
 from airflow_trident.topology.updaters import MapPut
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
 from airflow_trident.topology.verbs.each import keeping
@@ -144,27 +143,32 @@ class TableMode:
 
     def require(self, table: StateFactory) -> None:
         """:raises PlanError: the arguments contradict each other or the table."""
-        if self.mode not in ("append", "overwrite", "upsert", "rewrite"):
+        if self.mode == "upsert":
+            raise PlanError(
+                "persist_table got mode='upsert', which is gone",
+                'Use mode="rewrite" for one row of each key; or append, and let a view choose the newest row.',
+            )
+        if self.mode not in ("append", "overwrite", "rewrite"):
             raise PlanError(
                 f"persist_table got mode={self.mode!r}",
-                'There are mode="append", mode="overwrite", mode="upsert" and mode="rewrite".',
+                'There are mode="append", mode="overwrite" and mode="rewrite".',
             )
         if self.mode == "rewrite" and not table.capabilities.rewrites:
             raise PlanError(
                 f"persist_table got mode='rewrite' and {table.describe()}, whose rows cannot be replaced so",
-                'Give it a DeltaTable, an IcebergTable or a ParquetTable; or use mode="upsert".',
+                "Give it a DeltaTable or an IcebergTable.",
             )
         if self.mode == "overwrite" and not getattr(table, "partition_by", ()):
             raise PlanError(
                 f"persist_table got mode='overwrite' and {table.describe()}, which has no partitions",
                 "Name the columns whose values say what a batch replaces: DeltaTable(..., partition_by='day').",
             )
-        of_upserts = {"keys": self.keys, "order_by": self.order_by, "deleted": self.deleted}
-        given = [name for name, value in of_upserts.items() if value is not None]
+        of_keys = {"keys": self.keys, "order_by": self.order_by, "deleted": self.deleted}
+        given = [name for name, value in of_keys.items() if value is not None]
         if not self.by_key and given:
             raise PlanError(
                 f"persist_table got mode={self.mode!r} and {', '.join(given)}",
-                f'Say mode="upsert", or leave {"them" if len(given) > 1 else "it"} out.',
+                f'Say mode="rewrite", or leave {"them" if len(given) > 1 else "it"} out.',
             )
         if self.by_key and self.keys is None:
             raise PlanError(
@@ -174,7 +178,7 @@ class TableMode:
 
     @property
     def by_key(self) -> bool:
-        return self.mode in ("upsert", "rewrite")
+        return self.mode == "rewrite"
 
 
 def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> PersistNode:
@@ -185,8 +189,7 @@ def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> Pe
         )
     how.require(table)
     if how.by_key:
-        persist_keyed = _persist_changes if how.mode == "upsert" else _persist_rewritten
-        return persist_keyed(stream, table, how, name)
+        return _persist_rewritten(stream, table, how, name)
     return _persist_rows(stream, table, stream.schema, name, overwrites=how.mode == "overwrite")
 
 
@@ -225,37 +228,6 @@ def _persist_rewritten(stream: S, table: StateFactory, how: TableMode, name: str
     )
     order_by = () if how.order_by is None else some(stream, "order_by", how.order_by, "Leave it out.")
     return persist(keeping(_newest(stream, spec, order_by, "persist_table"), stream.fields), spec)
-
-
-def _persist_changes(stream: S, table: StateFactory, how: TableMode, name: str | None) -> PersistNode:
-    """Upsert: one tuple of each key, with its txid. The processing phase finds wrong keys."""
-    keys, deleted = _table_keys(stream, how), how.deleted
-    if TXID in stream.fields:
-        raise PlanError(
-            f"persist_table got mode='upsert' and a stream with the field {TXID}, which the table's own column has",
-            "Rename or leave out the field.",
-        )
-    rest = tuple(field for field in stream.schema if field not in keys)
-    numbered = append(
-        stream,
-        EachNode,
-        "change",
-        reads=names_of(keys),
-        outputs=(Field(TXID, "long"),),
-        function=TxidOfKeys(keys=names_of(keys), state=name or "rows"),
-    )
-    spec = StateSpec(
-        topology=stream.topology.name,
-        name=name or "rows",
-        keys=keys,
-        values=(*rest, Field(TXID, "long")),
-        staged=numbered.schema,
-        factory=table,
-        partition_by=parse_names(getattr(table, "partition_by", ())),
-        deleted=deleted,
-    )
-    order_by = () if how.order_by is None else some(stream, "order_by", how.order_by, "Leave it out.")
-    return persist(keeping(_newest(numbered, spec, order_by, "persist_table"), numbered.fields), spec)
 
 
 def _persist_rows(
