@@ -14,7 +14,7 @@ from zlib import crc32
 from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.folds import key_of_groups
 from airflow_trident.errors import UnknownNodeError
-from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows
+from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows, taken
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
@@ -66,7 +66,7 @@ def united(union: UnionNode, inputs: list[list[pa.Table]]) -> list[pa.Table]:
 def _shuffled(whole: pa.Table, count: int) -> list[pa.Table]:
     import numpy as np
 
-    return [whole.take(np.arange(place, whole.num_rows, count)) for place in range(count)]
+    return [taken(whole, np.arange(place, whole.num_rows, count)) for place in range(count)]
 
 
 def _by_fields(how: PartitionNode, whole: pa.Table, count: int) -> list[pa.Table]:
@@ -75,7 +75,7 @@ def _by_fields(how: PartitionNode, whole: pa.Table, count: int) -> list[pa.Table
     if count == 1 or not whole.num_rows:
         return [whole, *[whole.slice(0, 0)] * (count - 1)]
     targets = _hashes(whole, select(how.schema, how.keys, how.name)) % count
-    return [whole.take(np.flatnonzero(targets == place)) for place in range(count)]
+    return [taken(whole, np.flatnonzero(targets == place)) for place in range(count)]
 
 
 def _chosen(how: PartitionNode, whole: pa.Table, count: int, slot: Slot) -> list[pa.Table]:
@@ -91,7 +91,7 @@ def _chosen(how: PartitionNode, whole: pa.Table, count: int, slot: Slot) -> list
         for place, row in enumerate(table_to_rows(whole)):
             for target in own.execute(*row):
                 places[target].append(place)
-    return [whole.take(pa.array(some, pa.int64())) for some in places]
+    return [taken(whole, pa.array(some, pa.int64())) for some in places]
 
 
 _Rule = Callable[[PartitionNode, "pa.Table", int, Slot], "list[pa.Table]"]
@@ -118,24 +118,26 @@ def _hashes(whole: pa.Table, keys: Sequence[Field]) -> Any:
     """
     import numpy as np
 
-    codes, texts = _coded(whole.column(keys[0].name).combine_chunks(), keys[0])
+    codes, texts = _coded(whole.column(keys[0].name), keys[0])
     for key in keys[1:]:
-        more, others = _coded(whole.column(key.name).combine_chunks(), key)
+        more, others = _coded(whole.column(key.name), key)
         _, firsts, both = np.unique(codes * len(others) + more, return_index=True, return_inverse=True)
         texts = [f"{texts[codes[first]]},{others[more[first]]}" for first in firsts]
         codes = both
     return np.array([crc32(f"({text})".encode()) for text in texts], dtype=np.int64)[codes]
 
 
-def _coded(column: pa.Array, key: Field) -> tuple[Any, list[str]]:
-    """For each value the position of its text in a list of texts."""
+def _coded(column: pa.ChunkedArray, key: Field) -> tuple[Any, list[str]]:
+    """For each value the position of its text in a list of texts. Chunks are not joined: they may have more text than
+    one array holds."""
     import numpy as np
 
     if is_nested(key.type):
         codes, values = np.arange(len(column)), column
     else:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        codes, values = encoded.indices.to_numpy().astype(np.int64), encoded.dictionary
+        encoded = column.dictionary_encode(null_encoding="encode").chunks
+        codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded]).astype(np.int64)
+        values = encoded[-1].dictionary
     if key.type in _PLAIN:
         return codes, list(map(str, python_values(values)))
     alike = key_of_groups((key,))

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from airflow_trident.engine.partitioning import _shuffled
 from airflow_trident.io.arrow import rows_to_table, table_to_rows, taken
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.types import parse_declared
@@ -76,6 +77,14 @@ def test_rows_are_taken_from_a_column_with_more_text_than_an_array_holds() -> No
     found = taken(table, pa.array([17, 3, 1]))
     assert found.to_pydict() == {"text": ["\0"] * 3, "n": [17, 3, 1]}
     assert taken(table, pa.array([], pa.int64())).schema == table.schema
+
+
+@pytest.mark.rare  # five gigabytes of memory
+def test_tuples_with_more_text_than_an_array_holds_are_spread_over_partitions() -> None:
+    offsets, zeros = np.array([0, 2**28, 2**28 + 1], np.int32), np.zeros(2**28 + 1, np.uint8)
+    text = pa.Array.from_buffers(pa.string(), 2, [None, pa.py_buffer(offsets), pa.py_buffer(zeros)])
+    table = pa.concat_tables([pa.table({"text": text})] * 8).append_column("n", pa.array(range(16))).combine_chunks()
+    assert [part.column("n").to_pylist() for part in _shuffled(table, 2)] == [[*range(0, 16, 2)], [*range(1, 16, 2)]]
 
 
 @pytest.mark.parametrize("most_bytes", [1, 20, 50, 10_000])
