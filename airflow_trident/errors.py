@@ -6,8 +6,86 @@ workers and triggers are other processes).
 
 from __future__ import annotations
 
+import pickle
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import StrEnum
+from traceback import extract_tb, format_list
 from typing import Any
+from uuid import UUID
+
+# ---- texts that errors carry -----------------------------------------------------------------------------------
+
+TEXT_CHARACTERS = 1_000
+"""The most of a foreign error's own text that is carried. What names its place comes with it and fits into a record."""
+MESSAGE_CHARACTERS = 20_000
+"""The most of a whole message; longer ones lose their middle."""
+NAME_CHARACTERS = 200
+TEXT_S = 2.0
+"""The longest time that an object may take to say its text."""
+_NESTED = 3
+"""How many causes, or members of a group, are carried with an error."""
+_FRAMES = 20
+_UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""Control characters, and characters that turn the direction of a text: a log, a terminal or a page would obey them."""
+_PLAIN = (str, int, float, bool, bytes, Decimal, date, time, timedelta, UUID, type(None))
+
+
+def cleaned(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
+    """A text that every log, terminal, page, record and encoder takes: control characters and lone surrogates are
+    escaped, and what is longer than `characters` loses its middle."""
+    many = str.__len__(text)
+    if many > characters:
+        end = characters // 4
+        shortened = f"{str.__getitem__(text, slice(characters - end))} ... ({many} characters) ... "
+        text = shortened + str.__getitem__(text, slice(many - end, None))
+    valid = str.encode(text, "utf-8", "backslashreplace").decode()
+    return _UNCLEAN.sub(lambda found: found[0].encode("unicode_escape").decode(), valid)
+
+
+def text_of(thing: object, say: Callable[[Any], str] = str, characters: int = TEXT_CHARACTERS) -> str:
+    """The text of any object, whatever its class does when it is asked: :func:`cleaned`.
+
+    :param say: ``str`` or ``repr``.
+    """
+    if type(thing) in _PLAIN:
+        return cleaned(say(thing), characters)
+    answer: list[str] = []
+
+    def ask() -> None:
+        try:
+            answer.append(cleaned(say(thing), characters))
+        except BaseException as error:  # noqa: BLE001 - a foreign class may raise anything
+            name, kind = ("__repr__" if say is repr else "__str__"), cleaned(type(error).__name__, NAME_CHARACTERS)
+            answer.append(f"(its text cannot be had: {kind} in {_class_name(thing)}.{name})")
+
+    if _says_at_once(thing):
+        ask()
+    else:
+        asking = threading.Thread(target=ask, name="trident-text", daemon=True)
+        asking.start()
+        asking.join(TEXT_S)
+    return answer[0] if answer else f"(its text cannot be had: {_class_name(thing)} takes longer than {TEXT_S:g} s)"
+
+
+def _says_at_once(thing: object) -> bool:
+    """Does no foreign code run when the object is asked for its text?"""
+    if not isinstance(thing, BaseException):
+        return False
+    is_ours = type(thing).__module__ == __name__
+    is_pythons = type(thing).__str__ in (Exception.__str__, OSError.__str__, KeyError.__str__)
+    return (is_ours or is_pythons) and all(type(argument) in _PLAIN for argument in thing.args)
+
+
+def _class_name(thing: object) -> str:
+    return cleaned(type(thing).__name__, NAME_CHARACTERS)
+
+
+# ---- the root --------------------------------------------------------------------------------------------------
 
 
 class Outcome(StrEnum):
@@ -37,9 +115,10 @@ class TridentError(Exception):
             cls.may_quote_rows = may_quote_rows
 
     def __init__(self, message: str, cure: str = "") -> None:
-        super().__init__(message, cure)
-        self.message = message
-        self.cure = cure
+        message, cure = (text if isinstance(text, str) else text_of(text) for text in (message, cure))
+        self.message = cleaned(message)
+        self.cure = cleaned(cure)
+        super().__init__(self.message, self.cure)
 
     def __str__(self) -> str:
         if not self.cure:
@@ -47,7 +126,24 @@ class TridentError(Exception):
         return f"{self.message.rstrip('.')}. {self.cure}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.cure, dict(self.__dict__))
+        """A class of a user's own may not be found where it arrives, and its attributes may not travel."""
+        state = {name: value for name, value in self.__dict__.items() if _travels(value)}
+        return _rebuild, (own_class(self), self.message, self.cure, state)
+
+
+def own_class(error: TridentError) -> type[TridentError]:
+    """The error's class, or the nearest one of this package above it."""
+    return next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
+
+
+def _travels(value: object) -> bool:
+    if type(value) in _PLAIN:
+        return True
+    try:
+        pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - pickling an object may raise anything
+        return False
+    return True
 
 
 def _rebuild(kind: type[TridentError], message: str, cure: str, state: dict[str, Any]) -> TridentError:
@@ -58,17 +154,23 @@ def _rebuild(kind: type[TridentError], message: str, cure: str, state: dict[str,
 
 
 def error_text(error: BaseException) -> str:
-    """``ValueError: no such word``. For any exception, even if its own text cannot be read."""
-    try:
-        text = str(error)
-    except Exception as second:  # noqa: BLE001 - users' exceptions may do anything, and only the first one matters
-        text = f"(its text cannot be had: {type(second).__name__} in {type(error).__name__}.__str__)"
-    return f"{type(error).__name__}: {text}"
+    """``ValueError: no such word``. For any exception, even if its own text cannot be read; of a group, with its first
+    members."""
+    return _nested_text(error, _NESTED)
+
+
+def _nested_text(error: BaseException, depth: int) -> str:
+    limit = MESSAGE_CHARACTERS if isinstance(error, TridentError) else TEXT_CHARACTERS
+    text = f"{_class_name(error)}: {text_of(error, characters=limit)}"
+    if not isinstance(error, BaseExceptionGroup) or not depth:
+        return text
+    members = "; ".join(_nested_text(member, depth - 1) for member in error.exceptions[:_NESTED])
+    return cleaned(f"{text}: {members}", TEXT_CHARACTERS)
 
 
 def logged_text(error: BaseException) -> str:
     """The text for a log or a terminal: this package's errors speak for themselves, others by their class, too."""
-    return str(error) if isinstance(error, TridentError) else error_text(error)
+    return text_of(error, characters=MESSAGE_CHARACTERS) if isinstance(error, TridentError) else error_text(error)
 
 
 def recorded_text(error: BaseException, *, rows: bool) -> str:
@@ -193,8 +295,19 @@ class LostTransactionsError(TransitionError):
 
 # ---- the user's code -------------------------------------------------------------------------------------------
 
-USER_ERRORS = (Exception, SystemExit)
-"""What a user's function may raise. ``sys.exit()`` in it ends the attempt, not the task."""
+MEND_CODE = "Mend the code, and run the task again."
+PASSING = (TridentError, KeyboardInterrupt, GeneratorExit)
+"""What a border to foreign code lets through. It takes all else that such code raises: ``sys.exit()`` in it ends the
+attempt, not the task."""
+_OURS = re.compile(r"/airflow_trident/(?:operations|engine|states|spouts|contracts|plan|runtime|topology|errors)\b")
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Did foreign code raise this of its own will? Not if a person, a border further in, or Airflow ends the work: its
+    time-outs are raised in whatever code runs."""
+    if isinstance(error, PASSING):
+        return False
+    return isinstance(error, Exception) or type(error).__module__.partition(".")[0] != "airflow"
 
 
 class UserCodeError(TridentError):
@@ -213,10 +326,59 @@ class UserCodeError(TridentError):
         txid: int | None = None,
     ) -> None:
         super().__init__(message, cure)
-        self.node = node
-        self.fields = fields
-        self.row = row
+        self.node = cleaned(node, NAME_CHARACTERS)
+        self.fields = cleaned(fields, NAME_CHARACTERS)
+        self.row = cleaned(row, NAME_CHARACTERS)
         self.txid = txid
+
+    @classmethod
+    def carrying(cls, error: BaseException, who: str, within: str = "", after: str = "", **place: Any) -> UserCodeError:
+        """The error of foreign code as data: its text, and the lines of its own files that led to it. The object itself
+        does not travel: nobody knows what it does when it is pickled, printed or kept.
+
+        :param who: ``split in each-1``.
+        :param after: what follows the text and says where it was.
+        :param place: `node`, `fields`, `row`, `txid`, and `cure`.
+        """
+        kind, _, text = error_text(error).partition(": ")
+        frames = [frame for frame in extract_tb(error.__traceback__) if not _OURS.search(frame.filename)]
+        line = f" (line {frames[-1].lineno} of {frames[-1].filename.rsplit('/', 1)[-1]})" if frames else ""
+        about = f" in {within}" if within else ""
+        made = cls(f"{who} raised {kind}{about}: {text}{line}{after}", **place)
+        causes = list(_causes(error))
+        if frames:  # those of this package and of Spark would bury them
+            made.add_note(cleaned("".join(format_list(frames[-_FRAMES:])).rstrip()))
+        if causes:
+            made.add_note(f"It came from {'; and that from '.join(causes)}")
+        return made
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    seen = {id(error)}
+    for _ in range(_NESTED):
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if cause is None or id(cause) in seen:
+            return
+        seen.add(id(cause))
+        yield error_text(cause)
+        error = cause
+
+
+@contextmanager
+def guarded(
+    who: str, *, txid: int | None = None, node: str = "", fields: str = "", cure: str = MEND_CODE
+) -> Iterator[None]:
+    """The border around foreign code that is not called row by row: spouts, states, hooks, callbacks, modules.
+
+    Errors of this package pass. All others become a UserCodeError that carries them as data, whatever they are.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
+        after = "" if txid is None else f"; transaction {txid}"
+        raise UserCodeError.carrying(error, who, after=after, node=node, fields=fields, txid=txid, cure=cure) from None
 
 
 class FailedException(TridentError):

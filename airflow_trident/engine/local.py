@@ -18,7 +18,7 @@ from airflow_trident.engine.group_passes import blaming, manifest_of_each, requi
 from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
 from airflow_trident.engine.shaken_run import MORE, turned
-from airflow_trident.engine.spout_reader import conform, emitter_of
+from airflow_trident.engine.spout_reader import emitter_of, rows_of, splits_of
 from airflow_trident.errors import AttemptCancelledError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import split_by
@@ -170,9 +170,8 @@ def _read(source: SourceNode, job: Job, count: int) -> list[pa.Table]:
     batches: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
     wanted = arrow_schema(source.schema)
     if source.name in job.metadata:
-        emitter = emitter_of(source)
-        splits = emitter.splits(job.metadata[source.name])
+        emitter, name, txid = emitter_of(source), source.name, job.slot.txid
+        splits = splits_of(emitter, name, job.metadata[name], txid)
         for split in turned(splits) if job.shaken else splits:
-            for batch in emitter.read(split):
-                batches[split.index % count].append(conform(batch, source.name, source.spout.schema, wanted))
+            batches[split.index % count] += rows_of(emitter, split, name, source.spout.schema, wanted, txid)
     return [pa.Table.from_batches(part, wanted) for part in batches]

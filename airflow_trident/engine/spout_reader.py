@@ -1,27 +1,61 @@
-"""Reads a source for a rewritten plan: only the used fields, if the spout can leave out the rest."""
+"""Reads a source for a rewritten plan: only the used fields, if the spout can leave out the rest.
+
+A spout's reading side is called here, with the border around its code.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.spout import Emitter
-from airflow_trident.errors import DamagedInputError
+from airflow_trident.contracts.spout import Emitter, Split
+from airflow_trident.errors import DamagedInputError, guarded
 from airflow_trident.io.arrow import fitted_batch
 from airflow_trident.plan.nodes import SourceNode
-from airflow_trident.types import Schema, names_of, select
+from airflow_trident.types import Json, Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def spout_code(stream: str, txid: int | None = None) -> AbstractContextManager[None]:
+    """The border around the code of a stream's spout."""
+    return guarded(
+        f"the spout of stream {stream!r}",
+        node=stream,
+        txid=txid,
+        cure="Mend the spout, and run the task again. Nothing of the transaction is committed.",
+    )
+
+
 def emitter_of(source: SourceNode) -> Emitter:
     """The spout's emitter, informed about filters and used fields. It may ignore both."""
-    emitter = source.spout.emitter()
-    if source.filters:
-        emitter = emitter.push_filters(source.filters)
-    if source.fields != names_of(source.spout.schema):
-        emitter = emitter.prune(source.fields)
-    return emitter
+    with spout_code(source.name):
+        emitter = source.spout.emitter()
+        if source.filters:
+            emitter = emitter.push_filters(source.filters)
+        if source.fields != names_of(source.spout.schema):
+            emitter = emitter.prune(source.fields)
+        return emitter
+
+
+def splits_of(emitter: Emitter, stream: str, metadata: Json, txid: int | None) -> tuple[Split, ...]:
+    """The parts of a batch."""
+    with spout_code(stream, txid):
+        return tuple(emitter.splits(metadata))
+
+
+def rows_of(
+    emitter: Emitter, split: Split, stream: str, given: Schema, wanted: pa.Schema, txid: int | None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, with the wanted fields.
+
+    :param given: the schema of the spout.
+    """
+    with spout_code(stream, txid):
+        for batch in emitter.read(split):
+            yield conform(batch, stream, given, wanted)
 
 
 def conform(batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema) -> pa.RecordBatch:

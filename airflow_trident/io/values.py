@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
+from airflow_trident.errors import text_of
 from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, WHOLE_TYPES, is_nested, members
 
 _EXACT: dict[str, type] = {
@@ -54,10 +55,7 @@ class UnfitValueError(ValueError):
 
 def shown(value: Any, characters: int = 80) -> str:
     """A value as text for an error; works for every value."""
-    try:
-        return repr(value)[:characters]
-    except Exception as error:  # noqa: BLE001 - users' classes may raise anything here
-        return f"<{type(value).__name__}, whose __repr__ raised {type(error).__name__}>"
+    return text_of(value, repr, characters)
 
 
 def coercer(type_text: str, *, of_source: bool = False) -> Callable[[Any], Any]:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.io.arrow import arrow_type, fitted, python_values, single
 from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.operations.api import Operation
@@ -61,10 +60,9 @@ def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], ro
 def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
     try:
         return call(*columns)
-    except TridentError:
+    except BaseException as error:
+        border.translate((), error)
         raise
-    except USER_ERRORS as error:
-        raise border.raised((), error) from error
 
 
 def _fitting(border: Border, given: Any, rows: int, type_text: str, read: Sequence[pa.Array]) -> pa.Array:

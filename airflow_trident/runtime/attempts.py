@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from airflow_trident.contracts.spout import Spout
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
@@ -70,7 +71,7 @@ def _choosing(topology: Topology) -> MetadataOf:
 def _chosen(spouts: dict[str, Spout], txid: int, position: dict[str, Json]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for name, spout in spouts.items():
-        with closing(spout.coordinator()) as coordinator:
+        with spout_code(name, txid), closing(spout.coordinator()) as coordinator:
             metadata = coordinator.initialize_transaction(txid, position.get(name))
         if metadata is not None:
             found[name] = metadata

@@ -14,7 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.errors import USER_ERRORS, FencedError, LateBatchError, StagingError, TransitionError, TridentError
+from airflow_trident.errors import (
+    FencedError,
+    LateBatchError,
+    StagingError,
+    TransitionError,
+    TridentError,
+    guarded,
+)
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.ledger.group_answers import StagedAttempt
@@ -150,9 +157,11 @@ class Committer:
             return False  # one gate for both saves a step
         view = replace(self.ledger.view(first.txid, remembered=True), tx=first)
         try:
-            if may_commit(self.ledger, self.topology, view, first.txid, states) is None:
+            with guarded("the states"):
+                ready = may_commit(self.ledger, self.topology, view, first.txid, states)
+            if ready is None:
                 return False
-        except USER_ERRORS:
+        except TridentError:
             return False  # the sweep raises it again, when they are PROCESSED
         done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=one.staged) for one in records if one.staged]
         tickets = self.ledger.processed_and_gate(done, owner=self.attempts.owner)
@@ -314,7 +323,7 @@ class Committer:
                 return False
             self._note(ticket, error)
             raise  # nobody changed it meanwhile: trying again does not help
-        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: waiting people look for it
+        except BaseException as error:  # whatever it was: waiting people look for it
             self._note(ticket, error)
             raise
         reached(Milestone.COMMITTED, txid)
@@ -361,7 +370,7 @@ class Committer:
             spec = self.topology.states[name]
             if spec.updater is not None:
                 batch = with_commit_time(spec, ticket, rows_of(batch))
-            applied = apply_batch(opened[name], ticket, batch)
+            applied = apply_batch(name, opened[name], ticket, batch)
             already = " (it had them already)" if applied is Applied.ALREADY else ""
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"

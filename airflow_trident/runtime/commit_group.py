@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import (
-    USER_ERRORS,
     FencedError,
     NewerRecordError,
     OtherPlanError,
@@ -32,7 +31,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit_group_choice import first_group, waiting_run
 from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_states import OpenStates, state_code
 from airflow_trident.runtime.phases import Attempts, Progress
 from airflow_trident.runtime.staged_batches import (
     manifest_of,
@@ -138,7 +137,7 @@ class GroupCommitter:
                 if isinstance(end, GroupEnd):
                     return end
                 group, tickets = end, ()
-        except (*USER_ERRORS, KeyboardInterrupt) as error:  # whatever it was: waiting people look for it
+        except BaseException as error:  # whatever it was: waiting people look for it
             note_error(self.ledger, txids[0], error, rows=self.attempts.rows_in_errors)
             raise
         return GroupEnd(elsewhere=True)
@@ -201,7 +200,8 @@ class GroupCommitter:
         opened = states.opened()
         for name in self.topology.states:
             batches = staged(name)
-            applied = opened[name].apply_group(tickets, batches)
+            with state_code(name, tickets[-1].txid):
+                applied = opened[name].apply_group(tickets, batches)
             held = sum(one is Applied.ALREADY for one in applied)
             already = f" (it had {held} of them already)" if held else ""
             rows = sum(one.num_rows for one in batches)

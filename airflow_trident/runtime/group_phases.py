@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
@@ -103,7 +104,10 @@ def _batches(coordinators: Mapping[str, Coordinator]) -> BatchesOf:
     """A transaction has a batch of each stream that has one for it; the last transactions of a group may have fewer."""
 
     def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
-        found = {name: one.next_batches(txid, position.get(name), most)[:most] for name, one in coordinators.items()}
+        found: dict[str, list[Json]] = {}
+        for name, coordinator in coordinators.items():
+            with spout_code(name, txid):
+                found[name] = coordinator.next_batches(txid, position.get(name), most)[:most]
         many = max(map(len, found.values()), default=0)
         return [{name: each[place] for name, each in found.items() if place < len(each)} for place in range(many)]
 
@@ -112,11 +116,10 @@ def _batches(coordinators: Mapping[str, Coordinator]) -> BatchesOf:
 
 def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | None:
     """About how many bytes a transaction reads; None: one of its spouts does not know."""
-    sizes = [
-        coordinators[name].size_bytes(codec.require_json(metadata, "the metadata"))
-        for name, metadata in record.metadata.items()
-        if name in coordinators
-    ]
+    sizes: list[int | None] = []
+    for name in record.metadata.keys() & coordinators.keys():
+        with spout_code(name, record.txid):
+            sizes.append(coordinators[name].size_bytes(codec.require_json(record.metadata[name], "the metadata")))
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
 from airflow_trident.closeable import OpenTogether
 from airflow_trident.contracts.state import State
+from airflow_trident.errors import guarded
 from airflow_trident.topology.topology import Topology
 
 
@@ -11,4 +15,16 @@ class OpenStates(OpenTogether[State]):
     """Name -> state."""
 
     def __init__(self, topology: Topology) -> None:
-        super().__init__(lambda: ((name, spec.factory.make_state(spec)) for name, spec in topology.states.items()))
+        super().__init__(lambda: _each(topology))
+
+
+def _each(topology: Topology) -> Iterator[tuple[str, State]]:
+    for name, spec in topology.states.items():
+        with state_code(name):
+            state = spec.factory.make_state(spec)
+        yield name, state
+
+
+def state_code(name: str, txid: int | None = None) -> AbstractContextManager[None]:
+    """The border around the code of a state."""
+    return guarded(f"state {name!r}", node=name, txid=txid, cure="Mend the state or its store, and run the task again.")

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, NothingNew
@@ -63,7 +64,7 @@ def lags_of(coordinators: Mapping[str, Coordinator]) -> Callable[[dict[str, Json
     def asked(position: dict[str, Json]) -> dict[str, Lag]:
         found: dict[str, Lag] = {}
         for name, coordinator in coordinators.items():
-            with suppress(Exception):
+            with suppress(Exception), spout_code(name):
                 lag = coordinator.lag(position.get(name))
                 if lag is not None:
                     found[name] = {str(unit): int(count) for unit, count in lag.items()}

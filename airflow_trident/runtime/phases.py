@@ -14,8 +14,8 @@ from enum import StrEnum
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.errors import (
-    USER_ERRORS,
     FencedError,
     InvalidatedError,
     LateBatchError,
@@ -110,10 +110,10 @@ def _begin(
     ask_lag: bool,
 ) -> BeginResult:
     def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
-        found = {
-            name: coordinator.initialize_transaction(txid, position.get(name))
-            for name, coordinator in coordinators.items()
-        }
+        found: dict[str, Json] = {}
+        for name, coordinator in coordinators.items():
+            with spout_code(name, txid):
+                found[name] = coordinator.initialize_transaction(txid, position.get(name))
         return {name: metadata for name, metadata in found.items() if metadata is not None} or None
 
     return ledger.begin(
@@ -274,7 +274,7 @@ def run_attempt(
         manifest = run_in_time(engine, job, attempts.timeout_s)
         require_mergeable(manifest, job.plan, attempts.max_merge_rows)
         staged = publish(manifest, staging_root, job.plan, ledger.chunk_bytes)
-    except (*USER_ERRORS, KeyboardInterrupt) as error:
+    except BaseException as error:
         stale = note_failure(ledger, txid, attempt, error, attempts)
         if stale is not None and isinstance(error, UnseenFilesError):
             raise stale from error  # the newer attempt has cleaned up this one's files

@@ -25,6 +25,7 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import changed_code, code_of
 from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.runtime.open_states import state_code
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 
@@ -136,10 +137,11 @@ def needed_whole(plan: Plan) -> frozenset[str]:
     return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
 
 
-def apply_batch(state: State, ticket: CommitTicket, batch: Batch) -> Applied:
-    if isinstance(batch, StagedFiles):
-        return state.apply_files(ticket, batch)
-    return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
+def apply_batch(name: str, state: State, ticket: CommitTicket, batch: Batch) -> Applied:
+    with state_code(name, ticket.txid):
+        if isinstance(batch, StagedFiles):
+            return state.apply_files(ticket, batch)
+        return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
 
 
 def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> TridentError:

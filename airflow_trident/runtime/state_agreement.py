@@ -15,7 +15,7 @@ from airflow_trident.protocol.records import LedgerView, Loss, TxRecord
 from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_states import OpenStates, state_code
 from airflow_trident.topology.topology import Topology
 
 Records: TypeAlias = Callable[[Txids], Sequence[TxRecord]]
@@ -28,7 +28,7 @@ def markers_of(topology: Topology) -> dict[str, Marker | None]:
     markers: dict[str, Marker | None] = {}
     for name, spec in topology.states.items():
         if spec.factory.capabilities.knows_txids:
-            with spec.factory.make_state(spec) as state:
+            with state_code(name), spec.factory.make_state(spec) as state:
                 markers[name] = state.marker()
     return markers
 
@@ -36,7 +36,12 @@ def markers_of(topology: Topology) -> dict[str, Marker | None]:
 def markers_of_open(topology: Topology, states: Mapping[str, State]) -> dict[str, Marker | None]:
     """The same as :func:`markers_of`, for states that are open."""
     specs = topology.states
-    return {name: state.marker() for name, state in states.items() if specs[name].factory.capabilities.knows_txids}
+    markers: dict[str, Marker | None] = {}
+    for name, state in states.items():
+        if specs[name].factory.capabilities.knows_txids:
+            with state_code(name):
+                markers[name] = state.marker()
+    return markers
 
 
 def require_ledger_ahead(
@@ -144,7 +149,7 @@ def empty_states(topology: Topology, before: Definition) -> list[str]:
         if before.same_state(now, name) or not spec.factory.capabilities.knows_txids:
             continue
         try:
-            with spec.factory.make_state(spec) as state:
+            with state_code(name), spec.factory.make_state(spec) as state:
                 marker = state.marker()
         except TridentError:
             continue  # the next committer says what is wrong with it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_trident.contracts.spout import Coordinator
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -23,15 +24,18 @@ def tell_success(ledger: Ledger, topology: TopologyRecord, coordinators: Mapping
     committed = [record for record in records if record.status is Status.COMMITTED]
     for record in committed:
         for name in told.keys() & record.metadata.keys():
-            told[name].success(record.txid, record.metadata[name])
+            with spout_code(name, record.txid):
+                told[name].success(record.txid, record.metadata[name])
     _note(ledger, topology.told, _over(records) if told else None)
     passed = [record for record in records if record.status in (Status.SKIPPED, Status.CLOSED)]
     for name, one in passing.items():
-        one.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
+        with spout_code(name):
+            one.skipped({record.txid: record.metadata[name] for record in passed if name in record.metadata})
     if committed:
         needed = [record.txid for record in records if not record.status.is_final]
-        for one in cleaning.values():
-            one.cleanup_before(min([committed[-1].txid, *needed]))
+        for name, one in cleaning.items():
+            with spout_code(name):
+                one.cleanup_before(min([committed[-1].txid, *needed]))
 
 
 def _with(method: str, coordinators: Mapping[str, Coordinator]) -> dict[str, Coordinator]:

@@ -211,7 +211,7 @@ def test_a_source_that_fails_when_the_next_group_is_asked_for_keeps_nobody_from_
     original = spouts.next_batches
     with monkeypatch.context() as patch:
         patch.setattr(spouts, "next_batches", next_batches)
-        with pytest.raises(OSError, match="the source is away"):
+        with pytest.raises(UserCodeError, match="stream 'words' raised OSError: the source is away"):
             place.drain(group=10, max_pending=10)
     assert asked == [1, 11, 11]
     assert place.statuses() == {Status.COMMITTED: 10}

@@ -122,9 +122,10 @@ def test_an_interrupted_attempt_is_in_the_ledger(world: Lines) -> None:
 def test_a_value_whose_text_cannot_be_had_is_no_reason_to_lose_the_error() -> None:
     from airflow_trident.operations.calls.user_code import Border
 
-    error = Border(node="each-1", function="f", fields=("a",), txid=7).raised((Mute(),), Unspeakable())
+    with pytest.raises(UserCodeError) as caught:
+        Border(node="each-1", function="f", fields=("a",), txid=7).translate((Mute(),), Unspeakable())
     for part in ("Unspeakable", "transaction 7", "Mute", "each-1"):
-        assert part in str(error)
+        assert part in str(caught.value)
 
 
 # ---- staged files that are not where they should be --------------------------------------------------------------
@@ -231,11 +232,11 @@ def test_whatever_ends_a_commit_is_in_the_ledger_and_the_next_one_goes_on(
     original = SqlStore.apply_staged
     with monkeypatch.context() as patched:
         patched.setattr(SqlStore, "apply_staged", apply)
-        with pytest.raises(type(error)):
+        with pytest.raises(UserCodeError if isinstance(error, MemoryError) else type(error)):
             world.committer().commit(1)
     assert world.statuses() == [Status.COMMITTING]
-    assert error_of(world, 1).startswith(type(error).__name__)
-    assert error_of(world, 1).endswith("all of it")
+    assert type(error).__name__ in error_of(world, 1)
+    assert "all of it" in error_of(world, 1)
     assert world.committer().commit(1).committed == (1,)
     assert world.counts() == {"a": "a b", "b": "a b"}
 
@@ -263,8 +264,8 @@ def test_a_drain_whose_commit_has_no_memory_says_so_and_its_next_run_goes_on(
     original = SqlStore.apply_staged
     with monkeypatch.context() as patched:
         patched.setattr(SqlStore, "apply_staged", apply)
-        with pytest.raises(MemoryError, match="transaction 1"):
+        with pytest.raises(UserCodeError, match="state 'count' raised MemoryError: transaction 1 "):
             drain("first").run()
-    assert error_of(world, 1) == "MemoryError: transaction 1"
+    assert "state 'count' raised MemoryError: transaction 1 " in error_of(world, 1)
     assert drain("second").run().committed == (1, 2, 3, 4, 5)
     assert world.counts() == ALL

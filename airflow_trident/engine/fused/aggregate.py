@@ -23,7 +23,7 @@ from airflow_trident.engine.fused.folds import (
 )
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
-from airflow_trident.errors import USER_ERRORS, TridentError, UserCodeError
+from airflow_trident.errors import UserCodeError
 from airflow_trident.io.arrow import arrow_type, columns_of
 from airflow_trident.io.grouped import grouped
 from airflow_trident.operations.aggregators import Count
@@ -243,10 +243,9 @@ def _fold_frame(
             for place, fold in enumerate(folds):
                 row = reads[place]
                 values[place] = fold.step(values[place], row)
-    except TridentError:
+    except BaseException as error:
+        fold.border.translate(row, error)
         raise
-    except USER_ERRORS as error:
-        raise fold.border.raised(row, error) from error
 
 
 def _result(node: AggregateStep, folds: list[Fold], groups: dict[Any, Any]) -> Frame:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import product
 from typing import Any, TypeAlias
 
-from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.io.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.operations.api import (
     Aggregator,
@@ -123,10 +122,9 @@ class Fold:
     def _guarded(self, row: tuple[Any, ...], call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except TridentError:
+        except BaseException as error:
+            self.border.translate(row, error)
             raise
-        except USER_ERRORS as error:
-            raise self.border.raised(row, error) from error
 
     def results(self, values: Sequence[Any]) -> list[Any]:
         """The values of all groups, for an aggregation that gives one each, checked against the declared type.

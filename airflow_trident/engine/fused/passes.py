@@ -21,7 +21,7 @@ from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.reduces import multi_reduce
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.engine.state_queries import state_query
-from airflow_trident.errors import USER_ERRORS, TridentError, UnknownNodeError
+from airflow_trident.errors import UnknownNodeError, is_foreign
 from airflow_trident.io.arrow import columns_of
 from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.operations import vectors
@@ -220,9 +220,9 @@ class _Guard(AbstractContextManager[None]):
     done: Sequence[Any]
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, USER_ERRORS) and not isinstance(error, TridentError):
+        if error is not None and is_foreign(error):
             row = self.frame.row(self.caller.reads, len(self.done))
-            raise self.caller.border.raised(row, error) from error
+            self.caller.border.translate(row, error)
 
 
 @contextmanager

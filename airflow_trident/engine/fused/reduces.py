@@ -8,7 +8,6 @@ from typing import Any
 
 from airflow_trident.engine.fused.folds import Emitted, coercers, key_of_groups, shown_key
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
-from airflow_trident.errors import USER_ERRORS, TridentError
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
@@ -90,7 +89,6 @@ class _Calls:
     def _call(self, stream: int, values: Row, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except TridentError:
+        except BaseException as error:
+            self._borders[stream].translate(values, error)
             raise
-        except USER_ERRORS as error:
-            raise self._borders[stream].raised(values, error) from error

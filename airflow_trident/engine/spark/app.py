@@ -34,7 +34,7 @@ def main(job_path: str, result_path: str) -> int:
         manifest = engine.run(jobs[0]) if len(jobs) == 1 else engine.run_group(jobs)
         last = jobs[-1]
         said = as_answer(StagingArea(last.staging_root), manifest, last.chunk_bytes)
-    except Exception as error:  # noqa: BLE001 - the waiting process must get any error
+    except BaseException as error:  # noqa: BLE001 - the waiting process must get any error
         answer(result_path, {"error": to_json(translate(error, "Spark application"))})
         return 1
     else:

@@ -18,7 +18,7 @@ from airflow_trident.engine.spark.refused_actions import no_actions
 from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect, is_of_session
 from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
 from airflow_trident.engine.spark.widening import widens
-from airflow_trident.errors import FieldError, TridentError, UserCodeError
+from airflow_trident.errors import FieldError, TridentError, UserCodeError, error_text, is_foreign
 from airflow_trident.operations.calls.infer import takes_context
 from airflow_trident.operations.sql_query import SqlQuery
 from airflow_trident.operations.transform_context import TransformContext
@@ -131,9 +131,12 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
         raise
     except TridentError as error:
         raise _wrong(node, f"gave what does not fit: {error.message}", error.cure) from error
-    except Exception as error:
-        said, _, _ = str(error).partition("JVM stacktrace:")
-        raise _wrong(node, f"raised {type(error).__name__}: {root_cause(said) or error}", _CURE) from error
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
+        kind, _, text = error_text(error).partition(": ")
+        said = text.partition("JVM stacktrace:")[0]
+        raise _wrong(node, f"raised {kind}: {root_cause(said) or said}", _CURE, job.slot.txid) from None
     after = _settings_of(session)
     if before != after:
         before, after = dict(before), dict(after)
@@ -291,5 +294,6 @@ def failed_in_transform(error: BaseException, plan: Plan, what: str) -> UserCode
     )
 
 
-def _wrong(node: TransformNode, what: str, cure: str) -> UserCodeError:
-    return UserCodeError(f"{node.name} ({node.said}) {what}", cure, node=node.name)
+def _wrong(node: TransformNode, what: str, cure: str, txid: int | None = None) -> UserCodeError:
+    after = "" if txid is None else f"; transaction {txid}"
+    return UserCodeError(f"{node.name} ({node.said}) {what}{after}", cure, node=node.name, txid=txid)

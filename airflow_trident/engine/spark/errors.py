@@ -13,7 +13,14 @@ from typing import Any
 
 from airflow_trident import errors
 from airflow_trident.engine.spark.versions import SAME_RELEASE, driver_and_image
-from airflow_trident.errors import ConfigurationError, ExecutorPackageError, SparkJobError, TridentError, error_text
+from airflow_trident.errors import (
+    ConfigurationError,
+    ExecutorPackageError,
+    SparkJobError,
+    TridentError,
+    error_text,
+    own_class,
+)
 from airflow_trident.types import Json
 
 _MARKER = re.compile(r"trident-error:([A-Za-z0-9+/=]+):")
@@ -22,7 +29,6 @@ _NO_PACKAGE = re.compile(r"\[(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSIO
 _OTHER_CLASS = re.compile(r"InvalidClassException: ((?:org\.apache\.spark|scala)\.[\w.$]+); local class incompatible")
 """What Java says of a class that is not the same on both sides."""
 _LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\w+)\)")
-_TEXT_LIMIT = 2_000
 SAME_VERSION = "Install the same version of airflow-trident where the executors run."
 CANNOT_BE_CAST = " cannot be cast to "
 """Message of our own casts; before Spark 4.0 such an error has no class."""
@@ -61,13 +67,19 @@ def to_json(error: TridentError) -> dict[str, Json]:
         name: value for name, value in error.__dict__.items() if isinstance(value, str | int | float | bool)
     }
     notes: list[Json] = list(getattr(error, "__notes__", ()))
-    return {"type": type(error).__name__, "message": error.message, "cure": error.cure, "state": state, "notes": notes}
+    return {
+        "type": own_class(error).__name__,
+        "message": error.message,
+        "cure": error.cure,
+        "state": state,
+        "notes": notes,
+    }
 
 
 def from_json(content: Any) -> TridentError:
     """The error that :func:`to_json` wrote; a SparkJobError if its type is not of this package."""
     kind = getattr(errors, str(content["type"]), SparkJobError)
-    error: TridentError = kind(content["message"][:_TEXT_LIMIT], content["cure"])
+    error: TridentError = kind(content["message"], content["cure"])
     error.__dict__.update(content["state"])
     error.outcome = errors.Outcome(error.outcome)  # JSON holds only its text
     for note in content.get("notes", ()):

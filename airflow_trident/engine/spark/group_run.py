@@ -16,7 +16,7 @@ from functools import partial, reduce
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Emitter, TextFiles
+from airflow_trident.contracts.spout import Emitter, Split, TextFiles
 from airflow_trident.engine.base import Job
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming, manifest_of_all, manifest_of_each, stage_each
@@ -41,7 +41,7 @@ from airflow_trident.engine.spark.worker import (
     partitions_for,
 )
 from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
-from airflow_trident.engine.spout_reader import emitter_of
+from airflow_trident.engine.spout_reader import emitter_of, splits_of
 from airflow_trident.errors import SparkJobError
 from airflow_trident.plan.coalescing import in_place, merged_by
 from airflow_trident.plan.graph import Node, SinkNode
@@ -267,6 +267,7 @@ class GroupRun:
             splits=(),
             schema=source.schema,
             given=source.spout.schema,
+            txid=None,  # the worker knows whose rows it reads
             notes=self._notes,
             say_every_s=progress.COUNT_EVERY_S,
         )
@@ -283,10 +284,9 @@ class GroupRun:
         partitions."""
         units, partitions = [], []
         for member, job in enumerate(self._jobs):
-            splits = []
+            splits = tuple[Split, ...]()
             if source.name in job.metadata:
-                with blaming(job.slot.txid):
-                    splits = emitter.splits(job.metadata[source.name])
+                splits = splits_of(emitter, source.name, job.metadata[source.name], job.slot.txid)
             count = min(stage.count(partitions_for(splits)), len(splits))
             order = dealt(splits, count)
             ends = [place * len(order) // count for place in range(count + 1)] if count else [0, 0]

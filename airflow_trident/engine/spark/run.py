@@ -37,7 +37,7 @@ from airflow_trident.engine.spark.worker import (
     partitions_for,
 )
 from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
-from airflow_trident.engine.spout_reader import emitter_of
+from airflow_trident.engine.spout_reader import emitter_of, splits_of
 from airflow_trident.plan.graph import Node, SinkNode
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import EachNode, FinalAggregateNode, PartitionNode, SourceNode
@@ -230,7 +230,7 @@ class PlanRun:
         emitter, splits = None, tuple[Split, ...]()
         if source.name in self._job.metadata:
             emitter = emitter_of(source)
-            splits = tuple(emitter.splits(self._job.metadata[source.name]))
+            splits = splits_of(emitter, source.name, self._job.metadata[source.name], self._job.slot.txid)
             splits = tuple(turned(splits)) if self._job.shaken else splits
         if emitter is None or not splits:
             return self._nothing(source, nodes)
@@ -248,6 +248,7 @@ class PlanRun:
             splits=dealt(splits, partitions),
             schema=source.schema,
             given=source.spout.schema,
+            txid=self._job.slot.txid,
             notes=self._notes,
             say_every_s=progress.COUNT_EVERY_S,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import Emitter, ScriptBatch
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.parquet import parquet_writer
 from airflow_trident.io.private_files import create_private
@@ -39,8 +40,9 @@ class ScriptInputs(Closing):
         :param metadata: None: the stream has no data in this batch.
         :raises SourceChangedError, DamagedInputError: the source no longer holds what was recorded.
         """
-        emitter = source.spout.emitter()
-        return emitter.batch_for_script(metadata, self._folder) or self._write(source, emitter, metadata)
+        with spout_code(source.name):
+            emitter = source.spout.emitter()
+            return emitter.batch_for_script(metadata, self._folder) or self._write(source, emitter, metadata)
 
     def close(self) -> None:
         for folder in self._written:

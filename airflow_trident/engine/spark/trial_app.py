@@ -27,7 +27,7 @@ def main(order_path: str, result_path: str) -> int:
         read_order(order_path, "the doctor's order")
         path = "/" if is_object_uri(order_path) else order_path
         answer(result_path, asdict(tried(GivenSession(session), path)))
-    except Exception as error:  # noqa: BLE001 - the waiting process must get any error
+    except BaseException as error:  # noqa: BLE001 - the waiting process must get any error
         answer(result_path, {"error": to_json(translate(error, "Spark application"))})
         return 1
     else:

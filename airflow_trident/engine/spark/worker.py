@@ -20,7 +20,7 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.engine.spark.worker_notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
-from airflow_trident.engine.spout_reader import conform
+from airflow_trident.engine.spout_reader import rows_of
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.partitioned import split_by
@@ -75,7 +75,7 @@ class WorkerPass:
             work = pickle.loads(self.payload)  # noqa: S301 - our own driver made it
             yield from work(batches)
         except TridentError as error:
-            raise to_worker_error(error) from error
+            raise to_worker_error(error) from None
 
 
 def require_pyarrow() -> None:
@@ -157,6 +157,7 @@ class ReadSplits:
     splits: tuple[Split, ...]
     schema: Schema
     given: Schema
+    txid: int | None
     notes: Notes
     say_every_s: float
 
@@ -189,9 +190,7 @@ class ReadSplits:
 
     def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read one split, without counting."""
-        wanted = arrow_schema(self.schema)
-        for batch in self.emitter.read(split):
-            yield conform(batch, self.stream, self.given, wanted)
+        return rows_of(self.emitter, split, self.stream, self.given, arrow_schema(self.schema), self.txid)
 
     def _count(self, split: Split, rows: int, ending: str = "") -> None:
         self.notes.leave(f"{self.counted(split.index)}{ending}", str(rows))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar
 
-from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
+from airflow_trident.errors import ConfigurationError, UserCodeError, error_text, is_foreign
 from airflow_trident.io.values import UnfitValueError, coercer, shown
 from airflow_trident.operations.api import Filter, Function, OperationContext
 from airflow_trident.types import Schema
@@ -20,7 +19,10 @@ T = TypeVar("T")
 
 ROW_CHARACTERS = 200
 """The longest text of a row in an error."""
-_OUR_PARTS = ("/airflow_trident/operations/", "/airflow_trident/engine/", "/airflow_trident/states/")
+_CURE = (
+    "Mend the function and replay. Or mend the data and have the transaction take them (`airflow trident "
+    "accept-source`), or skip it; nothing of it is committed."
+)
 
 
 def callable_of(function: Any) -> Callable[..., Any]:
@@ -55,8 +57,8 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
         yield own
     except BaseException:
         if cleanup is not None:
-            with suppress(*USER_ERRORS):  # the first error is the cause
-                cleanup()
+            with suppress(UserCodeError):  # the first error is the cause
+                _live(border, cleanup, "cleanup")
         raise
     if cleanup is not None:
         _live(border, cleanup, "cleanup")
@@ -80,20 +82,21 @@ def copied(function: T, border: Border) -> T:
     modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # not copied
     try:
         return copy.deepcopy(function, modules)
-    except Exception as error:  # users' objects may raise anything here
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
         raise ConfigurationError(
             f"{border.function} in {border.node} cannot be copied for a partition: {error_text(error)}",
             "Open connections, locks and files in prepare(), not in __init__ or at module level.",
-        ) from error
+        ) from None
 
 
 def _live(border: Border, call: Callable[..., None], method: str, *arguments: Any) -> None:
     try:
         call(*arguments)
-    except TridentError:
+    except BaseException as error:
+        border.translate((), error, method)
         raise
-    except USER_ERRORS as error:
-        raise border.raised((), error, method) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +116,9 @@ class Border:
         """``call(*values)``, unchanged."""
         try:
             return call(*values)
-        except TridentError:
+        except BaseException as error:
+            self.translate(values, error)
             raise
-        except USER_ERRORS as error:
-            raise self.raised(values, error) from error
 
     def single(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
         """The one tuple of `arity` values that a map function returns."""
@@ -132,10 +134,9 @@ class Border:
                 output = next(outputs)
             except StopIteration:
                 return
-            except TridentError:
+            except BaseException as error:
+                self.translate(values, error)
                 raise
-            except USER_ERRORS as error:
-                raise self.raised(values, error) from error
             yield self._tuple(output, values, arity)
 
     def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
@@ -163,29 +164,31 @@ class Border:
     def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
         return self.error(values, f"gave {shown(output)}, where {arity} value{'s' * (arity != 1)} are declared")
 
-    def raised(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> UserCodeError:
-        """The UserCodeError for a function's exception; it names the innermost line outside of this package."""
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
-        place = f" (line {frames[-1].lineno} of {frames[-1].filename.rsplit('/', 1)[-1]})" if frames else ""
-        within = f" in {method}" if method else ""
-        kind, _, text = error_text(error).partition(": ")
-        made = self.error(values, f"raised {kind}{within}: {text}{place}")
-        if frames:  # only the user's frames: those of this package and of Spark would bury them
-            made.add_note("".join(traceback.format_list(frames)).rstrip())
-        return made
+    def translate(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> None:
+        """For an ``except`` clause, before its bare ``raise``: nothing, if the error is not the function's.
+
+        :raises UserCodeError: carries what a function raised, and names the innermost line outside of this package.
+        """
+        if is_foreign(error):
+            made = UserCodeError.carrying(error, self._who, method, self._after(values), cure=_CURE, **self._at(values))
+            raise made from None
 
     def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
+        return UserCodeError(f"{self._who} {what}{self._after(values)}", _CURE, **self._at(values))
+
+    @property
+    def _who(self) -> str:
+        return f"{self.function} in {self.node}"
+
+    def _after(self, values: tuple[Any, ...]) -> str:
+        return f"; transaction {self.txid}, row ({self._row(values)})"
+
+    def _row(self, values: tuple[Any, ...]) -> str:
         named = zip(self.fields, values, strict=False)
-        row = ", ".join(f"{name}={shown(value, ROW_CHARACTERS)}" for name, value in named)
-        return UserCodeError(
-            f"{self.function} in {self.node} {what}; transaction {self.txid}, row ({row[:ROW_CHARACTERS]})",
-            "Mend the function and replay. Or mend the data and have the transaction take them (`airflow trident "
-            "accept-source`), or skip it; nothing of it is committed.",
-            node=self.node,
-            fields=", ".join(self.fields),
-            row=row[:ROW_CHARACTERS],
-            txid=self.txid,
-        )
+        return ", ".join(f"{name}={shown(value, ROW_CHARACTERS)}" for name, value in named)[:ROW_CHARACTERS]
+
+    def _at(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        return {"node": self.node, "fields": ", ".join(self.fields), "row": self._row(values), "txid": self.txid}
 
 
 def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:
@@ -193,7 +196,3 @@ def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:
     if arity == 1 and not isinstance(output, tuple):
         return (output,)
     return tuple(output) if isinstance(output, tuple | list) and len(output) == arity else None
-
-
-def _is_ours(path: str) -> bool:
-    return any(part in path for part in _OUR_PARTS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
-from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.io.values import UnfitValueError, coercer
 from airflow_trident.operations.api import OperationContext, TransactionAttempt
@@ -140,10 +140,9 @@ def committer_notes(sinks: Iterable[PersistNode]) -> Iterator[str]:
 def _calling(border: Border, method: str, values: tuple[Any, ...] = ()) -> Iterator[None]:
     try:
         yield
-    except TridentError:
+    except BaseException as error:
+        border.translate(values, error, method)
         raise
-    except USER_ERRORS as error:
-        raise border.raised(values, error, method) from error
 
 
 def _targets(how: CommitterGrouping, values: tuple[Any, ...], number: int, tasks: int) -> Sequence[int]:

@@ -72,7 +72,7 @@ def main(order_path: str, result_path: str) -> int:
         order: DrainOrder = pickle.loads(content)  # noqa: S301 - only this user can have written it
         remove(order_path)
         answer(result_path, _drain(order))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the waiting task must read it
+    except BaseException as error:  # noqa: BLE001 - whatever it was, the waiting task must read it
         answer(result_path, translate(error, "the drain"))
         return 1
     return 0

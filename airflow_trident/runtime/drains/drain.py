@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.errors import (
-    USER_ERRORS,
     FencedError,
     LedgerUnavailableError,
     OutcomeUnknownError,
     TridentError,
+    guarded,
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginManyResult
@@ -235,20 +235,21 @@ class Drain:
         room = (self._max_pending - seen.pending) // self._most()
         claims = self._next_claims(seen, groups=max(1, min(self._passes.idle, room)))
         try:
-            both = commit_and_coordinate(
-                self.ledger,
-                self.topology,
-                tickets,
-                claims,
-                self._coordinators,
-                retention=self.retention,
-                max_pending=self._max_pending,
-                attempt_by=self.attempts.owner,
-                ask_lag=self._asks_lag(len(claims)),
-            )
+            with guarded("the coordinators"):
+                both = commit_and_coordinate(
+                    self.ledger,
+                    self.topology,
+                    tickets,
+                    claims,
+                    self._coordinators,
+                    retention=self.retention,
+                    max_pending=self._max_pending,
+                    attempt_by=self.attempts.owner,
+                    ask_lag=self._asks_lag(len(claims)),
+                )
         except (FencedError, LedgerUnavailableError, OutcomeUnknownError):
             raise
-        except USER_ERRORS:
+        except TridentError:
             return 0
         self._ahead = both.begun or both.why_not
         return len(both.committed)

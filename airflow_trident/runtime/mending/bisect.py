@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.engine.key_limit import NO_LIMIT
+from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.errors import TransitionError, TridentError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.stages import Plan
@@ -153,13 +154,15 @@ class _Search:
                 where = split.body
             begin += count
         source = next(source for source in self._plan.sources if source.name == stream)
-        emitter = _SlicedEmitter(source.spout.emitter(), first, min(first + rows, first + SHOWN_ROWS), tuple(sizes))
-        examples = tuple(
-            tuple(row.values())
-            for split in emitter.splits(self._metadata[stream])
-            for batch in emitter.read(split)
-            for row in batch.to_pylist()
-        )
+        with spout_code(stream):
+            last = min(first + rows, first + SHOWN_ROWS)
+            emitter = _SlicedEmitter(source.spout.emitter(), first, last, tuple(sizes))
+            examples = tuple(
+                tuple(row.values())
+                for split in emitter.splits(self._metadata[stream])
+                for batch in emitter.read(split)
+                for row in batch.to_pylist()
+            )
         return Poison(
             stream=stream,
             first=first,
@@ -173,9 +176,10 @@ class _Search:
 
     def _split_rows(self, stream: str) -> list[tuple[Split, int]]:
         source = next(source for source in self._plan.sources if source.name == stream)
-        emitter = source.spout.emitter()
-        splits = emitter.splits(self._metadata[stream])
-        return [(split, sum(batch.num_rows for batch in emitter.read(split))) for split in splits]
+        with spout_code(stream):
+            emitter = source.spout.emitter()
+            splits = emitter.splits(self._metadata[stream])
+            return [(split, sum(batch.num_rows for batch in emitter.read(split))) for split in splits]
 
 
 Slice = tuple[int, int, list[tuple[Split, int]]]

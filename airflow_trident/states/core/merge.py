@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import USER_ERRORS, ConfigurationError, TridentError, UserCodeError, error_text
+from airflow_trident.errors import ConfigurationError, UserCodeError, guarded
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.api import OperationContext, TransactionAttempt
 from airflow_trident.operations.calls.function_names import function_name
@@ -95,17 +95,13 @@ def merge_before(spec: StateSpec, batch: pa.Table, before: Changes, whose: OfAtt
 @contextmanager
 def user_code(spec: StateSpec) -> Iterator[None]:
     """The border around user code: errors of this package pass through, all others become UserCodeError."""
-    try:
+    with guarded(
+        f"{_who(spec)} of state {spec.name!r}",
+        node=spec.name,
+        fields=", ".join(names_of(spec.staged)),
+        cure="Nothing was applied: mend the function and run the task again.",
+    ):
         yield
-    except TridentError:
-        raise
-    except USER_ERRORS as error:
-        raise UserCodeError(
-            f"{_who(spec)} of state {spec.name!r} raised {error_text(error)}",
-            "Nothing was applied: mend the function and run the task again.",
-            node=spec.name,
-            fields=", ".join(names_of(spec.staged)),
-        ) from error
 
 
 def _who(spec: StateSpec) -> str:

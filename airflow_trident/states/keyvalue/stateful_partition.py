@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from airflow_trident.errors import USER_ERRORS, CorruptRecordError, TransitionError, TridentError
+from airflow_trident.errors import CorruptRecordError, TransitionError
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.operations.stateful import StatefulFunction
@@ -102,10 +102,9 @@ class Part:
     def _call(self, method: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
-        except TridentError:
+        except BaseException as error:
+            self._border.translate((), error, method)
             raise
-        except USER_ERRORS as error:
-            raise self._border.raised((), error, method) from error
 
 
 class Window:
