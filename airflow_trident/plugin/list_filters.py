@@ -62,6 +62,10 @@ class Choice:
             return wanted
         return [txid for txid in wanted if (txid > self.after if self.oldest_first else txid < self.after)]
 
+    def is_sure_of(self, txid: int, view: LedgerView) -> bool:
+        """Is a txid of :meth:`may_have` on the list, whatever its record says?"""
+        return not self.reads_all and (not self.statuses or _may_have_status(txid, view) <= self.statuses)
+
     def _may_be(self, txid: int, view: LedgerView) -> bool:
         return not self.statuses or bool(self.statuses & _may_have_status(txid, view))
 

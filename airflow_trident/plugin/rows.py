@@ -12,7 +12,7 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.plugin.batch_words import batch_words
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Command, LedgerView, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Command, LedgerView, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import waiting_story
 from airflow_trident.tasks.liveness import Gone
@@ -53,7 +53,7 @@ def summary(
         "begun": view.next_txid - 1,
         "pending": view.pending,
         "failed": list(view.exceptions.failed),
-        "skipped": list(view.exceptions.skipped),
+        "skipped": {"count": len(view.exceptions.skipped), "txids": str(view.exceptions.skipped)},
         "replaying": list(view.exceptions.replaying),
         "late": list(view.exceptions.late),
         "idle": idle,
@@ -88,7 +88,7 @@ def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Gone | None = 
         "rows_read": staged.rows_read if staged else None,
         "rows": staged.rows if staged and may_see else {},
         "rows_staged": sum(staged.rows.values()) if staged else None,
-        "bytes": staged.bytes if staged else None,
+        "bytes": _bytes(staged) if staged else None,
         "times_ms": record.times_ms,
         "plan": record.plan[:16] if may_see else "",
         "late_rows": record.late_rows if may_see else {},
@@ -175,6 +175,11 @@ def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[M
     if status is Status.SKIPPED and record.txid <= view.pointer.committed:
         found.append(MendingAction.CLOSE)
     return found
+
+
+def _bytes(staged: StagedRef) -> int | None:
+    """None for a member of a group: the bytes of its files cannot be separated, and the last member has them."""
+    return staged.bytes if staged.bytes or not sum(staged.rows.values()) else None
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------

@@ -42,10 +42,10 @@ def test_the_overview_shows_at_first_sight_which_topology_stands_still_and_why(l
     first = window.locator("#overview-rows tr")
     expect(first.nth(OTHERS)).to_be_visible()
     states = window.locator("#overview-rows .badge").all_inner_texts()
-    still = [state for state in states if state == "stands still"]
+    still = [state for state in states if state == "blocked"]
     assert len(still) >= 3
     assert states[: len(still)] == still
-    expect(window.locator("#overview-count")).to_contain_text(f"{len(still)} standing still")
+    expect(window.locator("#overview-count")).to_contain_text(f"{len(still)} blocked")
     why = window.locator("#overview-rows tr").filter(has_text="orders")
     expect(why).to_contain_text("transaction 10001 is FAILED: UserCodeError")
     picture(window, "page-overview")
@@ -152,13 +152,24 @@ def test_the_workers_that_it_is_deployed_on_are_shown(login: Login, page: PageSe
     window = login("ada", f"/trident/?topology={small}")
     expect(window.locator("#named tr")).to_have_count(2)
     expect(window.locator("#named tr").first).to_contain_text("w1missing")
-    expect(window.get_by_role("alert").first).to_contain_text("stands still: no worker runs it: w1, w2 are not there")
+    expect(window.get_by_role("alert").first).to_contain_text("is blocked: no worker runs it: w1, w2 are not there")
     with page.ledger(small) as ledger:
         ledger.skip(1, "else that comes first")
     window.goto(window.url.partition("?")[0])
     mine = window.locator("#overview-rows tr").filter(has_text=small)
-    expect(mine).to_contain_text("stands still")
+    expect(mine).to_contain_text("blocked")
     expect(mine).to_contain_text("no worker runs it")
+
+
+def test_at_1400_pixels_the_last_column_is_in_the_window(login: Login) -> None:
+    window = login("ada", "/trident/?topology=orders")
+    window.set_viewport_size({"width": 1400, "height": 800})
+    expect(window.locator("#rows tr.row").first).to_be_visible()
+    last = window.locator("#list thead th").last
+    assert last.inner_text() == "Phases"
+    box = last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 1400
 
 
 def test_an_unknown_topology_in_a_link_is_said_and_no_other_is_shown(login: Login) -> None:
@@ -265,10 +276,11 @@ def test_a_skip_and_a_close_are_clicked(login: Login, page: PageServer, small: s
 
 def test_pause_and_resume_are_clicked(login: Login, page: PageServer, small: str) -> None:
     window = login("uwe", f"/trident/?topology={small}")
-    for name, command in (("Pause", Command.PAUSE), ("Resume", Command.RUN)):
+    badges = (("Pause", Command.PAUSE, "blocked, pause"), ("Resume", Command.RUN, "blocked"))  # 1 is FAILED
+    for name, command, badge in badges:
         window.get_by_role("button", name=f"{name}, topology").click()
         confirm(window)
-        expect(window.locator("#command")).to_have_text(str(command))
+        expect(window.locator("#command")).to_have_text(badge)
         with page.ledger(small) as ledger:
             assert ledger.topology().command is command
 

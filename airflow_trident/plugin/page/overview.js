@@ -1,25 +1,25 @@
 import {at, badge, count, make, rate, sourceLag, span, throughput} from "./dom.js";
 
 /* All topologies: which one is stuck, and why. Those that need a person come first. */
-const WORST = ["stands still", "behind", "paused", "works", "rests", "cannot be read"];
+const WORST = ["blocked", "behind", "paused", "running", "idle", "cannot be read"];
 
 /* [state, why]: the state is one of WORST. */
 export function judged(one) {
   if (one.problem) return ["cannot be read", one.problem];
   const failed = one.failed.filter(txid => txid > one.committed);
-  if (failed.length) return ["stands still", `transaction ${Math.min(...failed)} is FAILED${one.lowest && one.lowest.error ? `: ${one.lowest.error.split("\n")[0]}` : ""}`];
+  if (failed.length) return ["blocked", `transaction ${Math.min(...failed)} is FAILED${one.lowest && one.lowest.error ? `: ${one.lowest.error.split("\n")[0]}` : ""}`];
   const last = one.coordinator;
-  if (last && last.kind === "error") return ["stands still", `the coordinator failed${last.error ? `: ${last.error.split("\n")[0]}` : ""}`];
-  if (last && last.is_bad) return ["stands still", `the coordinator is ${last.kind}`];
+  if (last && last.kind === "error") return ["blocked", `the coordinator failed${last.error ? `: ${last.error.split("\n")[0]}` : ""}`];
+  if (last && last.is_bad) return ["blocked", `the coordinator is ${last.kind}`];
   if (one.command !== "run") return ["paused", `the command is "${one.command}"`];
-  if (one.idle) return ["stands still", one.idle];
-  if (one.lowest && one.lowest.abandoned) return ["stands still", `nobody works on transaction ${one.lowest.txid}, which is ${one.lowest.status}${one.lowest.why ? `: ${one.lowest.why}` : ""}`];
+  if (one.idle) return ["blocked", one.idle];
+  if (one.lowest && one.lowest.abandoned) return ["blocked", `no worker for transaction ${one.lowest.txid}, which is ${one.lowest.status}${one.lowest.why ? `: ${one.lowest.why}` : ""}`];
   if (one.lowest && one.lowest.attempt > 0) return ["behind", `transaction ${one.lowest.txid} is at attempt ${one.lowest.attempt + 1}`];
-  if (one.pending) return ["works", `${one.lowest ? `transaction ${one.lowest.txid} is ${one.lowest.status}` : `${one.pending} under way`}`];
-  return ["rests", one.begun ? "all that was begun is committed" : "nothing was begun yet"];
+  if (one.pending) return ["running", `${one.lowest ? `transaction ${one.lowest.txid} is ${one.lowest.status}` : `${one.pending} under way`}`];
+  return ["idle", one.begun ? "all that was begun is committed" : "nothing was begun yet"];
 }
 
-const COLOURS = {"stands still": "FAILED", behind: "COMMITTING", paused: "COMMITTING", works: "PROCESSING", rests: "COMMITTED", "cannot be read": "FAILED"};
+export const COLOURS = {"blocked": "FAILED", behind: "COMMITTING", paused: "COMMITTING", running: "PROCESSING", idle: "COMMITTED", "cannot be read": "FAILED"};
 const rank = one => { const place = WORST.indexOf(judged(one)[0]); return place === 5 ? -1 : place; };
 
 export function drawOverview(all, wanted, open) {
@@ -55,6 +55,6 @@ export function drawOverview(all, wanted, open) {
     at("overview-rows").dataset.said = said;
   }
   const stuck = all.filter(one => rank(one) <= 0).length;
-  at("overview-count").textContent = `${count(all.length)} ${all.length === 1 ? "topology" : "topologies"}, ${count(stuck)} standing still`;
+  at("overview-count").textContent = `${count(all.length)} ${all.length === 1 ? "topology" : "topologies"}, ${count(stuck)} blocked`;
   at("overview").hidden = !all.length;
 }

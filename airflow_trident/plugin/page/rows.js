@@ -6,7 +6,7 @@ function statusOf(tx) {
   const cell = make("span", {}, badge(tx.status));
   if (tx.invalidated) cell.append(" (invalidated)");
   if (tx.late) cell.append(" (late)");
-  if (tx.abandoned) cell.append(make("div", {className: "error", textContent: "nobody works on it"}));
+  if (tx.abandoned) cell.append(make("div", {className: "error", textContent: "no worker"}));
   else if (tx.waits) cell.append(make("div", {className: "faint", textContent: `waits: ${tx.waits}`}));
   if (tx.error) cell.append(make("div", {className: "error brief", textContent: tx.error.split("\n")[0]}));
   return cell;
@@ -29,6 +29,12 @@ const link = tx => tx.dag_id
   ? runLink(tx.dag_id, tx.run_id, tx.run_id + (tx.map_index >= 0 ? ` [${tx.map_index}]` : ""))
   : make("span", {className: "faint", textContent: tx.visible ? "" : "of a DAG that you may not see"});
 
+/* The run, and below it what the batch has: its files or days. */
+const batch = tx => {
+  const words = Object.values(tx.batch).join("; ");
+  return make("span", {}, link(tx), words ? make("div", {className: "faint brief", textContent: words}) : "");
+};
+
 const MOVING = ["PROCESSING", "PROCESSED", "COMMITTING"];
 const NAMES = ["Txid", "Status", "Run", "Attempts", "Rows read", "Rows staged", "Size", "Begun", "Processing", "Waiting", "Commit", "Phases"];
 
@@ -40,7 +46,7 @@ function row(tx, shown) {
   const moving = {bar: cell("")};
   for (const status of MOVING) moving[status] = cell("", "number");
   const cells = [
-    cell(opener, "number"), cell(statusOf(tx), "status"), cell(link(tx), "run"),
+    cell(opener, "number"), cell(statusOf(tx), "status"), cell(batch(tx), "run"),
     cell(tx.attempt === null ? "0" : count(tx.attempt + 1), "number"), cell(count(tx.rows_read), "number"),
     cell(count(tx.rows_staged), "number"), cell(size(tx.bytes), "number spare"), cell(moment(tx.times_ms.begun), "spare"),
     ...MOVING.map(status => moving[status]), moving.bar,
@@ -67,7 +73,7 @@ function inside(tx, shown) {
   for (const [name, ms] of Object.entries(tx.times_ms).sort((a, b) => a[1] - b[1])) put(name, moment(ms));
   if (details && details.attempts && details.attempts.length) put("Attempts that failed", attempts(details.attempts));
   if (details && details.metadata_text) put("Metadata", make("pre", {textContent: details.metadata_text, tabIndex: 0}));
-  if (tx.abandoned) put("Nobody works on it", `${tx.why || "its tasks have ended"}.`);
+  if (tx.abandoned) put("No worker", `${tx.why || "its tasks have ended"}.`);
   const acts = shown.mayAct ? tx.actions.map(action => button(action, shown.data, tx, shown.reload)) : [];
   return [acts.length ? make("div", {className: "acts"}, acts) : null, tx.error ? make("p", {className: "error", textContent: tx.error}) : null, list];
 }

@@ -1,10 +1,11 @@
 import {at, badge, count, make, moment, phaseMs, phases, runLink, say, sourceLag, span, rate, throughput, tile} from "./dom.js";
 import {button} from "./actions.js";
 import {charts} from "./charts.js";
+import {COLOURS, judged} from "./overview.js";
 import {planPicture, planSummary} from "./plan.js";
 import {drawRows} from "./rows.js";
 
-/* The coordinator's last outcome: it shows when a topology that looks healthy stands still. */
+/* The coordinator's last outcome: it shows when a topology that looks healthy is blocked. */
 function coordinatorTiles(data, now) {
   const one = data.coordinator;
   if (!one) return [tile("–", "coordinator: nothing said yet")];
@@ -23,10 +24,10 @@ function troubles(data) {
     found.push(`Transaction ${Math.min(...failed)} is FAILED: nothing above it commits before it. Replay it, or skip it to ` +
       `let the others pass: open its row, or "airflow trident backfill ${name} --failed" and ` +
       `"airflow trident skip ${name} ${Math.min(...failed)}".`);
-  if (data.idle) found.push(`The topology stands still: ${data.idle}`);
+  if (data.idle) found.push(`The topology is blocked: ${data.idle}`);
   const gone = data.open.filter(tx => tx.abandoned).sort((a, b) => a.txid - b.txid), first = gone[0];
   if (gone.length)
-    found.push(`Nobody works on ${gone.length > 1 ? "transactions" : "transaction"} ${gone.map(tx => tx.txid).join(", ")}` +
+    found.push(`No worker for ${gone.length > 1 ? "transactions" : "transaction"} ${gone.map(tx => tx.txid).join(", ")}` +
       `${first.why ? `: ${first.why}` : ""}. ${first.cure ? `${first.cure}, replay` : "Replay"} it here, or ` +
       `"airflow trident backfill ${name} --txid ${first.txid}".`);
   return found;
@@ -53,15 +54,16 @@ export function drawTopology(data, shown) {
     ...coordinatorTiles(data, now),
     tile(count(data.committed), "committed up to"), tile(count(data.begun), "begun"), tile(count(data.pending), "pending"),
     tile(lag, "lag of commits: oldest uncommitted"), tile(rate(throughput(data.history)), "throughput"),
-    tile(count(data.failed.length), "failed", data.failed.length), tile(count(data.skipped.length), "skipped"),
+    tile(count(data.failed.length), "failed", data.failed.length), tile(count(data.skipped.count), "skipped"),
     ...(data.replaying.length + data.late.length ? [tile(count(data.replaying.length + data.late.length), "being replayed")] : []),
   );
   at("workers").textContent = data.workers.map(one =>
     `${one.host ? `${one.host}/${one.pid}` : "a worker"}${one.txid ? `: transaction ${one.txid}` : ""}` +
     `${one.task ? ` (${one.task})` : ""}`).join(" · ");
   at("workers-line").hidden = !data.workers.length;
-  at("command").textContent = data.command;
-  at("command").style.background = data.command === "run" ? "var(--COMMITTED)" : "var(--COMMITTING)";
+  const [state] = judged({...data, problem: "", lowest: data.open.find(tx => tx.txid > data.committed) || null});
+  at("command").textContent = data.command === "run" || state === "paused" ? state : `${state}, ${data.command}`;
+  at("command").style.background = `var(--${COLOURS[state]})`;
   unchanged(at("acts"), JSON.stringify([data.may_act, data.actions, data.epoch, data.incarnation, data.red_runs]), () =>
     data.may_act ? data.actions.map(action => button(action, data, null, shown.reload)) : []);
   unchanged(at("pipeline"), JSON.stringify(data.open.map(tx => [tx.txid, tx.status, tx.waits])), () => pipeline(data));
