@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.arguments import is_known
-from airflow_trident.operators.base import airflow_outcome, owner
+from airflow_trident.operators.base import airflow_outcome, listed, owner
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.tasks import asset_events
@@ -24,14 +24,18 @@ if TYPE_CHECKING:
     from airflow_trident.topology.topology import Topology
 
 
+REASONS = 10
+"""The most failures that the error of the task tells. Its log has all of them."""
+
+
 class TridentBackfillOperator(EngineOperator):
     """Replays transactions that are not committed, lowest first, each exactly once; one failure does not stop the rest.
 
     Without `txid`, `first` and `last` it takes all FAILED transactions, all whose replay began and did not end (also
     in a killed try of this task), the processed ones that nobody commits, and those whose tasks have ended without a
     result. Returns the txids that it committed,
-    with those that its commit sweep also committed. Skips when there is nothing to do. Fails when a transaction failed
-    again.
+    with those that its commit sweep also committed; of more than 100, their count and ranges. Skips when there is
+    nothing to do. Fails when a transaction failed again.
 
     :param topology: the Topology.
     :param txid: one transaction (templated).
@@ -74,12 +78,12 @@ class TridentBackfillOperator(EngineOperator):
         if is_known(group):
             require_groups(topology.compile(), parse_group(group))
 
-    def execute(self, context: Context) -> list[int]:
+    def execute(self, context: Context) -> list[int] | dict[str, Any]:
         with airflow_outcome(), self.ledger_of_run(context) as ledger:
             self.enlist(ledger, context)
             committed = self.replay(ledger, context)
             asset_events.bring(self, self.topology, ledger, context, owner(context))
-            return committed
+            return listed(committed)
 
     def replay(self, ledger: Ledger, context: Context) -> list[int]:
         """The txids that were committed; the docstring of the class says when the task skips or fails."""
@@ -127,7 +131,8 @@ class TridentBackfillOperator(EngineOperator):
             )
         failed = [result for result in results if result.outcome is BackfillOutcome.FAILED]
         if failed:
-            reasons = "; ".join(f"transaction {result.txid}: {result.detail}" for result in failed)
+            reasons = "; ".join(f"transaction {result.txid}: {result.detail}" for result in failed[:REASONS])
+            reasons += f"; and {len(failed) - REASONS} more" if len(failed) > REASONS else ""
             raise AirflowException(f"{len(failed)} of {len(results)} transactions failed again: {reasons}")
         committed = {result.txid for result in results if result.outcome is BackfillOutcome.COMMITTED}
         committed.update(*(result.also_committed for result in results))

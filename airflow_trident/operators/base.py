@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -26,6 +26,7 @@ from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.protocol.records import Claim, Owner
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.tasks import metrics
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.asset_events import asset_of
@@ -378,6 +379,20 @@ def note_assets(task: TridentOperator, context: Context, extra: dict[str, Any]) 
     for outlet in task.outlets:
         if isinstance(outlet, Asset) and outlet != asset_of(task.topology):
             context["outlet_events"][outlet].extra.update(extra)
+
+
+LISTED = 100
+"""The most txids, or ranges of txids, that an XCom or the event of an asset names one by one."""
+
+
+def listed(txids: Iterable[int]) -> list[int] | dict[str, Any]:
+    """Transactions as a value of bounded size: a list of txids; of more than 100, their `count` and the first 100
+    `ranges`, both ends included."""
+    every = sorted(txids)
+    if len(every) <= LISTED:
+        return every
+    ranges = Txids.of(*every).ranges
+    return {"count": len(every), "ranges": [list(one) for one in ranges[:LISTED]]}
 
 
 def is_backfill_run(context: Context) -> bool:

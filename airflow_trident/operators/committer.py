@@ -14,6 +14,7 @@ from airflow_trident.operators.base import (
     deferrable_default,
     human_bytes,
     is_last_try,
+    listed,
     note_assets,
     owner,
 )
@@ -95,7 +96,7 @@ class TridentCommitterOperator(EngineOperator):
                     txids = self._commit_all(context, ledger, txids)
                     what = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
                     self.log.info("%s are committed after %.1f s", what, time.monotonic() - began)
-                    note_assets(self, context, {"topology": self.topology_name, "txids": txids})
+                    note_assets(self, context, {"topology": self.topology_name, "txids": listed(txids)})
                 asset_events.bring(self, self.topology, ledger, context, owner(context))
         return txids[0] if alone else txids
 

@@ -17,6 +17,7 @@ from airflow_trident.operators.base import (
     claim_of,
     deferrable_default,
     is_backfill_run,
+    listed,
     note_assets,
     owner,
 )
@@ -49,7 +50,8 @@ class TridentDrainOperator(EngineOperator):
 
     The processing of later transactions overlaps the commit of earlier ones, and Spark starts once. The promises are
     those of the task group. The next drain, or a backfill, continues what a killed drain left. Skips when there is
-    nothing to do. Fails when a FAILED transaction blocks the topology, also if nothing is new.
+    nothing to do. Fails when a FAILED transaction blocks the topology, also if nothing is new. Returns the txids that
+    it committed; of more than 100, their count and ranges.
 
     :param topology: the Topology.
     :param max_transactions: begin at most this number; None: as long as there is data.
@@ -108,7 +110,7 @@ class TridentDrainOperator(EngineOperator):
             require_groups(topology.compile(), self._limits().group)
             pending_of(topology.states, self._limits().max_pending)
 
-    def execute(self, context: Context) -> list[int]:
+    def execute(self, context: Context) -> list[int] | dict[str, Any]:
         if is_backfill_run(context) and not self.allow_backfill_runs:
             raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
@@ -134,7 +136,7 @@ class TridentDrainOperator(EngineOperator):
 
         return is_submitted(self.engine, self.spark_conn_id)
 
-    def _done(self, context: Context, result: DrainResult) -> list[int]:
+    def _done(self, context: Context, result: DrainResult) -> list[int] | dict[str, Any]:
         brought = self._bring_events(context)
         if not result.committed:
             if result.paused_by is None:
@@ -149,7 +151,7 @@ class TridentDrainOperator(EngineOperator):
             self.log.info("%s", nothing)  # no skip: a skipped task brings no events
             return []
         self.current_txids = result.committed
-        extra = {"topology": self.topology_name, "txids": list(result.committed), "rows_read": result.rows_read}
+        extra = {"topology": self.topology_name, "txids": listed(result.committed), "rows_read": result.rows_read}
         note_assets(self, context, extra)
         first, last = result.committed[0], result.committed[-1]
         many = f"transactions {first} to {last} are committed ({len(result.committed)} in all)"
@@ -157,7 +159,7 @@ class TridentDrainOperator(EngineOperator):
         self.log.info("topology %s: %s, %s rows read", self.topology_name, done, f"{result.rows_read:,}")
         if result.paused_by is not None:
             self.log.info("%s", paused(self.topology_name, result.paused_by))
-        return list(result.committed)
+        return listed(result.committed)
 
     def _require_unblocked(self) -> None:
         """:raises BlockedError: nothing may commit before a FAILED transaction does."""

@@ -9,8 +9,9 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.backfill import TridentBackfillOperator
-from airflow_trident.operators.base import airflow_outcome, owner
+from airflow_trident.operators.base import LISTED, airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.mending_order import MendingAction, MendingOrder
 
@@ -65,7 +66,7 @@ class TridentMendingOperator(BaseOperator):
             self._work.enlist(ledger, context)
             txids = self._work.replay(ledger, context)
             asset_events.bring(self, topology, ledger, context, owner(context))
-            return [f"committed: {', '.join(map(str, txids)) or 'none'}"]
+            return [f"committed: {_named(txids)}"]
         if order.action is MendingAction.ACCEPT:
             from airflow_trident.runtime.mending.accept_definition import accept_definition
 
@@ -90,6 +91,11 @@ class TridentMendingOperator(BaseOperator):
         for line in lines:
             self.log.info("%s", line)
         return lines
+
+
+def _named(txids: list[int]) -> str:
+    """``2, 3``; many as ranges, ``2 to 900``."""
+    return (", ".join(map(str, txids)) if len(txids) <= LISTED else str(Txids.of(*txids))) or "none"
 
 
 def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> TridentBackfillOperator:

@@ -45,7 +45,7 @@ from airflow_trident.errors import (
     RetryableError,
     TridentError,
 )
-from airflow_trident.operators.base import airflow_outcome, human_bytes
+from airflow_trident.operators.base import airflow_outcome, human_bytes, listed
 from airflow_trident.sensors.turn import text_for_triggerer
 from airflow_trident.settings import parse_txid
 from airflow_trident.tasks.topology_search import _topologies_of_task
@@ -407,3 +407,13 @@ def test_a_killed_task_cancels_its_job_and_does_not_wait_for_ever(
 )
 def test_sizes_are_told_as_people_say_them(count: int, text: str) -> None:
     assert human_bytes(count) == text
+
+
+def test_what_a_task_returns_of_its_transactions_has_a_bounded_size() -> None:
+    assert listed([3, 1, 2]) == [1, 2, 3]
+    assert listed(range(1, 101)) == list(range(1, 101))
+    assert listed(range(1, 5001)) == {"count": 5000, "ranges": [[1, 5000]]}
+    scattered = listed(range(1, 100_001, 2))
+    assert isinstance(scattered, dict)
+    assert scattered["count"] == 50_000
+    assert len(str(scattered)) < 2_000
