@@ -10,13 +10,16 @@ import pickle
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from traceback import extract_tb, format_list
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+
+T = TypeVar("T")
 
 # ---- texts that errors carry -----------------------------------------------------------------------------------
 
@@ -54,22 +57,41 @@ def text_of(thing: object, say: Callable[[Any], str] = str, characters: int = TE
     """
     if type(thing) in _PLAIN:
         return cleaned(say(thing), characters)
-    answer: list[str] = []
+    name = "__repr__" if say is repr else "__str__"
+    try:
+        text = say(thing) if _says_at_once(thing) else within(TEXT_S, lambda: say(thing))
+        return cleaned(text, characters)
+    except TimeoutError:
+        why = f"{_class_name(thing)}.{name} takes longer than {TEXT_S:g} s"
+    except BaseException as error:  # noqa: BLE001 - a foreign class may raise anything
+        why = f"{_class_name(error)} in {_class_name(thing)}.{name}"
+    return f"(its text cannot be had: {why})"
 
-    def ask() -> None:
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """What a call of foreign code returns or raises, at most so many seconds later. A call that hangs goes on in a
+    thread that keeps nobody waiting.
+
+    :raises TimeoutError: there is no answer yet.
+    """
+    future = begun(call)
+    if not wait([future], timeout=seconds).done:
+        raise TimeoutError(f"no answer within {seconds:g} s")
+    return future.result()
+
+
+def begun(call: Callable[[], T]) -> Future[T]:
+    """A call of foreign code in a thread of its own, which does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
         try:
-            answer.append(cleaned(say(thing), characters))
-        except BaseException as error:  # noqa: BLE001 - a foreign class may raise anything
-            name, kind = ("__repr__" if say is repr else "__str__"), cleaned(type(error).__name__, NAME_CHARACTERS)
-            answer.append(f"(its text cannot be had: {kind} in {_class_name(thing)}.{name})")
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - whoever takes the result raises it
+            future.set_exception(error)
 
-    if _says_at_once(thing):
-        ask()
-    else:
-        asking = threading.Thread(target=ask, name="trident-text", daemon=True)
-        asking.start()
-        asking.join(TEXT_S)
-    return answer[0] if answer else f"(its text cannot be had: {_class_name(thing)} takes longer than {TEXT_S:g} s)"
+    threading.Thread(target=run, name="trident-foreign", daemon=True).start()
+    return future
 
 
 def _says_at_once(thing: object) -> bool:
@@ -379,6 +401,18 @@ def guarded(
             raise
         after = "" if txid is None else f"; transaction {txid}"
         raise UserCodeError.carrying(error, who, after=after, node=node, fields=fields, txid=txid, cure=cure) from None
+
+
+def spout_code(stream: str, txid: int | None = None) -> AbstractContextManager[None]:
+    """The border around the code of a stream's spout."""
+    cure = "Mend the spout, and run the task again. Nothing of the transaction is committed."
+    return guarded(f"the spout of stream {stream!r}", node=stream, txid=txid, cure=cure)
+
+
+def state_code(name: str, txid: int | None = None) -> AbstractContextManager[None]:
+    """The border around the code of a state."""
+    cure = "Mend the state or its store, and run the task again."
+    return guarded(f"state {name!r}", node=name, txid=txid, cure=cure)
 
 
 class FailedException(TridentError):

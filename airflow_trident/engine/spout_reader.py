@@ -6,27 +6,16 @@ A spout's reading side is called here, with the border around its code.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.spout import Emitter, Split
-from airflow_trident.errors import DamagedInputError, guarded
+from airflow_trident.errors import DamagedInputError, spout_code
 from airflow_trident.io.arrow import fitted_batch
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.types import Json, Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-def spout_code(stream: str, txid: int | None = None) -> AbstractContextManager[None]:
-    """The border around the code of a stream's spout."""
-    return guarded(
-        f"the spout of stream {stream!r}",
-        node=stream,
-        txid=txid,
-        cure="Mend the spout, and run the task again. Nothing of the transaction is committed.",
-    )
 
 
 def emitter_of(source: SourceNode) -> Emitter:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from airflow_trident.contracts.state import State, StateSpec
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, state_code
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, prepared
@@ -83,7 +83,8 @@ def state_query(
             if not rows:
                 continue
             if reading is None:  # opened only if there is something to ask
-                reading = Reading(opened.enter_context(node.state.factory.make_state(node.state)), node.state)
+                with state_code(node.state.name, context.txid):
+                    reading = Reading(opened.enter_context(node.state.factory.make_state(node.state)), node.state)
             yield list(_answered(node, function, border, reading, places, rows))
 
 

@@ -80,13 +80,19 @@ def workers_of(nodes: Mapping[str, ZNode | None]) -> list[Worker]:
 
 def is_alive(workers: Iterable[Worker], owner: Owner) -> bool:
     """Is the owner of an attempt or a commit at work? A killed worker stays listed until its session ends; if it ran on
-    this machine, its process is looked up, too."""
-    listed = [
-        one
-        for one in workers
-        if (one.name == owner.worker if owner.worker else (one.host, one.pid) == (owner.host, owner.pid))
-    ]
-    return any(not has_ended(one.host, one.pid, one.process_ids) for one in listed)
+    this machine, its process is looked up, too.
+
+    The name of a worker is unique. An owner without one is recognised by its place and by what it is: containers may
+    give the same host name and process id again.
+    """
+    listed = [worker for worker in workers if _is_entry_of(worker, owner)]
+    return any(not has_ended(worker.host, worker.pid, worker.process_ids) for worker in listed)
+
+
+def _is_entry_of(worker: Worker, owner: Owner) -> bool:
+    if owner.worker:
+        return worker.name == owner.worker
+    return (worker.host, worker.pid, worker.task) == (owner.host, owner.pid, owner.who)
 
 
 def programs(workers: Iterable[Worker]) -> frozenset[str]:

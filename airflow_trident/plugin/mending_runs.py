@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.errors import ConfigurationError, TransitionError, begun, error_text
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
@@ -19,7 +20,10 @@ SHOWN = 5
 DEADLINE_S = 5.0
 """Limit for reading what an XCom backend keeps elsewhere: the page soon asks again, and does not wait for it."""
 _OVER = ("success", "failed")
-_READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trident-xcom")
+MOST_READ = 16
+"""The most values that are read at a time, those included whose place does not answer."""
+_reading: dict[str, Future[Any]] = {}
+"""Run id -> the reading of its lines, until it ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -143,11 +147,15 @@ def _decoded(value: Any) -> Any:
 def _fetched(values: dict[str, Any]) -> dict[str, Any]:
     """What these values stand for. An XCom backend keeps values elsewhere, and that place may not answer: then the runs
     are shown without their lines."""
-    asked = {run_id: _READER.submit(_of_backend, value) for run_id, value in values.items()}
-    done, late = wait(asked.values(), timeout=DEADLINE_S)
-    for one in late:
-        one.cancel()
-    errors = [repr(error) for one in done if (error := one.exception())] + ["no answer"] * len(late)
+    for run_id in [run_id for run_id, reading in _reading.items() if reading.done()]:
+        _reading.pop(run_id, None)
+    for run_id, value in values.items():
+        if run_id not in _reading and len(_reading) < MOST_READ:
+            _reading[run_id] = begun(partial(_of_backend, value))
+    asked = {run_id: _reading[run_id] for run_id in values if run_id in _reading}
+    done, _ = wait(asked.values(), timeout=DEADLINE_S)
+    errors = [error_text(error) for reading in done if (error := reading.exception())]
+    errors += ["no answer"] * (len(values) - len(done))
     if errors:
         _log.warning("what %d runs of %s said cannot be read: %s", len(errors), MENDING_DAG, errors[0])
     return {run_id: one.result() for run_id, one in asked.items() if one in done and not one.exception()}

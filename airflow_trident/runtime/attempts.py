@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from airflow_trident.contracts.spout import Spout
-from airflow_trident.engine.spout_reader import spout_code
+from airflow_trident.errors import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import MetadataOf
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_trident.contracts.state import Marker
+from airflow_trident.errors import state_code
 from airflow_trident.protocol.checkpoint import Action, CheckpointRecord, Marks, Mode, decide
 from airflow_trident.states.keyvalue.stateful import OpenStateful
 from airflow_trident.topology.topology import Topology
@@ -41,7 +42,7 @@ def checkpoints(topology: Topology) -> list[CheckpointView]:
     for name, spec in topology.states.items():
         if spec.stateful is None:
             continue
-        with spec.factory.make_state(spec) as state:
+        with state_code(name), spec.factory.make_state(spec) as state:
             if isinstance(state, OpenStateful):
                 saved = state.saved()
                 views.append(

@@ -24,6 +24,7 @@ from airflow_trident.errors import (
     TridentError,
     UserCodeError,
     recorded_text,
+    state_code,
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
@@ -31,7 +32,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit_group_choice import first_group, waiting_run
 from airflow_trident.runtime.downstream import require_distinct_keys
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.open_states import OpenStates, state_code
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts, Progress
 from airflow_trident.runtime.staged_batches import (
     manifest_of,

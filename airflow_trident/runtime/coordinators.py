@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_trident.closeable import OpenTogether
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.engine.spout_reader import spout_code
+from airflow_trident.errors import spout_code
 from airflow_trident.topology.topology import Topology
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.engine.spout_reader import spout_code
+from airflow_trident.errors import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 
 from airflow_trident.closeable import OpenTogether
 from airflow_trident.contracts.state import State
-from airflow_trident.errors import guarded
+from airflow_trident.errors import state_code
 from airflow_trident.topology.topology import Topology
 
 
@@ -23,8 +22,3 @@ def _each(topology: Topology) -> Iterator[tuple[str, State]]:
         with state_code(name):
             state = spec.factory.make_state(spec)
         yield name, state
-
-
-def state_code(name: str, txid: int | None = None) -> AbstractContextManager[None]:
-    """The border around the code of a state."""
-    return guarded(f"state {name!r}", node=name, txid=txid, cure="Mend the state or its store, and run the task again.")

@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.engine.spout_reader import spout_code
-from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text
+from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text, spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, NothingNew
 from airflow_trident.ledger.plan_pictures import note_picture

@@ -14,7 +14,6 @@ from enum import StrEnum
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
-from airflow_trident.engine.spout_reader import spout_code
 from airflow_trident.errors import (
     FencedError,
     InvalidatedError,
@@ -25,6 +24,7 @@ from airflow_trident.errors import (
     TridentError,
     UnseenFilesError,
     recorded_text,
+    spout_code,
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult, Begun

@@ -16,6 +16,7 @@ from airflow_trident.errors import (
     StagingError,
     TableChangedError,
     TridentError,
+    state_code,
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.graph import SinkNode
@@ -25,7 +26,6 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import changed_code, code_of
 from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.open_states import state_code
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from airflow_trident.contracts.held import in_question, of_others
 from airflow_trident.contracts.state import Marker, State
-from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError
+from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError, state_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.protocol.decide import Commit, decide_commit
@@ -15,7 +15,7 @@ from airflow_trident.protocol.records import LedgerView, Loss, TxRecord
 from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.open_states import OpenStates, state_code
+from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.topology.topology import Topology
 
 Records: TypeAlias = Callable[[Txids], Sequence[TxRecord]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.engine.spout_reader import spout_code
+from airflow_trident.errors import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import Status

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_trident.engine.base import Job
+from airflow_trident.errors import state_code
 from airflow_trident.plan.nodes import PersistNode
 
 
@@ -18,6 +19,6 @@ def with_tables(job: Job) -> Job:
     tables = {}
     for sink in job.plan.staged:
         if isinstance(sink, PersistNode) and sink.state.rewrites:
-            with sink.state.factory.make_state(sink.state) as state:
+            with state_code(sink.name), sink.state.factory.make_state(sink.state) as state:
                 tables[sink.name] = state.committed()
     return replace(job, tables=tables) if tables else job

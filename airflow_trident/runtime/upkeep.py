@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.contracts.upkeep import Upkeep
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, state_code
 
 
 def require_upkeep(spec: StateSpec, act: Upkeep) -> None:
@@ -30,6 +30,6 @@ def keep_up(spec: StateSpec, act: Upkeep, progress: Callable[[str], object]) -> 
     :raises OutcomeUnknownError: the store did not answer the commit; doing it again finds out.
     """
     require_upkeep(spec, act)
-    with spec.factory.make_state(spec) as state:
+    with state_code(spec.name), spec.factory.make_state(spec) as state:
         done: bool = getattr(state, act)(progress=progress)
     return done

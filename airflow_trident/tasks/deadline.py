@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, within
 from airflow_trident.runtime.waiting import lowest_uncommitted
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ else:
 
 _log = logging.getLogger(__name__)
 READ_S = 5.0
-"""The longest time that the scheduler waits for the ledger."""
+"""The longest time that the scheduler waits in all: for a connection, for ZooKeeper, and for the ledger."""
 
 
 @dataclass(eq=False)
@@ -57,15 +57,18 @@ class OldestUncommittedDeadline(BaseDeadlineReference):  # type: ignore[misc,unu
 
     def _evaluate_with(self, *, session: Session, **_kwargs: Any) -> datetime:
         """Airflow calls this in the scheduler while it creates a run."""
-        from airflow_trident.hooks.zookeeper import ZooKeeperHook
-
         try:
-            with ZooKeeperHook(self.zookeeper_conn_id).get_ledgers(deadline_s=READ_S) as ledgers:
-                since_ms = begun_ms_of_oldest(ledgers.ledger(self.topology))
+            since_ms = within(READ_S, self._begun_ms)
         except Exception as error:  # noqa: BLE001 - no error may prevent the run
             _log.warning("the oldest uncommitted transaction of topology %s is not known: %s", self.topology, error)
             since_ms = None
         return datetime.now(UTC) if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
+
+    def _begun_ms(self) -> int | None:
+        from airflow_trident.hooks.zookeeper import ZooKeeperHook
+
+        with ZooKeeperHook(self.zookeeper_conn_id).get_ledgers(deadline_s=READ_S) as ledgers:
+            return begun_ms_of_oldest(ledgers.ledger(self.topology))
 
 
 def begun_ms_of_oldest(ledger: Ledger) -> int | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.driver_orders import place_code
@@ -130,8 +130,7 @@ class HookSubmit:
             )
             application = str(jar)
             self._hook = self._made(tags, application_args=arguments, java_class=_RUNS_PYTHON)
-        with _our_python_first():
-            driver_id = self._hook.submit(application, **({"env": _for_others()} if standalone else {}))
+        driver_id = self._hook.submit(application, env=_our_python_first(_for_others() if standalone else os.environ))
         driver_id = driver_id or self._hook._yarn_application_id or self._hook._conf.get(POD_NAME)
         return cluster.driver(driver_id) if cluster is not None and driver_id else None
 
@@ -260,13 +259,8 @@ def _for_others() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(_OF_AIRFLOW)}
 
 
-@contextmanager
-def _our_python_first() -> Iterator[None]:
-    """Put this Python first on the path, where spark-submit looks for its home and its Python."""
-    before = os.environ.get("PATH", "")
-    own = os.path.dirname(sys.executable)
-    os.environ["PATH"] = os.pathsep.join([own, before]) if before else own
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+def _our_python_first(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a child with this Python first on its path, where spark-submit looks for its home and its
+    Python. The process's own stays: others submit at the same time."""
+    own, path = os.path.dirname(sys.executable), environment.get("PATH", "")
+    return {**environment, "PATH": os.pathsep.join([own, path]) if path else own}

@@ -21,6 +21,7 @@ from openlineage.client.facet_v2 import (
     schema_dataset,
 )
 
+from airflow_trident.errors import guarded
 from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.asset_events import POSITION_CHARACTERS
@@ -126,7 +127,8 @@ def _datasets(stream: str, spout: Spout, records: Sequence[TxRecord]) -> tuple[D
     if not records:
         return ()
     try:
-        return spout.lineage_datasets(records[-1].metadata[stream])
+        with guarded(f"the spout of stream {stream!r}"):
+            return spout.lineage_datasets(records[-1].metadata[stream])
     except Exception as error:  # noqa: BLE001 - a user's spout may raise anything; lineage fails no task
         return _untold(f"stream {stream}", error)
 
@@ -142,7 +144,8 @@ def _outputs(topology: Topology, records: Sequence[TxRecord]) -> list[OutputData
     found = []
     for name, spec in topology.states.items():
         try:
-            dataset = spec.factory.lineage_dataset(spec)
+            with guarded(f"state {name!r}"):
+                dataset = spec.factory.lineage_dataset(spec)
         except Exception as error:  # noqa: BLE001 - as of spouts
             _untold(f"state {name}", error)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.errors import UnknownTopologyError, spout_code
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
@@ -31,7 +31,7 @@ def first_ready(topology: Topology, position: dict[str, Json]) -> str | None:
     :raises TridentError: a source does not answer.
     """
     for stream, spout in topology.spouts.items():
-        with closing(spout.coordinator()) as coordinator:
+        with spout_code(stream), closing(spout.coordinator()) as coordinator:
             if coordinator.is_ready(position.get(stream)):
                 return stream
     return None

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
-from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.errors import ConfigurationError, error_text, guarded, is_foreign
 from airflow_trident.tasks.airflow_versions import bundle_bag, file_bag
 from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.topology.topology import Topology
@@ -136,7 +136,8 @@ def _from_attribute(place: str) -> Found:
             raise ConfigurationError(f"{where} has no {attribute!r}", "Name a Topology in it.")
         value = getattr(value, part)
     if callable(value) and not isinstance(value, type):
-        value = value()
+        with guarded(place):
+            value = value()
     if not isinstance(value, Topology):
         raise ConfigurationError(f"{place} is a {type(value).__name__}, no Topology", "Name a Topology.")
     return Found({value.name: (value, place)})
@@ -150,13 +151,13 @@ def _load_module(where: str) -> ModuleType:
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         return importlib.import_module(where)
-    except TridentError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
         raise ConfigurationError(
-            f"{where} cannot be imported ({type(error).__name__}: {error})",
+            f"{where} cannot be imported ({error_text(error)})",
             "Name a module on the Python path or below the current folder, or a file, as in dags/wc.py:topology.",
-        ) from error
+        ) from None
 
 
 def _loaded_from(file: str) -> ModuleType:
@@ -199,7 +200,8 @@ def _from_file(path: Path) -> Found:
     folder = str(path.absolute().parent)
     if folder not in sys.path:  # as in the DAG processor: DAG files import modules beside them
         sys.path.append(folder)
-    bag = file_bag(str(path.absolute()))
+    with guarded(f"the DAG file {path}"):
+        bag = file_bag(str(path.absolute()))
     broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
     if broken:
         raise ConfigurationError(f"{path} cannot be read: {'; '.join(broken.values())}", "Correct the DAG file.")
@@ -225,7 +227,8 @@ def _from_bundles(dag_id: str | None) -> Found:
     broken: dict[str, str] = {}
     for bundle in DagBundlesManager().get_all_dag_bundles():
         bundle.initialize()
-        bag = bundle_bag(bundle)
+        with guarded(f"a DAG file of bundle {bundle.name}"):
+            bag = bundle_bag(bundle)
         broken.update({file: _last_line(text) for file, text in bag.import_errors.items()})
         if dag_id in bag.dags:
             return _from_dags([bag.dags[dag_id]], broken)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.errors import ConfigurationError, TridentError, guarded
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
@@ -124,7 +124,8 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
         imports is read once."""
         stamp = _stamp_of(self.place)
         if self._found is None or stamp not in (None, self._stamp):
-            self._found = topology_named(self.topology, dag_file=self.place)
+            with guarded(self.place):  # whatever ends a process by itself would end all triggers of this one
+                self._found = topology_named(self.topology, dag_file=self.place)
             self._stamp = stamp
         return self._found
 

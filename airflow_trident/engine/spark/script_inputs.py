@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import Emitter, ScriptBatch
-from airflow_trident.engine.spout_reader import spout_code
+from airflow_trident.errors import spout_code
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.parquet import parquet_writer
 from airflow_trident.io.private_files import create_private
@@ -55,8 +55,9 @@ class ScriptInputs(Closing):
         schema = arrow_schema(source.spout.schema)
         with _storage(folder):
             make_folder(folder, durably=False)
-        splits = [] if metadata is None else emitter.splits(metadata)
-        rows = sum(_write_file(folder, f"part-{split.index:05}", schema, emitter.read(split)) for split in splits)
+        with spout_code(source.name):
+            splits = [] if metadata is None else emitter.splits(metadata)
+            rows = sum(_write_file(folder, f"part-{split.index:05}", schema, emitter.read(split)) for split in splits)
         if not splits:  # Spark's readers refuse an empty list of files
             _write_file(folder, "nothing", schema, [])
         self._progress(f"{rows} rows of input {source.name} are written for the script")

@@ -21,6 +21,7 @@ from airflow_trident.errors import (
     Outcome,
     RetryableError,
     TridentError,
+    guarded,
     logged_text,
     recorded_text,
 )
@@ -244,7 +245,8 @@ class NamedWorker:
         if served.failed == deployment.epoch and (served.retry_at is None or time.monotonic() < served.retry_at):
             return self._answer(roster, WorkerStatus.INIT_FAILED, served.error)
         try:
-            topology = self.means.code_of(deployment.topology)
+            with guarded(f"the code of topology {deployment.topology!r}"):
+                topology = self.means.code_of(deployment.topology)
             with self.means.open_ledger(deployment.topology, deployment.incarnation) as ledger:
                 initialise(topology, ledger, children_here=self.means.children_here(topology))
             served.engine = served.engine or self.means.engine_of(topology)

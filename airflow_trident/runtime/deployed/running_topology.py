@@ -92,7 +92,7 @@ class RunningTopology:
                         self._say("")
                         if not committed:
                             self._finishing.wait(self._poll_s)
-            except Exception as error:  # noqa: BLE001 - a source, a store or a user's code: the others must go on
+            except BaseException as error:  # noqa: BLE001 - a source, a store or a user's code: the others must go on
                 recorded = recorded_text(error, rows=self._means.attempts.rows_in_errors)
                 self._say(logged_text(error), recorded)
             self._finishing.wait(self._poll_s)

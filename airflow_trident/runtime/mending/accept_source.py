@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.engine.spout_reader import spout_code
+from airflow_trident.errors import spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.accepted_source import MendedSources
 from airflow_trident.protocol.records import TxRecord

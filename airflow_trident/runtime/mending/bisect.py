@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.engine.base import Engine, Job, quiet
 from airflow_trident.engine.key_limit import NO_LIMIT
-from airflow_trident.engine.spout_reader import spout_code
-from airflow_trident.errors import TransitionError, TridentError
+from airflow_trident.errors import TransitionError, TridentError, spout_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.stages import Plan
 from airflow_trident.runtime.phases import Progress, kept_record

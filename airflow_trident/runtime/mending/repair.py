@@ -6,7 +6,13 @@ from collections.abc import Mapping
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.base import quiet
-from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError, UnknownTopologyError
+from airflow_trident.errors import (
+    CorruptError,
+    LedgerBehindStateError,
+    TransitionError,
+    UnknownTopologyError,
+    state_code,
+)
 from airflow_trident.ledger.backup.seed import NOTHING_KNOWN, KnownTransactions, Seed, seed_from
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import TxRecord
@@ -121,5 +127,5 @@ def _is_behind(ledger: ZNodeLedger, topology: str, markers: Mapping[str, Marker]
 
 def _held(topology: Topology, name: str) -> Marker:
     spec = topology.states[name]
-    with spec.factory.make_state(spec) as state:
+    with state_code(name), spec.factory.make_state(spec) as state:
         return state.marker() or Marker(incarnation="", high=0, fence=0)
