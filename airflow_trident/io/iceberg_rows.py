@@ -36,7 +36,10 @@ def pieces_of(metadata: Any, io: Any, task: Any, wanted: Any) -> Iterator[pa.Rec
     pruned: Any = require_extra("pyiceberg.schema", EXTRA).prune_columns
     deletes = reading._read_all_delete_files(io, [task]).get(task.file.file_path)
     ids = reading.ArrowScan(metadata, io, wanted, expressions.AlwaysTrue())._projected_field_ids
-    with io.new_input(task.file.file_path).open() as source, pq.ParquetFile(source, buffer_size=_BUFFER_BYTES) as file:
+    with (
+        io.new_input(task.file.file_path).open() as source,
+        pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, page_checksum_verification=True) as file,
+    ):
         is_old = metadata.format_version <= 2  # without nanoseconds
         found = reading.pyarrow_to_schema(
             file.schema_arrow,

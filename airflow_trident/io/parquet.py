@@ -47,7 +47,8 @@ def calendar_of(footer: Any) -> Calendar:
 
 
 def parquet_file(file: Any) -> Any:
-    """A `pyarrow.parquet.ParquetFile`.
+    """A `pyarrow.parquet.ParquetFile` that compares the checksums of pages, where their writer made some: without, a
+    bit that flipped is another value.
 
     :param file: an open file; it stays open.
     :raises pyarrow.ArrowException, OSError: it cannot be read.
@@ -57,7 +58,7 @@ def parquet_file(file: Any) -> Any:
     footer = pq.read_metadata(file)
     # Spark writes microsecond timestamps in an old format, which Arrow reads as nanoseconds: a range of only 584 years
     unit = "us" if WRITTEN_BY_SPARK in (footer.metadata or {}) else None
-    return pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit)
+    return pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit, page_checksum_verification=True)
 
 
 @contextmanager

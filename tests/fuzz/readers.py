@@ -219,6 +219,8 @@ def json_lines(random: Random) -> None:
         text = text[:at] + random.choice([*TOKENS, ""]) + text[at + random.choice([0, 0, 1, 3]) :]
     with patch.object(lines, "BLOCK_BYTES", random.randrange(1, 60)):
         rows = rows_of(text.encode("utf-8", "surrogatepass"), FIELDS, FileFormat.JSON)
+    if rows is not None:  # -0 is a whole number to Python, and has no sign
+        rows = [tuple(0.0 if value == 0 and type(value) is float else value for value in row) for row in rows]
     require_same(_json_by_python(text), rows, text)
 
 
@@ -320,6 +322,7 @@ def _text(value: str) -> str:
 
 
 def _date(value: str) -> Any:
+    value = value.strip(" \t")
     import datetime
 
     if len(value) != 10:
@@ -336,9 +339,9 @@ def _struct(value: dict[str, Any]) -> dict[str, Any]:
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "n": _whole(64),
     "s": _of(str, _text),
-    "r": _of(float, float),
+    "r": _of(float, lambda value: float(value) + 0.0),
     "b": _of(bool),
-    "f": _of(float, lambda value: _single(float(value))),
+    "f": _of(float, lambda value: _single(float(value) + 0.0)),
     "t": _of(dict, _struct),
     "l": _of(list, lambda value: [_whole(64)(part) for part in value]),
 }

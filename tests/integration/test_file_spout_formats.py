@@ -246,6 +246,17 @@ def test_a_damaged_parquet_file_is_an_error(tmp_path: Path, damage: str) -> None
         read(path, format="parquet", fields="n long")
 
 
+def test_a_page_with_another_checksum_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"n": list(range(1000))})
+    pq.write_table(rows, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    content = bytearray(path.read_bytes())
+    content[content.find((500).to_bytes(8, "little") + (501).to_bytes(8, "little"))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedInputError, match=r"a\.parquet' cannot be read: .*checksum"):
+        read(path, format="parquet", fields="n long")
+
+
 # ---- all -------------------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,18 @@ def test_a_name_may_hold_what_names_may_hold(objects: Objects) -> None:
     assert sorted(lines(spout, begin(spout))) == sorted(strange)
 
 
+@pytest.mark.parametrize("others", [[], ["in/b.txt"], ["in/b.txt", "in/b.txt.gz"], ["in/a", "in/c"]])
+def test_an_object_whose_name_ends_in_a_slash_is_an_error_that_names_it(bucket: Bucket, others: list[str]) -> None:
+    bucket.put("in/b.txt/", "1\n")
+    for name in others:
+        bucket.put(name, "2\n")
+    spout = FileSpout(f"{bucket.uri}/in")
+    with pytest.raises(
+        ConfigurationError, match=r"name is 'in/b\.txt/'.*Give the object another name|name is 'b\.txt/'"
+    ):
+        lines(spout, begin(spout))
+
+
 def test_nothing_is_there_yet_and_then_something_is(objects: Objects) -> None:
     spout = FileSpout(f"{objects.uri}/in")
     assert begin(spout) is None

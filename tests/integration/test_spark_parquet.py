@@ -359,15 +359,18 @@ def test_a_spout_that_gives_another_dataframe_than_it_declares_is_refused(
         spark_engine.run(job)
 
 
+@pytest.mark.parametrize("checksum", [False, True])
 def test_damaged_pages_of_a_file_are_found_by_whoever_reads_them(
-    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path
+    spark_engine: SparkEngine, job_of: JobOf, tmp_path: Path, checksum: bool
 ) -> None:
-    """Spark decodes the values of a dictionary after its reader of files is done."""
+    """Spark decodes the values of a dictionary after its reader of files is done. That a bit flipped in a page without
+    a dictionary only its checksum shows."""
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"a": [number % 50 for number in range(3_000)]}), path, compression="none")
+    table = pa.table({"a": [number % 50 for number in range(3_000)]})
+    pq.write_table(table, path, compression="none", use_dictionary=not checksum, write_page_checksum=checksum)
     column, content = pq.read_metadata(path).row_group(0).column(0), bytearray(path.read_bytes())
-    end = column.dictionary_page_offset + column.total_compressed_size
-    content[end - 200 : end] = b"\xff" * 200
+    end = (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size
+    content[end - 200 : end] = bytes([content[end - 200] ^ 1, *content[end - 199 : end]]) if checksum else b"\xff" * 200
     path.write_bytes(content)
     job = job_of(transformed(tmp_path, "a long"))
     assert reader_of(spark_engine, job) == "Spark"

@@ -97,8 +97,8 @@ class ObjectFiles(FileSource):
             for page in self.place.obstore().list(self.place.store(), offset=before, chunk_size=_PAGE):
                 for one in page:
                     name: str = one["path"]
-                    if name < last:
-                        raise _out_of_order(self.base(), last, name)
+                    if name < last or (name == last and one["size"]):
+                        raise (_ends_in_slash if f"{name}/" > last else _out_of_order)(self.base(), name, last)
                     last = name
                     if name > begin and not name.startswith(begin):
                         return
@@ -156,10 +156,18 @@ class ObjectFiles(FileSource):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
             except FileNotFoundError:
+                if self._is_listed(file.path, file.etag):
+                    raise _ends_in_slash(base, file.path) from None
                 raise still_written(where) from None
         if (status["size"], _etag(status)) != (file.size, file.etag):
             raise still_written(where)
         return status["version"] or ""
+
+    def _is_listed(self, name: str, etag: str) -> bool:
+        """Is there an object of this name, also one whose real name goes on with a slash?"""
+        with self._asking("list the objects"):
+            page = next(iter(self.place.obstore().list(self.place.store(), offset=name[:-1], chunk_size=_PAGE)), [])
+        return any(one["path"] == name and _etag(one) == etag for one in page)
 
     def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
         return [self._as_it_is(f"{base}/{file.path}", file) for file in files]
@@ -207,6 +215,8 @@ class ObjectFiles(FileSource):
                 if file.version and "version" not in options and not self.place.service.always_versions:
                     raise version_gone(where) from None
                 missing = isinstance(error, FileNotFoundError)
+                if missing and file.digest and self._is_listed(file.path, file.digest):
+                    raise _ends_in_slash(self.base(), file.path) from None
                 raise (gone(where) if missing else changed(where, _ITS_CONTENT, "its content")) from None
         if len(content) != end - begin:
             raise changed(where, f"{file.size} bytes then, fewer now", "its content")
@@ -245,7 +255,15 @@ def _etag(one: Any) -> str:
     return given if not given or given.endswith('"') else f'"{given}"'
 
 
-def _out_of_order(where: str, last: str, name: str) -> ConfigurationError:
+def _ends_in_slash(where: str, name: str, _last: str = "") -> ConfigurationError:
+    return ConfigurationError(
+        f"{where!r} has an object with content whose name is {f'{name}/'!r}: such a name means a folder, and no object "
+        "can be read by it",
+        f"Give the object another name. Its transaction, if it has one, takes it under the name {name!r}.",
+    )
+
+
+def _out_of_order(where: str, name: str, last: str) -> ConfigurationError:
     return ConfigurationError(
         f"{where!r} is not listed in the order of names: {name!r} comes behind {last!r}",
         "Use a bucket that is (a directory bucket of S3 is not).",

@@ -35,8 +35,10 @@ _OPTIONS = {
     "ignoreMissingFiles": "false",
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
+    "parquet.page.verify-checksum.enabled": "true",
 }
-"""Set for each reading, because with other settings of the session Spark might leave out rows or change days."""
+"""Set for each reading, because with other settings of the session Spark might leave out rows, change days, or read a
+page whose checksum is another."""
 
 
 def rows_for_spark(reading: ReadOptions, paths: Sequence[str]) -> int | None:
