@@ -166,7 +166,8 @@ class ObjectFiles(FileSource):
     def _is_listed(self, name: str, etag: str) -> bool:
         """Is there an object of this name, also one whose real name goes on with a slash?"""
         with self._asking("list the objects"):
-            page = next(iter(self.place.obstore().list(self.place.store(), offset=name[:-1], chunk_size=_PAGE)), [])
+            pages = self.place.obstore().list(self.place.store(), offset=name[:-1], chunk_size=_PAGE)
+            page: list[Any] = next(iter(pages), [])
         return any(one["path"] == name and _etag(one) == etag for one in page)
 
     def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
