@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.deadlines import HDFS
 from airflow_trident.io.local_paths import AnyPath, text_of_path
 from airflow_trident.io.webhdfs import Access, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, translated
@@ -160,8 +161,8 @@ def _access(found: Connection) -> Access:
         verify=_verify(found.extra.get("verify")),
         certificate=str(found.extra.get("cert") or ""),
         key=str(found.extra.get("key") or ""),
-        connect_timeout_s=_number(found, "connect_timeout", 5),
-        read_timeout_s=_number(found, "read_timeout", 60),
+        connect_timeout_s=_number(found, "connect_timeout", HDFS.connect_s),
+        read_timeout_s=_number(found, "read_timeout", HDFS.answer_s),
         retries=int(_number(found, "max_retries", 8)),
     )
 

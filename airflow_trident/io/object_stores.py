@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
+from airflow_trident.io.deadlines import OBJECT_STORES
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.gcs import GCS
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
@@ -30,7 +31,6 @@ from airflow_trident.io.s3 import S3
 _SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE, GCS) for scheme in one.schemes}
 _URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")
 _HTTP = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
-_CONNECT_TIMEOUT_S, _TIMEOUT_S, _RETRY_S = 5, 60, 60
 _RETRIES = 8
 """For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
 _MOST = 1_000_000
@@ -270,15 +270,15 @@ def _open(place: ObjectPlace, _process: int) -> Any:
         )
     options: dict[str, Any] = {
         "allow_http": endpoint.lower().startswith("http://"),
-        "connect_timeout": timedelta(seconds=_number(place, client, "connect_timeout", _CONNECT_TIMEOUT_S)),
-        "timeout": timedelta(seconds=_number(place, client, "read_timeout", _TIMEOUT_S)),
+        "connect_timeout": timedelta(seconds=_number(place, client, "connect_timeout", OBJECT_STORES.connect_s)),
+        "timeout": timedelta(seconds=_number(place, client, "read_timeout", OBJECT_STORES.answer_s)),
     }
     if "allow_invalid_certificates" in client:
         options["allow_invalid_certificates"] = True
     if "root_certificate" in client:
         options["root_certificate"] = _certificates_in(place, client["root_certificate"])
     retries = int(_number(place, client, "max_retries", _RETRIES))
-    retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)}
+    retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=OBJECT_STORES.retry_s)}
     try:
         return service.store_class(require_extra("obstore.store", service.extra))(
             place.bucket, prefix=place.prefix or None, config=settings, client_options=options, retry_config=retry
@@ -287,7 +287,7 @@ def _open(place: ObjectPlace, _process: int) -> Any:
         raise ConfigurationError(f"{place.where!r} cannot be opened ({said(str(error))[1]})", _see(service)) from None
 
 
-def _number(place: ObjectPlace, client: Mapping[str, str], name: str, instead: int) -> float:
+def _number(place: ObjectPlace, client: Mapping[str, str], name: str, instead: float) -> float:
     written = client.get(name, instead)
     try:
         number = float(written)

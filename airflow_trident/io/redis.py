@@ -11,15 +11,16 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.datasets import Dataset, redis_dataset
+from airflow_trident.io.deadlines import REDIS
 from airflow_trident.io.extras import require_extra
 
 EXTRA = "airflow-trident[redis]"
 DEFAULT_CONN_ID = "redis_default"
-_CONNECT_TIMEOUT_S = 10.0
 _PASSED_ON = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 _LOGIN = ("NOAUTH", "WRONGPASS", "NOPERM")
 _IN_A_PIPELINE = " of pipeline caused error: "
 """What the driver puts before the answer to one of several commands, behind the command."""
+_NO_CLUSTER = "Cluster mode is not enabled"
 _NOT_NOW = ("BUSY", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "TRYAGAIN", "CLUSTERDOWN")
 
 
@@ -41,7 +42,7 @@ class RedisSettings:
     password: str | None = field(default=None, repr=False)
     ssl: bool = False
     cluster: bool = False
-    timeout_s: float = 30.0
+    timeout_s: float = REDIS.answer_s
 
     def __post_init__(self) -> None:
         if self.conn_id is not None and self.host is not None:
@@ -98,15 +99,16 @@ class RedisServer:
     place: str
     options: Mapping[str, Any] = field(repr=False, hash=False)
     cluster: bool = False
-    timeout_s: float = 30.0
+    timeout_s: float = REDIS.answer_s
 
     def dataset(self, key: str) -> Dataset:
         """The name of the key, or of a prefix of keys, in lineage."""
         return redis_dataset(self.options["host"], self.options["port"], self.options["db"], key)
 
-    def open(self) -> Any:
+    def open(self, unavailable: type[TridentError] = RetryableError) -> Any:
         """A client with its own connection; bytes in, bytes out. Repeats nothing by itself: the caller decides.
 
+        :param unavailable: raised if no node of a cluster answers now.
         :raises MissingExtraError: the driver is not installed.
         """
         redis = require_extra("redis", EXTRA)
@@ -114,12 +116,12 @@ class RedisServer:
         options = {
             **self.options,
             "socket_timeout": self.timeout_s,
-            "socket_connect_timeout": min(self.timeout_s, _CONNECT_TIMEOUT_S),
+            "socket_connect_timeout": min(self.timeout_s, REDIS.connect_s),
             "retry": retry,
         }
         if self.cluster:
             options.pop("db")
-            with redis_errors(self.place, ConfigurationError):
+            with redis_errors(self.place, unavailable):
                 return redis.cluster.RedisCluster(**options)
         return redis.Redis(**options)
 
@@ -161,6 +163,8 @@ def _translated(error: Exception, place: str, unavailable: type[TridentError]) -
         return ConfigurationError(
             f"Redis at {place} refused the login or the command ({said})", "Give it the right user and password."
         )
+    if _NO_CLUSTER in said:
+        return ConfigurationError(f"Redis at {place} is no node of a cluster", "Leave out cluster=True.")
     if isinstance(error, exceptions.ReadOnlyError) or said.startswith("READONLY"):
         return is_a_replica(place, unavailable)
     gone = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)

@@ -19,11 +19,12 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.deadlines import HDFS
 from airflow_trident.io.webhdfs_errors import IN_CLEAR, RemoteException, Unreachable, said
 
 T = TypeVar("T")
 _PREFIX = "/webhdfs/v1"
-_FIRST_WAIT_S, _LONGEST_WAIT_S, _RETRY_S = 0.1, 8.0, 60.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
 _WRITTEN_SO = "/%:@!$&'()*+,;=~"
 """What may be in the path of a connection as it is."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -52,8 +53,8 @@ class Access:
     verify: str = ""
     certificate: str = ""
     key: str = ""
-    connect_timeout_s: float = 5
-    read_timeout_s: float = 60
+    connect_timeout_s: float = HDFS.connect_s
+    read_timeout_s: float = HDFS.answer_s
     retries: int = 8
 
     @property
@@ -210,7 +211,7 @@ class WebHdfs:
             try:
                 return self._at_one_of_all(once)
             except (Unreachable, RemoteException) as error:
-                if not error.is_passing or not left or time.monotonic() - begun > _RETRY_S:
+                if not error.is_passing or not left or time.monotonic() - begun > HDFS.retry_s:
                     raise
             time.sleep(wait_s)
             wait_s, left = min(2 * wait_s, _LONGEST_WAIT_S), left - 1

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, MissingExtraError, SparkJobError
+from airflow_trident.io.deadlines import CLUSTERS
 from airflow_trident.io.extras import KUBERNETES_PROVIDER, require_extra
 
-_TIMEOUT_S = 10.0
 _STATES = {
     "Pending": "SUBMITTED",
     "Running": "RUNNING",
@@ -94,7 +94,7 @@ def _asked(namespace: str, verb: str, *names: str, **options: str) -> Any:
         ) from error
     with api.api_client:
         try:
-            return getattr(api, verb)(*names, namespace, _request_timeout=_TIMEOUT_S, **options)
+            return getattr(api, verb)(*names, namespace, _request_timeout=CLUSTERS.answer_s, **options)
         except client.ApiException as error:
             if error.status == 404:
                 return None

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from airflow_trident.engine.spark.driver_tags import ORDER_LABEL, ORDER_TAG
 from airflow_trident.errors import SparkJobError
+from airflow_trident.io.deadlines import CLUSTERS
 from airflow_trident.tasks.kubernetes_pod import KubernetesPod, find_pods
 from airflow_trident.tasks.yarn_application import YarnApplication, find_application
 
 _ACTIVE = frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"})
 """Of Spark's DriverState. UNKNOWN: the master is recovering from a failure."""
-_TIMEOUT_S = 10.0
 _NOT_ALIVE = "Current state is not alive"
 """So begins the refusal of a master that stands by, or has not read yet what it knew before a restart."""
 _MISSED = 10
@@ -76,16 +76,19 @@ class SparkDriver:
         reason = ""
         for master in self.masters:
             try:
-                reply = httpx.request(method, f"{master}/v1/submissions/{what}", timeout=_TIMEOUT_S)
-                answer: dict[str, Any] = reply.json()
+                reply = httpx.request(method, f"{master}/v1/submissions/{what}", timeout=CLUSTERS.answer_s)
+                answer: Any = reply.json()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = str(error)
-            except ValueError:
+            except (ValueError, RecursionError):
                 reason = "what answers is no Spark master"
             else:
-                if _NOT_ALIVE not in str(answer.get("message")):
+                if not isinstance(answer, dict):
+                    reason = "what answers is no Spark master"
+                elif _NOT_ALIVE in str(answer.get("message")):
+                    reason = f"{master} stands by, or is starting"
+                else:
                     return answer
-                reason = f"{master} stands by, or is starting"
         raise SparkJobError(
             f"no Spark master answers at {', '.join(self.masters)} ({reason})",
             "Start the master with spark.master.rest.enabled=true; the connection's extra rest-port names another port "

@@ -12,13 +12,13 @@ from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, from_json, root_cause
 from airflow_trident.engine.spark.trial import TrialResult
 from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.io.deadlines import CLUSTERS
 from airflow_trident.io.object_stores import is_object_uri
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.staging.storage import absolute_root
 from airflow_trident.tasks.hook_submit import HookSubmit
 
 APPLICATION = os.path.abspath(trial_app.__file__)
-_CONNECT_S = 10.0
 _RESULT = Format(noun="the result of the trial", version=1, cure="See the driver's log.", error=SparkJobError)
 
 
@@ -74,7 +74,7 @@ def _require_reached(masters: tuple[tuple[str, int], ...]) -> None:
     reason = ""
     for address in masters:
         try:
-            socket.create_connection(address, _CONNECT_S).close()
+            socket.create_connection(address, CLUSTERS.connect_s).close()
         except OSError as error:
             reason = str(error)
         else:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.errors import SparkJobError
+from airflow_trident.io.deadlines import CLUSTERS
 
-_TIMEOUT_S = 10.0
 _WAITING = ("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED")
 _RUNNING = "RUNNING"
 _UNKNOWN = (400, 404)
@@ -28,7 +28,7 @@ class YarnApplication:
 
         :raises SparkJobError: the resource manager does not answer.
         """
-        app = _asked(self.resource_manager, "GET", f"apps/{self.driver_id}").get("app") or {}
+        app = _asked(self.resource_manager, "GET", f"apps/{self.driver_id}", "app")
         state = str(app.get("state") or "")
         if state in _WAITING:
             return "SUBMITTED"
@@ -42,7 +42,7 @@ class YarnApplication:
 
     def kill(self) -> None:
         """:raises SparkJobError: the resource manager does not answer."""
-        _asked(self.resource_manager, "PUT", f"apps/{self.driver_id}/state", {"state": "KILLED"})
+        _asked(self.resource_manager, "PUT", f"apps/{self.driver_id}/state", "", {"state": "KILLED"})
 
 
 def find_application(resource_manager: str, tag: str) -> str:
@@ -51,12 +51,23 @@ def find_application(resource_manager: str, tag: str) -> str:
     :raises SparkJobError: the resource manager does not answer.
     """
     states = ",".join([*_WAITING, _RUNNING])
-    found = _asked(resource_manager, "GET", f"apps?applicationTags={tag}&states={states}").get("apps") or {}
+    found = _asked(resource_manager, "GET", f"apps?applicationTags={tag}&states={states}", "apps")
     return next((str(app["id"]) for app in found.get("app") or ()), "")
 
 
-def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] | None = None) -> dict[str, Any]:
-    """The resource manager's answer; empty if it does not know what it was asked for.
+def _object_of(answer: Any) -> dict[str, Any]:
+    """
+    :raises ValueError: it is no JSON object.
+    """
+    if not isinstance(answer, dict):
+        raise ValueError(f"{answer!r:.80} is no JSON object")
+    return answer
+
+
+def _asked(
+    resource_manager: str, method: str, what: str, member: str, said: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A member of the resource manager's answer; empty if it does not know what it was asked for.
 
     :raises SparkJobError: it does not answer, or refuses to: that says nothing about an application.
     """
@@ -64,18 +75,22 @@ def _asked(resource_manager: str, method: str, what: str, said: dict[str, str] |
 
     try:
         reply = httpx.request(
-            method, f"{resource_manager}/ws/v1/cluster/{what}", json=said, timeout=_TIMEOUT_S, follow_redirects=True
+            method,
+            f"{resource_manager}/ws/v1/cluster/{what}",
+            json=said,
+            timeout=CLUSTERS.answer_s,
+            follow_redirects=True,
         )
-        answer: dict[str, Any] = reply.json()
+        answer = _object_of(reply.json())
         if method == "GET" and reply.status_code in _UNKNOWN:
             return {}
         if not reply.is_error:
-            return answer
-        said_so = answer.get("RemoteException") or {}
+            return _object_of(answer.get(member) or {})
+        said_so = _object_of(answer.get("RemoteException") or {})
         reason = f"status {reply.status_code}: {said_so.get('message') or 'no reason'}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error)
-    except ValueError:
+    except (ValueError, RecursionError):
         reason = f"its answer, with status {reply.status_code}, is none of a resource manager's"
     raise SparkJobError(
         f"YARN's resource manager gives no answer at {resource_manager} ({reason})",

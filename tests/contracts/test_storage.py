@@ -315,3 +315,24 @@ def test_a_temporary_root_is_below_the_root_and_gone_afterwards(objects: Objects
             put(storage_at(own), "t/f", b"x")
             assert len(names(storage_at(root), "")) == 1
         assert names(storage_at(root), "") == []
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [where if where == "bucket" else pytest.param(where, marks=pytest.mark.rare) for where in SERVERS],
+    indirect=True,
+)
+def test_more_names_than_one_answer_or_one_request_has_are_listed_and_removed(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores list 1,000 names at once (Azure 5,000), and take 1,000 (Azure 256) in one request to delete."""
+    monkeypatch.setenv(objects.variable, objects.connection(read_timeout_s=30))
+    storage = storage_at(objects.uri)
+    assert isinstance(storage, ObjectStorage)
+    many = [f"t/{number:04}" for number in range(1_030)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: put(storage, name, b"x"), many))
+    assert names(storage, "t") == many
+    assert storage.delete("t", "0000", "0005") == 5
+    storage.take_away(["t/0001", *many[5:-3], "t/none"])
+    assert names(storage, "t") == many[-3:]

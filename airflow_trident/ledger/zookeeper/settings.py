@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.deadlines import ZOOKEEPER
 
 DEFAULT_PORT = 2181
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+)(:(\d{1,5}))?\Z")
@@ -62,8 +63,8 @@ class ZooKeeperSettings:
     auth: DigestAuth | None = None
     tls: Tls | None = None
     session_timeout_s: float = 30.0
-    op_deadline_s: float = 20.0
-    connect_deadline_s: float = 15.0
+    op_deadline_s: float = ZOOKEEPER.answer_s
+    connect_deadline_s: float = ZOOKEEPER.connect_s
 
     def __post_init__(self) -> None:
         servers, slash, folder = self.hosts.strip().partition("/")

@@ -17,6 +17,7 @@ from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io import connections
 from airflow_trident.io.datasets import Dataset, topic_dataset
+from airflow_trident.io.deadlines import KAFKA
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.checks import one_of, require_at_least
@@ -100,7 +101,7 @@ class KafkaSpout(Spout):
         isolation: str = "read_committed",
         on_data_loss: OnDataLoss | str | None = None,
         split_rows: int = DEFAULT_SPLIT_ROWS,
-        timeout_s: float = 30.0,
+        timeout_s: float = KAFKA.answer_s,
     ) -> None:
         who = type(self).__name__
         names = (topics,) if isinstance(topics, str) else tuple(topics)

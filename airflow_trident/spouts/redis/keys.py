@@ -106,7 +106,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         :raises SourceChangedError: a counter is below a number that was read.
         """
         server, left, left_bytes, begun = self._server, self.max_rows, self.max_bytes, False
-        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+        with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for partition in partitions:
                 begin, end = self._unread(client, partition, last.get(partition))
                 if left is not None:
@@ -124,7 +124,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
 
     def lag(self, last: Mapping[str, Json]) -> Lag:
         server, records = self._server, 0
-        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+        with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for partition in self.partitions():
                 begin, end = self._unread(client, partition, last.get(partition))
                 records += max(0, end - begin)
@@ -200,7 +200,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
         begin, end = self._range(part)
         server = self._server
-        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+        with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for at in range(begin, end, AT_ONCE):
                 records = self._ask(client, "GET", partition, at, min(at + AT_ONCE, end))
                 rows = [self._row(partition, number, record) for number, record in enumerate(records, at)]

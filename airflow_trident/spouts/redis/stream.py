@@ -117,7 +117,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
             anew.
         """
         server, left, left_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
-        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+        with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for stream in partitions:
                 before = _part(last[stream]) if last.get(stream) is not None else None
                 after = before.to if before else _BEGINNING
@@ -134,7 +134,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     def lag(self, last: Mapping[str, Json]) -> Lag:
         """Includes entries that were trimmed before any transaction had them."""
         server, records = self._server, 0
-        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+        with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for stream in self.partitions():
                 before = _part(last[stream]) if last.get(stream) is not None else None
                 told = client.eval(_LOOK, 1, stream, before.to if before else _BEGINNING, 1, "", 1)
@@ -195,7 +195,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
         known, server, read, schema = _part(part), self._server, 0, arrow_schema(self.schema)
         begin = known.begin
-        with redis_errors(server.place, SourceUnavailableError), server.open() as client:
+        with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             client.set_response_callback("XRANGE", _as_sent)
             batches: list[pa.RecordBatch] = []
             while read < known.rows:

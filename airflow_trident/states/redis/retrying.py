@@ -20,7 +20,7 @@ class Session:
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
-        self.client: Any = server.open()
+        self.client: Any = server.open(StoreUnavailableError)
         self._sending = False
 
     @contextmanager
