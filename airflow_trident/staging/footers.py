@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 MOST_BYTES = 32 << 20
 """Footers of more than this together are left out: whoever needs them reads the files' own."""
+MOST_BYTES_OF_A_FILE = 16 << 10
+"""A worker does not hand on a larger footer. One of 1,000 columns has 200 KB, and the driver has those of all files."""
 _LENGTH = struct.Struct(">I")
+
+
+def handed_on(footer: bytes) -> bytes:
+    """The footer; empty if it is too large for the driver, so that the commit reads it from the file."""
+    return footer if len(footer) <= MOST_BYTES_OF_A_FILE else b""
 
 
 def pack_footers(footers: Sequence[bytes]) -> str:

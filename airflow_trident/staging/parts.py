@@ -12,6 +12,7 @@ from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.io.arrow import require_fit
 from airflow_trident.io.parquet import footer_bytes, write_parquet, write_parquet_pieces
 from airflow_trident.io.values import UnfitValueError
+from airflow_trident.staging.footers import handed_on
 from airflow_trident.staging.manifest import Slot, StagedFile
 from airflow_trident.staging.verbs import Storage
 
@@ -66,7 +67,7 @@ def write_part(
             return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
     footers = list[Any]()
     size = storage.put(relative, lambda file: write_parquet(whole, file, metadata_collector=footers))
-    footer = footer_bytes(footers[-1]) if by_reference else b""
+    footer = handed_on(footer_bytes(footers[-1])) if by_reference else b""
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, footer=footer)
 
 
@@ -79,7 +80,8 @@ def write_pieces(
         relative, lambda file: write_parquet_pieces(pieces, schema, file, metadata_collector=footers) and None
     )
     footer = footers[-1]
-    return StagedFile(state=state, path=relative, rows=footer.num_rows, bytes=size, footer=footer_bytes(footer))
+    kept = handed_on(footer_bytes(footer))
+    return StagedFile(state=state, path=relative, rows=footer.num_rows, bytes=size, footer=kept)
 
 
 def part_name(slot: Slot, state: str) -> str:

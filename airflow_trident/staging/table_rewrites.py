@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.contracts.committed_table import BatchKeys, CommittedTable
 from airflow_trident.io.arrow import comparable
 from airflow_trident.staging.manifest import Slot, StagedFile, TableRewrite
 from airflow_trident.staging.parts import write_pieces
@@ -63,25 +63,6 @@ class RewriteFiles:
         return BatchKeys.of(pa.concat_tables(parts))
 
 
-@dataclass(frozen=True)
-class BatchKeys:
-    """The key columns of a batch. `bounds`: of each column; of none with NaN, which statistics of files ignore."""
-
-    rows: pa.Table
-    bounds: Mapping[str, tuple[Any, Any]]
-
-    @classmethod
-    def of(cls, rows: pa.Table) -> BatchKeys:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        rows = comparable(rows)
-        real = {field.name for field in rows.schema if pa.types.is_floating(field.type)}
-        has_nan = {name for name in real if pc.any(pc.is_nan(rows.column(name))).as_py()}
-        found = {name: pc.min_max(rows.column(name)) for name in rows.column_names if name not in has_nan}
-        return cls(rows, {name: (one["min"], one["max"]) for name, one in found.items()})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rest:
     """The rows of a file that stay. `stays`: for each of its rows."""
@@ -106,7 +87,7 @@ def rest_of(table: CommittedTable, place: int, keys: BatchKeys) -> Rest | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not table.may_have(place, keys.bounds):
+    if not table.may_have(place, keys):
         return None
     names = list(table.keys)
     schema = pa.schema([table.schema().field(name) for name in names])

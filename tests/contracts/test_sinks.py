@@ -49,7 +49,7 @@ def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
 
 def spec_of(sink: str, folder: Path) -> StateSpec:
     # Delta has neither times nor intervals, Iceberg and plain Parquet no intervals.
-    fields = FIELDS[: {"delta table": 4, "iceberg table": 5, "parquet table": 5}.get(sink, 6)]
+    fields = FIELDS[: {"delta table": 4, "iceberg table": 5}.get(sink, 6)]
     return StateSpec(topology="words", name="rows", keys=(), values=fields, staged=fields, factory=SINKS[sink](folder))
 
 

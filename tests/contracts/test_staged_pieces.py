@@ -114,7 +114,7 @@ def test_an_object_that_is_gone_is_an_error(bucket: Any) -> None:
 STORES = ["sqlite", "postgres", "sqlalchemy on sqlite", "sqlalchemy on postgres", "redis", "delta", "memory"]
 
 
-@pytest.fixture(params=[*STORES, "files", "table", "delta table", "iceberg table", "parquet table"])
+@pytest.fixture(params=[*STORES, "files", "table", "delta table", "iceberg table"])
 def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StateSpec:
     if request.param in FACTORIES:
         return counts(FACTORIES[request.param](tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import pickle
 import signal
@@ -10,16 +11,22 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from airflow_trident.contracts.committed_table import BatchKeys
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import FencedError, OutcomeUnknownError, TableChangedError
-from airflow_trident.types import parse_declared
+from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.staging.table_rewrites import rest_of
+from airflow_trident.types import Field, names_of, parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (
     KINDS,
@@ -67,26 +74,48 @@ def test_a_row_replaces_that_of_its_key_and_files_without_such_keys_stay(table: 
     assert found(table) == [(1, "x"), (2, "y"), (3, "c"), (4, "d")]
 
 
-@pytest.mark.parametrize("kind", ["delta"])
-def test_files_whose_keys_lie_elsewhere_are_not_read(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+KEYS = parse_declared("id long, word string, at timestamp, day date, n long")
+DAY = datetime.date(2024, 1, 1)
+
+
+def row_of(number: int) -> tuple[Any, ...]:
+    at = datetime.datetime(2024, 1, 1, 0, 0, 0, 999, datetime.UTC) + datetime.timedelta(hours=number)
+    return number, f"{number:05}", at, DAY + datetime.timedelta(days=number), number
+
+
+@given(
+    kind=st.sampled_from(KINDS),
+    keys=st.sets(st.sampled_from(KEYS[:4]), min_size=1),
+    files=st.lists(st.tuples(st.integers(0, 999), st.integers(0, 40)), min_size=1, max_size=6),
+    batch_of=st.sets(st.integers(0, 1050), min_size=1, max_size=4),
+)
+@settings(max_examples=10)
+def test_only_files_whose_bounds_may_have_a_key_of_the_batch_are_opened(
+    kind: str, keys: set[Field], files: list[tuple[int, int]], batch_of: set[int]
 ) -> None:
-    table, read = keyed(tmp_path, kind), list[str]()
-    with table.opened() as state:
-        two(table, state)
-        committed = type(state.committed())
-        pieces = committed.pieces
-
-        def seen(self: Any, place: int, columns: Any = None) -> Any:
-            read.append(self.paths[place])
-            return pieces(self, place, columns)
-
-        monkeypatch.setattr(committed, "pieces", seen)
-        assert processed(table, state, 3, (2, "new"), (1, "new")).replaces.gone
-        assert len(set(read)) == 1, "not that of 3 and 4"
-        read.clear()
-        assert not processed(table, state, 3, (0, "new"), (9, "new")).replaces.gone
-        assert len(set(read)) == 2, "bounds say too little"
+    """Each other file is made unreadable."""
+    key_fields = tuple(sorted(keys, key=KEYS.index))
+    with TemporaryDirectory() as name:
+        table = TABLES[kind](Path(name), KEYS)
+        values = tuple(field for field in KEYS if field not in keys)
+        table.spec = replace(table.spec, keys=key_fields, values=values, rewrites=True)
+        wanted = set[str]()
+        with table.opened() as state:
+            before = set[str]()
+            for low, width in files:
+                appended(table, rows_to_table(KEYS, [row_of(number) for number in range(low, low + width + 1)]))
+                (path,) = set(files_in(table)) - before
+                before.add(path)
+                if any(low <= number <= low + width for number in batch_of):
+                    wanted.add(path)
+                else:
+                    Path(path.removeprefix("file://")).write_bytes(b"")
+            committed = state.committed()
+            batch_keys = BatchKeys.of(rows_to_table(KEYS, [*map(row_of, batch_of)]).select(names_of(key_fields)))
+            chosen = {
+                path for place, path in enumerate(committed.paths) if rest_of(committed, place, batch_keys) is not None
+            }
+        assert {Path(path).name for path in chosen} == {Path(path).name for path in wanted}
 
 
 def test_a_batch_that_nobody_compared_with_the_table_is_by_the_committer(table: ForeignTable) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _PLAIN = re.compile(r"(?:[\w=/.-]|%25)*", re.ASCII)
+_BOUNDED = (str, int, datetime.date)
+"""Types whose bounds in the log are exact. Those of decimals may have been rounded."""
+_TRUNCATED = datetime.timedelta(milliseconds=1)
+"""The log has times in milliseconds, cut off."""
 _LONGEST = 32
 """Longest text in statistics, in characters, as in Delta itself."""
 
@@ -37,25 +41,48 @@ def described(footer: Any, path: str, size: int, columns: Collection[str], parti
     return NewFile(path=path, bytes=size, values=tuple(partition.values()), nulls=nulls, entry=entry)
 
 
-def old_files(table: Any) -> list[OldFile]:
+def old_files(table: Any, keys: Sequence[str] = ()) -> list[OldFile]:
     """The files of the version that a `deltalake.DeltaTable` is at.
 
+    :param keys: the columns whose bounds are wanted.
     :raises ConfigurationError: not all of their rows count.
     """
     import pyarrow as pa
 
     require_whole_files(table)
     names = table.metadata().partition_columns
-    found = pa.table(table.get_add_actions()).to_pylist()
+    actions = pa.table(table.get_add_actions(flatten=True))
+    # Statistics of other columns may be values that Python does not have.
+    parts = [f"{part}.{name}" for part, columns in _parts(names, keys) for name in columns]
+    found = actions.select(["path", "size_bytes", *(one for one in parts if one in actions.column_names)]).to_pylist()
     return [
         OldFile(
             path=one["path"],
             bytes=one["size_bytes"],
-            values=tuple(one["partition"][name] for name in names) if names else (),
-            entry=one,
+            values=tuple(one[f"partition.{name}"] for name in names),
+            entry={"partition": {name: one[f"partition.{name}"] for name in names}},
+            bounds=dict(_bounds(one, keys)),
         )
         for one in found
     ]
+
+
+def _parts(partition_by: Sequence[str], keys: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
+    yield "partition", partition_by
+    yield "min", keys
+    yield "max", keys
+
+
+def _bounds(action: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for name in keys:
+        if (value := action.get(f"partition.{name}")) is not None:
+            yield name, (value, value)
+            continue
+        low, high = action.get(f"min.{name}"), action.get(f"max.{name}")
+        if isinstance(low, datetime.datetime) and isinstance(high, datetime.datetime):
+            yield name, (low, high + _TRUNCATED)
+        elif type(low) is type(high) and type(low) in _BOUNDED:
+            yield name, (low, high)
 
 
 def rows_of(source: Any, file: OldFile, table: Any, columns: Sequence[str] | None) -> pa.Table:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.contracts.committed_table import BatchKeys, CommittedTable
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.delta.add_actions import old_files, pieces_of
@@ -43,7 +43,7 @@ class CommittedDelta(CommittedTable):
             at=identity(table),
             columns=pa.schema(table.schema().to_arrow()),
             partition_by=tuple(metadata.partition_columns),
-            files=tuple(replace(one, entry=None) for one in old_files(table)),
+            files=tuple(replace(one, entry=None) for one in old_files(table, keys)),
             keys=keys,
         )
 
@@ -55,12 +55,18 @@ class CommittedDelta(CommittedTable):
     def paths(self) -> tuple[str, ...]:
         return tuple(one.path for one in self.files)
 
-    def may_have(self, place: int, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+    def may_have(self, place: int, keys: BatchKeys) -> bool:
+        """The footer says what the log does not: this package leaves bounds out of the log if a column has none."""
         import pyarrow.dataset as ds
 
-        with self._there(self.files[place]):
-            fragment = ds.ParquetFileFormat().make_fragment(unquote(self.files[place].path), self._files())
-            return may_have(fragment, self.columns, bounds)
+        file = self.files[place]
+        if not keys.any_within(file.bounds):
+            return False
+        if set(self.keys) <= file.bounds.keys():
+            return True
+        with self._there(file):
+            fragment = ds.ParquetFileFormat().make_fragment(unquote(file.path), self._files())
+            return may_have(fragment, self.columns, keys.bounds)
 
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         file = self.files[place]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.committed_table import CommittedTable
+from airflow_trident.contracts.committed_table import BatchKeys, CommittedTable
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.iceberg import EXTRA
 from airflow_trident.io.iceberg_rows import pieces_of
@@ -29,7 +29,7 @@ class CommittedIceberg(CommittedTable):
 
     @classmethod
     def of(cls, table: Any, keys: tuple[str, ...]) -> CommittedIceberg:
-        return cls(metadata=table.metadata, io=table.io, files=tuple(old_files(table)), keys=keys)
+        return cls(metadata=table.metadata, io=table.io, files=tuple(old_files(table, keys)), keys=keys)
 
     @property
     def version(self) -> str:
@@ -38,6 +38,9 @@ class CommittedIceberg(CommittedTable):
     @property
     def paths(self) -> tuple[str, ...]:
         return tuple(one.path for one in self.files)
+
+    def may_have(self, place: int, keys: BatchKeys) -> bool:
+        return keys.any_within(self.files[place].bounds)
 
     def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         file = self.files[place]

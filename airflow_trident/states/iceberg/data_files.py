@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _FIRST_DAY = date(1970, 1, 1).toordinal()
+_FIRST_MOMENT = datetime(1970, 1, 1, tzinfo=UTC)
+_BOUNDED: dict[str, Callable[[Any], Any]] = {
+    "string": str,
+    "int": int,
+    "long": int,
+    "boolean": bool,
+    "date": lambda days: date.fromordinal(days + _FIRST_DAY),
+    "timestamptz": lambda micros: _FIRST_MOMENT + timedelta(microseconds=micros),
+}
+"""Type -> a value of it, as Python has it, from what pyiceberg makes of its bytes."""
 
 
 def local_path(location: str) -> str | None:
@@ -69,9 +81,13 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
     return NewFile(path=location, bytes=size, values=values, nulls=nulls, entry=entry)
 
 
-def old_files(table: Any) -> list[OldFile]:
-    """The files of the snapshot that a `pyiceberg.table.Table` was loaded with. `entry` is its `FileScanTask`."""
+def old_files(table: Any, keys: Sequence[str] = ()) -> list[OldFile]:
+    """The files of the snapshot that a `pyiceberg.table.Table` was loaded with. `entry` is its `FileScanTask`.
+
+    :param keys: the columns whose bounds are wanted.
+    """
     metadata = table.metadata
+    columns = [metadata.schema().find_field(name) for name in keys]
     dates = [str(one.field_type) == "date" for one in metadata.spec().partition_type(metadata.schema()).fields]
     return [
         OldFile(
@@ -80,9 +96,24 @@ def old_files(table: Any) -> list[OldFile]:
             values=_values(task.file.partition._data, dates) if task.file.spec_id == metadata.default_spec_id else None,
             entry=task,
             deletes=tuple(sorted(one.file_path for one in task.delete_files)),
+            bounds=dict(_bounds(task.file, columns)),
         )
         for task in table.scan().plan_files()
     ]
+
+
+def _bounds(file: Any, columns: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """:param file: `pyiceberg.manifest.DataFile`. Its bounds of texts may be cut, and are then lower and higher.
+    :param columns: `pyiceberg.types.NestedField`, of the table as it is now.
+    """
+    conversions: Any = require_extra("pyiceberg.conversions", EXTRA)
+    for column in columns:
+        lows, highs = file.lower_bounds or {}, file.upper_bounds or {}
+        if column.field_id in lows and column.field_id in highs and str(column.field_type) in _BOUNDED:
+            made = _BOUNDED[str(column.field_type)]
+            with contextlib.suppress(ValueError, OverflowError, struct.error):  # of an older type, or no date of Python
+                low, high = (conversions.from_bytes(column.field_type, one[column.field_id]) for one in (lows, highs))
+                yield column.name, (made(low), made(high))
 
 
 def _values(partition: Sequence[Any], dates: Sequence[bool]) -> PartitionValues:

@@ -13,14 +13,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow_trident.contracts.committed_table import CommittedTable, ReplacedFiles
+from airflow_trident.contracts.committed_table import BatchKeys, CommittedTable, ReplacedFiles
 from airflow_trident.contracts.staged_batch import StagedFiles, StagedPart
 from airflow_trident.contracts.state import Applied, Marker, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError, TridentError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.table_rewrites import BatchKeys, rest_of
+from airflow_trident.staging.table_rewrites import rest_of
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of, missing
 from airflow_trident.states.tables.rewriting import require_as_read

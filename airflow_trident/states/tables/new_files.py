@@ -10,9 +10,10 @@ import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_trident.contracts.committed_table import KeyBounds
 from airflow_trident.contracts.staged_batch import StagedPart
 from airflow_trident.errors import StagingError
 from airflow_trident.io.object_stores import StoredObject
@@ -37,13 +38,15 @@ class NewFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldFile:
     """A file of a table's version. `values`: of the partition columns; None: the file is partitioned otherwise.
-    `entry`: its entry in the table's log. `deletes`: paths of files that delete rows of it."""
+    `entry`: its entry in the table's log. `deletes`: paths of files that delete rows of it. `bounds`: of its key
+    columns, if they were asked for."""
 
     path: str
     bytes: int
     values: PartitionValues | None
     entry: Any
     deletes: tuple[str, ...] = ()
+    bounds: KeyBounds = field(default_factory=dict)
 
 
 def file_name(ticket: CommitTicket) -> str:
