@@ -24,6 +24,13 @@ ARG_ACCEPT_LOSS = Arg(
     action="store_true",
 )
 ARG_WHY = Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", default="")
+ARG_TAKE_OVER = Arg(
+    ("--take-over",),
+    dest="reason",
+    help="Take over states that belong to a ledger which this one never was. The text says why; the ledger keeps it",
+    metavar="REASON",
+    default="",
+)
 ARG_CLOSE_ALL = Arg(("--all",), help="All SKIPPED transactions", action="store_true")
 
 REBUILD = command(

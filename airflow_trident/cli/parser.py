@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, CLICommand, GroupCommand, positive_int
 
 from airflow_trident.cli.components_parser import CHILD, QTOPOLOGY
-from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, CLOSE, REBUILD, TAKE_BACK
+from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, ARG_TAKE_OVER, CLOSE, REBUILD, TAKE_BACK
 from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
     ARG_DRY_RUN,
@@ -241,9 +241,10 @@ _REPAIR = _command(
     "transactions.repair",
     "Seed a ledger that was wiped, or restored from an old copy, from what the states hold. Pause the DAG first: "
     "nothing may run meanwhile. Transactions that no state holds are forgotten and their data is read again.",
-    (ARG_TOPOLOGY, ARG_DRY_RUN, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
+    (ARG_TOPOLOGY, ARG_DRY_RUN, ARG_TAKE_OVER, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
     "repair word_count --dry-run",
     "repair word_count",
+    'repair word_count --take-over "the ledger was deleted"',
 )
 _SKIP = _command(
     "skip",

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 
 from airflow_trident.contracts.state import Marker
+from airflow_trident.errors import LedgerBehindStateError
 from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, TxRecord
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
@@ -79,3 +80,18 @@ def _is_same(marker: Marker, tx: TxRecord, view: LedgerView) -> bool:
     if tx.invalidated or tx.txid <= view.pointer.committed or (opaque and marker.attempt == NO_ATTEMPT):
         return True  # one that lost its batch, or comes late, or whose batch the state cannot replace: nothing tells
     return is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=opaque)
+
+
+def other_ledger(topology: str, what: str) -> LedgerBehindStateError:
+    """The refusal of a state that belongs to another ledger than the one that asks. The causes that need no cure of the
+    state come first.
+
+    :param what: what the state holds, and what the ledger is.
+    """
+    return LedgerBehindStateError(
+        f"{what}: another environment writes this state with a ledger of its own, or the ledger was deleted",
+        "Nothing was changed. First compare [trident] root and the ZooKeeper connection with those of the environment "
+        "that writes this state, and give one of the two a state of its own. Only if the ledger was deleted, pause the "
+        "DAG and restore it, or seed it from the states: "
+        f'`airflow trident repair {topology} --take-over "the ledger was deleted"`.',
+    )

@@ -36,6 +36,7 @@ class ZNodeLedger(Ledger):
         behind: Callable[[], bool] = lambda: False,
         first: Callable[[], object] = lambda: None,
         dry_run: bool = False,
+        taken_over: str = "",
     ) -> None:
         """Makes the ledger agree with what the states hold: see :mod:`airflow_trident.ledger.backup.seeding`.
 
@@ -43,11 +44,12 @@ class ZNodeLedger(Ledger):
 
         :param behind: asked only if the numbers do not show it: is the ledger behind nevertheless?
         :param first: called once it is certain that the ledger is behind, before anything is written.
+        :param taken_over: see `TopologyRecord.taken_over`.
         :param dry_run: look whether it could be done, and do nothing.
         :raises TransitionError: the ledger is not behind the states, or somebody else wrote meanwhile.
         """
         op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
-        record = record_of(self.topology_name, definition, seed, now_ms=now_ms)
+        record = record_of(self.topology_name, definition, seed, now_ms=now_ms, taken_over=taken_over)
         if not dry_run:
             self.znodes.ensure(topologies_folder(self._root))
         ops = seed_ops(self.znodes, record, self._path, seed, op=op, now_ms=now_ms, behind=behind)
@@ -74,3 +76,8 @@ class ZNodeLedger(Ledger):
         self.transactor.cache.forget()
         self._known_paths = LedgerPaths(self._path, contents.topology.incarnation)
         return contents.topology
+
+    def was(self, incarnation: str) -> bool:
+        """Is or was this ledger the one of that incarnation?"""
+        head = LedgerPaths(self._path, incarnation).head
+        return self.znodes.read([head]).nodes[head] is not None

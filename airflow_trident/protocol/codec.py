@@ -65,6 +65,8 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
             del state["transforms"]
     if not body["lost"]:
         del body["lost"]
+    if not body["taken_over"]:
+        del body["taken_over"]
     if body["told"] is None:
         del body["told"]
     return {**record.extra, **body}

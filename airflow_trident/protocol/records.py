@@ -42,8 +42,8 @@ class TopologyRecord:
     the lifecycle. `floor_ms`: claims of cleared runs older than this are refused, because their claim keys are pruned.
     `since`: state -> the first txid since it belongs to the topology; absent if version 1 wrote the record and the
     state was not asked since. `lost`: transactions given up for a state. `told`: what every spout that wants to hear of
-    its committed batches has been told, so that it may be pruned; None: no spout wants to. `extra`: fields of a newer
-    version, kept unchanged.
+    its committed batches has been told, so that it may be pruned; None: no spout wants to. `taken_over`: who made the
+    ledger take over states of a ledger that it never was, and why. `extra`: fields of a newer version, kept unchanged.
     """
 
     name: str
@@ -56,6 +56,7 @@ class TopologyRecord:
     since: dict[str, int] = field(default_factory=dict)
     lost: tuple[Loss, ...] = ()
     told: Txids | None = None
+    taken_over: tuple[str, ...] = ()
     extra: dict[str, Json] = field(default_factory=dict)
 
 

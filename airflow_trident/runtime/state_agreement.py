@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from airflow_trident.contracts.held import in_question, of_others
+from airflow_trident.contracts.held import in_question, of_others, other_ledger
 from airflow_trident.contracts.state import Marker, State
 from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError, state_code
 from airflow_trident.ledger.base import Ledger
@@ -60,8 +60,9 @@ def require_ledger_ahead(
     known = {name: marker for name, marker in markers.items() if marker is not None}
     for name, marker in known.items():
         numbers = marker.high < view.next_txid and marker.fence <= view.pointer.fence
-        if marker.incarnation != view.topology.incarnation or not numbers:
-            raise _behind(
+        is_other = marker.incarnation != view.topology.incarnation
+        if is_other or not numbers:
+            raise (other_ledger if is_other else _behind)(
                 topology,
                 f"state {name!r} of topology {topology!r} holds transactions up to {marker.high} (incarnation "
                 f"{marker.incarnation}, fence {marker.fence}) and the ledger begins at {view.next_txid} (incarnation "

@@ -82,7 +82,7 @@ class Restored(World):
     def repaired(self) -> None:
         """After the cure every row is counted once."""
         with LocalEngine() as engine:
-            repair(self.ledger, self.topology, self.staging)
+            repair(self.ledger, self.topology, self.staging, take_over="the ledger was deleted")
             self.come(7, 9)
             LocalRunner(ledger=self.ledger, topology=self.topology, engine=engine, staging_root=self.staging).run()
         assert self.rows() == {number: 1 for number, _ in ROWS}
@@ -170,4 +170,4 @@ def test_what_a_state_held_before_it_came_back_to_its_topology_says_nothing_of_t
     accept_definition(ledger, world.topology)
     assert run() == [4]
     with pytest.raises(TransitionError, match="is not behind"):
-        repair(ledger, world.topology, world.staging)
+        repair(ledger, world.topology, world.staging, take_over="the ledger was deleted")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +45,7 @@ def test_p11_a_wiped_ledger_is_seeded_and_the_rest_is_counted_once(world: World)
     world.ledger = wiped
     with pytest.raises(LedgerBehindStateError):
         run(world)
-    seed = repair(wiped, world.topology, world.staging)
+    seed = repair(wiped, world.topology, world.staging, take_over="the ledger was deleted")
     assert (seed.committed, seed.next_txid, seed.unfinished) == (3, 4, None)
     assert run(world) == [4, 5]
     assert world.counts() == ALL
@@ -60,7 +62,7 @@ def test_p11_a_restored_ledger_is_seeded_and_the_rest_is_counted_once(world: Wor
     world.ledger = restored
     with pytest.raises(LedgerBehindStateError):
         world.begin("another run")
-    repair(restored, world.topology, world.staging)
+    repair(restored, world.topology, world.staging, take_over="the ledger was deleted")
     assert run(world) == [4, 5]
     assert world.counts() == ALL
 
@@ -79,7 +81,7 @@ def test_p11_a_ledger_that_is_behind_by_a_fence_alone_is_seeded_too(world: World
     world.ledger = restored
     with pytest.raises(LedgerBehindStateError, match="airflow trident repair"):
         world.begin("another run")
-    seed = repair(restored, world.topology, world.staging)
+    seed = repair(restored, world.topology, world.staging, take_over="the ledger was deleted")
     assert (seed.committed, seed.next_txid) == (2, 3)
     assert restored.export()["claims"] == {
         "run-2": 2,
@@ -108,8 +110,8 @@ def test_a_repair_that_was_killed_is_run_again(world: World, monkeypatch: pytest
         with monkeypatch.context() as patched:
             patched.setattr(owner, step, killed)
             with pytest.raises(Killed):
-                repair(restored, world.topology, world.staging)
-    repair(restored, world.topology, world.staging)
+                repair(restored, world.topology, world.staging, take_over="the ledger was deleted")
+    repair(restored, world.topology, world.staging, take_over="the ledger was deleted")
     assert run(world) == [3, 4, 5]
     assert world.counts() == ALL
 
@@ -134,7 +136,7 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
         state.apply(ticket, area.read(area.load(ticket.staged), "n1", spec.staged))
 
     wiped = ledger_on(MemoryTree())
-    seed = repair(wiped, topology, staging)
+    seed = repair(wiped, topology, staging, take_over="the ledger was deleted")
     assert (seed.committed, seed.next_txid) == (1, 3)
     assert set(seed.unfinished or ()) == {"s1", "s2"}
     assert wiped.view(0).exceptions.unfinished == (2,), "people see it, and no task does"
@@ -146,6 +148,36 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
             assert list(state.items()) == [((), (6,))], name
 
 
+def test_a_second_environment_takes_nothing_over_without_a_word_and_its_word_is_kept(world: World) -> None:
+    """Another [trident] root, the same path of the state: advice that was followed gave it production's table."""
+    production = world.ledger = ledger_on(MemoryTree())
+    assert run(world, 2) == [1, 2]
+    other = world.ledger = ledger_on(MemoryTree())
+    with pytest.raises(LedgerBehindStateError, match="another environment writes this state") as refused:
+        run(world)
+    text = str(refused.value)
+    assert text.index("[trident] root") < text.index("airflow trident repair")
+    before = other.export()
+    with pytest.raises(TransitionError, match="another environment may write these states") as asked:
+        repair(other, world.topology, world.staging)
+    assert other.export() == before
+
+    world.ledger = production
+    assert run(world, 1) == [3], "production goes on"
+    production.close()
+    for advice in (text, str(asked.value)):
+        (command,) = re.findall("`(airflow trident repair .*?)`", advice)
+        _, _, name, topology, option, reason = shlex.split(command)
+        assert (name, topology, option) == ("repair", "world", "--take-over")
+    repair(other, world.topology, world.staging, take_over=reason)
+    assert other.topology().taken_over == (reason,)
+    world.ledger = other
+    assert run(world) == [4, 5]
+    assert world.counts() == ALL
+    with pytest.raises(TransitionError, match="not behind"):
+        repair(other, world.topology, world.staging)
+
+
 def test_a_sound_ledger_is_not_touched(world: World) -> None:
     ledger = ledger_on(MemoryTree())
     world.ledger = ledger
@@ -153,7 +185,7 @@ def test_a_sound_ledger_is_not_touched(world: World) -> None:
     world.begin("run-3")
     before = ledger.export()
     with pytest.raises(TransitionError, match="it is not behind"):
-        repair(ledger, world.topology, world.staging)
+        repair(ledger, world.topology, world.staging, take_over="the ledger was deleted")
     assert ledger.export() == before
 
 
@@ -175,7 +207,7 @@ def test_a_cleared_run_whose_claim_was_lost_is_refused_after_a_repair(world: Wor
     world.ledger = ledger_on(MemoryTree())
     run(world, 1)
     wiped = ledger_on(MemoryTree())
-    repair(wiped, world.topology, world.staging)
+    repair(wiped, world.topology, world.staging, take_over="the ledger was deleted")
     with pytest.raises(TransitionError, match="claim was pruned"):
         wiped.begin(Claim(key="local/1", cleared=True, run_ms=1), lambda *_: {"lines": {"from": 1, "to": 2}})
 
@@ -250,9 +282,9 @@ def test_a_group_that_only_one_state_has_goes_on_if_the_ledger_that_is_there_kno
         world.begin("another run")
     if not known:
         with pytest.raises(CorruptError, match=r"'second' .* up to 1 .* 'first' up to 3: 2 to 2 are lost in the first"):
-            repair(restored, topology, world.staging)
+            repair(restored, topology, world.staging, take_over="the ledger was deleted")
         return
-    seed = repair(restored, topology, world.staging)
+    seed = repair(restored, topology, world.staging, take_over="the ledger was deleted")
     assert (seed.committed, seed.next_txid, seed.unfinished_txids) == (1, 4, (2, 3))
     assert restored.view(0).exceptions.unfinished == (2, 3)
     found = restored.transactions(2)
@@ -280,7 +312,7 @@ def test_no_record_of_the_ledger_that_is_there_stops_a_repair(world: World, what
     assert found is not None
     backup.apply([Set(path, b"garbage", found.version)] if what in ("exceptions", "tx") else [Delete(path)])
     world.ledger = restored = ledger_on(backup)
-    repair(restored, world.topology, world.staging)
+    repair(restored, world.topology, world.staging, take_over="the ledger was deleted")
     run(world)
     assert world.counts() == ALL
 

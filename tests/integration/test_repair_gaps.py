@@ -65,7 +65,7 @@ def died_above_a_skipped_one(world: RepairWorld, *, known: bool, closed: bool = 
 
 
 def repair_and_go_on(world: RepairWorld, ledger: ZNodeLedger) -> None:
-    repair(ledger, world.make(), world.staging)
+    repair(ledger, world.make(), world.staging, take_over="the ledger was deleted")
     give(world, "b3")
     world.replay_and_go_on(ledger, 3)
     assert world.contents() == [counted("a1", "b1", "a2", "b3")] * 2
@@ -77,7 +77,7 @@ def test_what_was_skipped_comes_to_no_state_with_the_transaction_above_it(world:
     restored = died_above_a_skipped_one(world, known=known)
     if not known:
         with pytest.raises(CorruptError, match="which of the streams a, b it read"):
-            repair(restored, world.make(), world.staging)
+            repair(restored, world.make(), world.staging, take_over="the ledger was deleted")
         assert world.contents() == [counted("a1", "b1", "a2"), counted("a1", "b1")]
         return
     repair_and_go_on(world, restored)
@@ -91,7 +91,7 @@ def test_a_closed_transaction_is_not_missed_if_the_ledger_that_is_there_knows_it
     restored = died_above_a_skipped_one(world, known=known, closed=True)
     if not known:
         with pytest.raises(CorruptError, match="2 to 2 are lost"):
-            repair(restored, world.make(), world.staging)
+            repair(restored, world.make(), world.staging, take_over="the ledger was deleted")
         return
     repair_and_go_on(world, restored)
 
@@ -106,7 +106,7 @@ def test_one_stream_alone_needs_no_ledger_that_knows_what_was_skipped(world: Rep
     world.process(3)
     world.die_after("first", 3)
     lost = ledger_on(MemoryTree())
-    repair(lost, world.make(), world.staging)
+    repair(lost, world.make(), world.staging, take_over="the ledger was deleted")
     world.replay_and_go_on(lost, 3)
     assert world.contents() == [counted("a1", "b1", "a3")] * 2
 
@@ -120,8 +120,8 @@ def test_a_transaction_of_a_stream_that_is_gone_is_not_replayed_without_it(world
     world.die_after("first", 2)
     lost = ledger_on(MemoryTree())
     with pytest.raises(CorruptError, match=r"read stream 'b', which topology 'world' has no more.*DAG as it was"):
-        repair(lost, world.make(streams="a"), world.staging)
-    repair(lost, world.make(), world.staging)
+        repair(lost, world.make(streams="a"), world.staging, take_over="the ledger was deleted")
+    repair(lost, world.make(), world.staging, take_over="the ledger was deleted")
     world.replay_and_go_on(lost, 2)
     assert world.contents() == [counted("a1", "b1", "a2", "b2")] * 2
 
@@ -149,7 +149,7 @@ def grown(world: RepairWorld) -> RepairWorld:
 
 
 def test_a_state_that_was_added_needs_nothing_from_before_it(grown: RepairWorld) -> None:
-    repair(grown.ledger, grown.make(), grown.staging)
+    repair(grown.ledger, grown.make(), grown.staging, take_over="the ledger was deleted")
     grown.replay_and_go_on(grown.ledger, 3)
     assert grown.ledger.view(0).topology.since == {"first": 1, "second": 1, "third": 3}
     assert grown.contents() == [counted(*ROWS), counted(*ROWS), counted("a3", "a4", "a5")]
@@ -158,8 +158,8 @@ def test_a_state_that_was_added_needs_nothing_from_before_it(grown: RepairWorld)
 def test_a_state_that_was_added_is_added_again_if_nobody_knows_when_it_was(grown: RepairWorld) -> None:
     grown.tree = MemoryTree()
     with pytest.raises(CorruptError, match="If 'third' was added lately, repair with the DAG as it was without it"):
-        repair(grown.ledger, grown.make(), grown.staging)
-    repair(grown.ledger, grown.make(("first", "second")), grown.staging)
+        repair(grown.ledger, grown.make(), grown.staging, take_over="the ledger was deleted")
+    repair(grown.ledger, grown.make(("first", "second")), grown.staging, take_over="the ledger was deleted")
     grown.ledger.register(grown.make().definition(), accept_change=True)
     grown.run("run-4", "run-5")
     assert grown.contents() == [counted(*ROWS), counted(*ROWS), counted("a4", "a5")]
@@ -186,7 +186,7 @@ def test_who_paused_the_topology_finds_it_paused(world: RepairWorld) -> None:
     restored = ledger_on(copy_of(world.tree))
     world.ledger.set_command(Command.RUN)
     world.run("run-2")
-    repair(restored, world.make(), world.staging)
+    repair(restored, world.make(), world.staging, take_over="the ledger was deleted")
     record = restored.view(0).topology
     assert (record.command, record.epoch) == (Command.PAUSE, 1)
 

@@ -170,7 +170,7 @@ def test_a_repair_counts_every_record_once_or_refuses(life: Life) -> None:
         world.tree = lived.copies[-1 - life.lost] if life.lost < len(lived.copies) else MemoryTree()
         before = world.contents()
         try:
-            seed = repair(world.ledger, world.make(), world.staging, progress=note)
+            seed = repair(world.ledger, world.make(), world.staging, progress=note, take_over="the ledger was deleted")
         except (CorruptError, TransitionError) as error:
             event(f"refused: {type(error).__name__}")
             note(error.message)

@@ -54,7 +54,7 @@ def test_an_opaque_transaction_that_only_one_state_has_is_replaced_there_by_anot
         opaque.process(1)
     opaque.die_after("first", 1)
     lost = ledger_on(MemoryTree())
-    seed = repair(lost, opaque.make(), opaque.staging)
+    seed = repair(lost, opaque.make(), opaque.staging, take_over="the ledger was deleted")
     assert (seed.unfinished is not None, seed.attempt) == (True, 2)
     opaque.replay_and_go_on(lost, 1)
     assert opaque.contents() == COUNTED
@@ -77,7 +77,7 @@ def test_two_batches_of_an_opaque_transaction_are_both_replaced_if_it_is_known_w
         backup = copy_of(opaque.tree)
     commit_two_batches(opaque, txid)
     restored = ledger_on(backup)
-    seed = repair(restored, opaque.make(), opaque.staging)
+    seed = repair(restored, opaque.make(), opaque.staging, take_over="the ledger was deleted")
     assert (seed.committed, seed.unfinished_txids, seed.attempt) == (txid - 1, (txid,), 1)
     assert restored.view(0).exceptions.unfinished == (txid,)
     opaque.replay_and_go_on(restored, txid)
@@ -94,7 +94,7 @@ def test_two_batches_are_refused_where_it_is_not_known_where_the_transaction_beg
     assert another_life.view(0).topology.incarnation, "registered, in a life of which the states know nothing"
     for ledger in (lost, another_life):
         with pytest.raises(CorruptError, match="different batches of transaction 2"):
-            repair(ledger, opaque.make(), opaque.staging)
+            repair(ledger, opaque.make(), opaque.staging, take_over="the ledger was deleted")
     assert opaque.contents() == before
 
 
@@ -110,7 +110,7 @@ def test_what_was_skipped_below_does_not_come_again_if_the_ledger_that_is_there_
     backup = copy_of(opaque.tree)
     opaque.die_after("first", 3)
     restored = ledger_on(backup if known else MemoryTree())
-    seed = repair(restored, opaque.make(), opaque.staging)
+    seed = repair(restored, opaque.make(), opaque.staging, take_over="the ledger was deleted")
     assert (seed.committed, seed.unfinished_txids, seed.lost) == (2, (3,), ((2, 2),))
     opaque.replay_and_go_on(restored, 3)
     again = {} if known else {2: 1, 3: 1}

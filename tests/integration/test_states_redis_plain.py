@@ -108,7 +108,10 @@ def test_repair_asks_the_states_that_know_what_they_hold(where: Any, tmp_path: P
     with pytest.raises(LedgerBehindStateError):
         run(wiped)
     with ZNodeLedger(MemoryZNodes(wiped), "words") as ledger:
-        assert repair(ledger, topology, str(tmp_path / "staging")).committed == done[-1]
+        assert (
+            repair(ledger, topology, str(tmp_path / "staging"), take_over="the ledger was deleted").committed
+            == done[-1]
+        )
     assert run(wiped) == []
 
 

@@ -82,7 +82,7 @@ def _repair(world: World) -> bool:
     highest), and the ledger does not know their batches."""
     ledger, lost = world.ledger(), Ranges()
     try:
-        seed = repair(ledger, world.topology, gettempdir())
+        seed = repair(ledger, world.topology, gettempdir(), take_over="the ledger was deleted")
         lost = seed.lost
         world.note(f"repaired: {seed}")
     except TransitionError as error:

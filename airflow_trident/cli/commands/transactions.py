@@ -172,7 +172,8 @@ def repair(args: Namespace) -> int | None:
     topology = topology_of(args)
     with open_ledger(args) as ledger:
         root = settings.staging_root(args.staging_dir)
-        seed_ledger(ledger, topology, root, dry_run=args.dry_run, progress=say)
+        take_over = signed(args, "taken over") if args.reason else ""
+        seed_ledger(ledger, topology, root, dry_run=args.dry_run, take_over=take_over, progress=say)
     return OK
 
 

@@ -33,7 +33,7 @@ GONE = "gone with the ledger"
 """The manifest of a committed transaction whose batch is not known any more."""
 
 
-def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> TopologyRecord:
+def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int, taken_over: str = "") -> TopologyRecord:
     """The topology's own record. Cleared runs whose claim keys were lost are refused from now on (`floor_ms`)."""
     return TopologyRecord(
         name=name,
@@ -43,6 +43,7 @@ def record_of(name: str, definition: Definition, seed: Seed, *, now_ms: int) -> 
         created_ms=now_ms,
         since={**dict.fromkeys(definition.states, 1), **seed.since},
         lost=tuple(replace(loss, at_ms=now_ms) for loss in seed.gaps),
+        taken_over=(taken_over,) if taken_over else (),
     )
 
 
@@ -120,7 +121,8 @@ def _as_commanded(record: TopologyRecord, path: str, node: ZNode | None) -> Topo
     if node is None:
         return record
     before = codec.decode_topology(node.data, path)
-    return replace(record, command=before.command, epoch=before.epoch)
+    taken_over = (*before.taken_over, *record.taken_over)
+    return replace(record, command=before.command, epoch=before.epoch, taken_over=taken_over)
 
 
 def _require_behind(nodes: Mapping[str, ZNode | None], paths: LedgerPaths, seed: Seed) -> None:

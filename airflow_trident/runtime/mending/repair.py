@@ -23,7 +23,13 @@ from airflow_trident.topology.topology import Topology
 
 
 def repair(
-    ledger: ZNodeLedger, topology: Topology, staging_root: str, *, dry_run: bool = False, progress: Progress = quiet
+    ledger: ZNodeLedger,
+    topology: Topology,
+    staging_root: str,
+    *,
+    dry_run: bool = False,
+    take_over: str = "",
+    progress: Progress = quiet,
 ) -> Seed:
     """Makes the ledger of `topology` agree with its states, and reports what that means.
 
@@ -31,7 +37,10 @@ def repair(
     read again, because the position goes back to the last transaction that every state has. Their staged batches are
     deleted, because their numbers are given out again.
 
-    :raises TransitionError: no state holds anything, or the ledger is not behind: there is nothing to repair.
+    :param take_over: who takes over states that belong to a ledger which this one never was, and why. The topology's
+        record keeps it.
+    :raises TransitionError: no state holds anything, or the ledger is not behind: there is nothing to repair. Or the
+        states belong to another ledger, and nobody takes them over.
     :raises CorruptError: the states contradict each other, or the topology lacks a stream that has to be replayed.
     """
     held = {name: _held(topology, name) for name in topology.states}
@@ -42,6 +51,9 @@ def repair(
             f"no state of topology {topology.name!r} holds a transaction", "There is nothing to seed a ledger from."
         )
     _require_streams(topology, seed)
+    other = None if take_over or ledger.was(seed.incarnation) else _another_writes(topology.name, seed)
+    if other is not None and not dry_run:
+        raise other
     _tell(topology.name, seed, progress)
     markers = {name: held[name] for name in knowing if held[name].incarnation}
     first = min(seed.unfinished_txids, default=seed.next_txid)
@@ -56,9 +68,22 @@ def repair(
         behind=lambda: _is_behind(ledger, topology.name, markers),
         first=clean,
         dry_run=dry_run,
+        taken_over="" if ledger.was(seed.incarnation) else take_over,
     )
+    if other is not None:
+        progress(str(other))
     progress("dry run: nothing was changed" if dry_run else f"the ledger goes on at transaction {seed.next_txid}")
     return seed
+
+
+def _another_writes(topology: str, seed: Seed) -> TransitionError:
+    return TransitionError(
+        f"the states of topology {topology!r} belong to incarnation {seed.incarnation}, and the ledger that is there "
+        "never was that one: another environment may write these states, with another [trident] root or another "
+        "ZooKeeper",
+        "Compare both with those of every environment that uses the states. If none writes them any more, take them "
+        f'over and say why: `airflow trident repair {topology} --take-over "the ledger was deleted"`.',
+    )
 
 
 def _require_streams(topology: Topology, seed: Seed) -> None:

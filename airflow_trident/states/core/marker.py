@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.held import digest_of, is_known_as
+from airflow_trident.contracts.held import digest_of, is_known_as, other_ledger
 from airflow_trident.contracts.state import Applied, Marker, State, StateSpec, Verdict
 from airflow_trident.errors import FencedError, GoneOverError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.io.arrow import arrow_schema
@@ -123,10 +123,10 @@ def _barred(marker: Marker | None, ticket: CommitTicket, state: str) -> Marker:
 
 def _require_newest(marker: Marker, ticket: CommitTicket, state: str) -> None:
     if marker.incarnation != ticket.incarnation:
-        raise LedgerBehindStateError(
+        raise other_ledger(
+            ticket.topology,
             f"state {state!r} belongs to incarnation {marker.incarnation} of the ledger of topology "
-            f"{ticket.topology!r} and the ledger is incarnation {ticket.incarnation}: the ledger was wiped or replaced",
-            "Seed the ledger from the states with `airflow trident repair`, or give the topology new states.",
+            f"{ticket.topology!r} and the ledger is incarnation {ticket.incarnation}",
         )
     if ticket.fence < marker.fence:
         raise FencedError(
