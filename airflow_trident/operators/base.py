@@ -406,8 +406,8 @@ def backfill_run_refused(topology: str, context: Context) -> AirflowSkipExceptio
     return AirflowSkipException(
         f"run {context['dag_run'].run_id!r} is part of an Airflow backfill, and topology {topology} takes what its "
         "source has now, whatever the date of the run: no transaction is begun. "
-        f"`airflow trident backfill {topology}` replays transactions; allow_backfill_runs=True lets backfill runs take "
-        "new data all the same."
+        f"`airflow trident backfill {topology} --failed` replays transactions; allow_backfill_runs=True lets backfill "
+        "runs take new data all the same."
     )
 
 

@@ -114,7 +114,7 @@ def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> Triden
         raise ConfigurationError(
             f"{', '.join(templated)} of the tasks of topology {topology.name!r} in DAG {order.dag_id!r} are templates, "
             "which only their own runs can fill in",
-            f"Use the command: `airflow trident {order.action} {topology.name} ...`.",
+            f"Use the command: `{order.command}`.",
         )
     return TridentBackfillOperator(
         task_id="mend",

@@ -90,14 +90,14 @@ def _require_startable(order: MendingOrder) -> None:
     if not order.dag_id:
         raise ConfigurationError(
             f"no DAG has taken transactions of topology {order.topology}, so where its code is, is not known",
-            f"Use the command: `airflow trident {order.action} {order.topology} ...`.",
+            f"Use the command: `{order.command}`.",
         )
     found = DagModel.get_current(MENDING_DAG)
     if found is None or found.is_stale:
         raise ConfigurationError(
             f"{order.action} needs the topology's code, which runs in the DAG {MENDING_DAG}, and there is none",
             "Put `from airflow_trident import trident_mending_dag` and `dag = trident_mending_dag()` into a file of "
-            f"the DAGs folder, or use the command: `airflow trident {order.action} {order.topology} ...`.",
+            f"the DAGs folder, or use the command: `{order.command}`.",
         )
     if found.is_paused:
         raise ConfigurationError(f"the DAG {MENDING_DAG} is paused, so its run would not start", "Unpause it first.")

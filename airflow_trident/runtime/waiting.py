@@ -60,7 +60,8 @@ def blocked(topology: str, by: Blocked) -> BlockedError:
     if by.skipped:
         return BlockedError(
             f"transaction {by.by} of topology {topology!r} is SKIPPED: others pass it, and it is not committed",
-            f"To apply it after all: `airflow trident backfill {topology} --txid {by.by}`, or clear its run.",
+            f"To apply it after all: `airflow trident backfill {topology} --txid {by.by}`, or clear its run. A state "
+            "that depends on the order of transactions takes it only until a later one commits.",
         )
     return BlockedError(
         f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",

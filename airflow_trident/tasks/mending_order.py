@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -66,6 +67,20 @@ class MendingOrder:
     def signed(self) -> str:
         """The reason that the ledger keeps."""
         return f"{self.reason} ({self.action} by {self.by} on the page)"
+
+    @property
+    def command(self) -> str:
+        """The command that does the same where the topology's code is."""
+        selected = "--failed" if self.first is None else f"--from {self.first} --to {self.last}"
+        selected = selected if self.txid is None else f"--txid {self.txid}"
+        reason = shlex.quote(self.reason)
+        words = {
+            MendingAction.BACKFILL: f"backfill {self.topology} {selected}",
+            MendingAction.ACCEPT: f"ledger accept {self.topology}",
+            MendingAction.ACCEPT_SOURCE: f"accept-source {self.topology} {self.txid} --reason {reason}",
+            MendingAction.BISECT: f"bisect {self.topology} {self.txid}",
+        }
+        return f"airflow trident {words[self.action]}"
 
     def conf(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.cli.commands.ledger import late_rows, plan_changes
+from airflow_trident.cli.commands.transactions import late_text
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.plugin.page_data import Sight, row
 from airflow_trident.protocol.records import Claim, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -37,3 +46,31 @@ def test_the_page_has_them_for_those_who_may_see_the_transaction() -> None:
     for visible, expected in ((True, ("a" * 16, {"n_window": 3})), (False, ("", {}))):
         shown = row(one, Sight(frozenset(), unowned=False), visible)
         assert (shown["plan"], shown["late_rows"]) == expected
+
+
+class InOrder(Count):
+    commutes = False
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "says"),
+    [
+        (Count(), "`airflow trident backfill words --txid 4` applies it after all."),
+        (
+            InOrder(),
+            "State kept depends on the order of transactions: `airflow trident backfill words --txid 4` applies it "
+            "only until a later transaction commits",
+        ),
+    ],
+)
+def test_what_skip_says_of_a_backfill_depends_on_the_states(aggregator: Any, says: str, tmp_path: Path) -> None:
+    topology = Topology("words")
+    words = topology.new_stream("words", FixedBatchSpout("word string", [("a",)])).group_by("word")
+    words.persistent_aggregate(SqliteState(str(tmp_path / "words.db")), aggregator, "n", name="kept")
+    args = Namespace(topology="words", txid=4)
+    assert late_text(args, lambda: topology).startswith(says)
+
+    def nowhere() -> Topology:
+        raise ConfigurationError("there is no DAG file", "Give one.")
+
+    assert "if a state depends on the order of transactions" in late_text(args, nowhere)

@@ -86,7 +86,12 @@ def test_a_backfill_run_of_airflow_takes_no_new_data_and_says_what_to_do_instead
     with pytest.raises(AirflowSkipException) as skipped:
         site.operator().execute(context_of("backfill__2020", DagRunType.BACKFILL))
     assert site.begun() == 1
-    for said in ("'backfill__2020'", "whatever the date", "`airflow trident backfill words`", "allow_backfill_runs"):
+    for said in (
+        "'backfill__2020'",
+        "whatever the date",
+        "`airflow trident backfill words --failed`",
+        "allow_backfill_runs",
+    ):
         assert said in str(skipped.value)
 
 

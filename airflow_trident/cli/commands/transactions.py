@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_trident import settings
@@ -17,7 +18,9 @@ from airflow_trident.cli.console import (
     trident_command,
 )
 from airflow_trident.cli.topologies import topology_and_retention, topology_of
+from airflow_trident.errors import TridentError, guarded
 from airflow_trident.tasks.task_instances import known_abandoned
+from airflow_trident.tasks.topology_search import topology_and_tasks
 
 if TYPE_CHECKING:
     from airflow_trident.engine.base import Engine
@@ -181,11 +184,33 @@ def repair(args: Namespace) -> int | None:
 def skip(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         ledger.skip(args.txid, signed(args, "skipped"))
-    say(
-        f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. "
-        f"`airflow trident backfill {args.topology} --txid {args.txid}` applies it after all."
-    )
+
+    def find() -> Topology:
+        return topology_and_tasks(args.topology)[0]
+
+    say(f"topology {args.topology}: transaction {args.txid} is SKIPPED, later ones may pass. {late_text(args, find)}")
     return OK
+
+
+def late_text(args: Namespace, find: Callable[[], Topology]) -> str:
+    """What a backfill can still do for a skipped transaction: that depends on the states, which only the code knows.
+
+    :param find: gives the topology, or raises: the command needs no DAG file.
+    """
+    backfill = f"`airflow trident backfill {args.topology} --txid {args.txid}`"
+    until = (
+        "only until a later transaction commits; after that, only a rebuild of the state from its sources takes it in"
+    )
+    try:
+        with guarded("the DAG files"):
+            states = find().states
+    except TridentError:
+        return f"{backfill} applies it after all; if a state depends on the order of transactions, {until}."
+    ordered = sorted(name for name, spec in states.items() if not spec.commutes)
+    if not ordered:
+        return f"{backfill} applies it after all."
+    named = f"State {ordered[0]} depends" if len(ordered) == 1 else f"States {', '.join(ordered)} depend"
+    return f"{named} on the order of transactions: {backfill} applies it {until}."
 
 
 @trident_command

@@ -5,7 +5,7 @@ import {post} from "./api.js";
 const WORDS = {
   pause: ["Pause", () => "No new transactions are begun: coordinators are skipped. Those that were begun are finished."],
   resume: ["Resume", () => "Coordinators begin new transactions again."],
-  skip: ["Skip", tx => `Transaction ${tx.txid} is left out, and later ones pass it: its data is not in the states until it is replayed.`],
+  skip: ["Skip", tx => `Transaction ${tx.txid} is left out, and later ones pass it: its data is not in the states until it is replayed. States that depend on the order of transactions take a replay only until a later transaction commits.`],
   close: ["Close", tx => `Transaction ${tx.txid} was skipped and will never be replayed. This cannot be taken back.`],
   backfill: ["Replay", tx => tx
     ? `Transaction ${tx.txid} is processed again as a new attempt and committed, and with it what waits for it. Each state has it once in the end.`
