@@ -246,7 +246,8 @@ def shown():
 before = shown()
 play(dag)
 tell({"run": run, "before": before, "after": shown()})
-"""
+""",
+        AIRFLOW__TRIDENT__TURN_WAIT_S="1",
     )
     assert (result["run"]["emit"], result["run"]["commit"]) == ("success", "failed")
     ((txid, status, abandoned, why),) = result["before"]
