@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import uuid
 from collections.abc import Iterator
 
@@ -60,6 +61,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
 
     items.sort(key=place)
+
+
+def pytest_unconfigure() -> None:
+    """What clients log at the end of the process has no stream any more: Airflow's handlers write to those of pytest,
+    which are closed. Without this, py4j's last line ends the output with a traceback."""
+    logging.raiseExceptions = False
 
 
 @pytest.fixture(scope="session")

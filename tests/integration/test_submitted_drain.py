@@ -214,7 +214,7 @@ def test_a_drain_runs_whole_in_a_cluster_and_what_is_killed_there_is_taken_up_by
     assert "topology by_command: 2 transactions are committed (1 to 2), 6 rows read" in said
     # its driver was seen running, and what was started and written says nothing of the password
     assert "runtime/drains/app.py" in result["shown"][0]
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = [path for place in (tmp_path, folder) for path in place.rglob("*") if path.is_file()]
     assert any("stderr" in path.name for path in written)
     assert any(folder in path.parents for path in written)
     for text in [*result["shown"], airflow_home.output, *(path.read_text(errors="replace") for path in written)]:
