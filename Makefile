@@ -24,8 +24,10 @@ FUZZ :=
 # What `make test-yarn` runs.
 YARN := tests/yarn tests/integration/test_on_a_cluster.py tests/contracts/test_hdfs_storage.py tests/contracts/test_hdfs_sinks.py \
 	tests/contracts/test_storage.py tests/contracts/test_hdfs_tables.py tests/integration/test_file_spout_on_hdfs.py
-# Test processes: two more than cores, since many tests wait for servers and disks. WORKERS=0 runs all tests in one process.
-WORKERS := $(shell expr 2 + $$(getconf _NPROCESSORS_ONLN))
+# Test processes: four more than cores, because tests wait a quarter of their time for servers and disks; two more where the
+# machine has less than 3 GB of memory for each process. WORKERS=0 runs all tests in one process.
+WORKERS := $(shell cores=$$(getconf _NPROCESSORS_ONLN); pages=$$(getconf _PHYS_PAGES 2>/dev/null || echo 0); \
+	echo $$((cores + 2 + 2 * (pages / 1024 * $$(getconf PAGESIZE) / 1048576 >= 3 * (cores + 4)))))
 # A test that ended its process is tried again in the next one; a second such end, of whatever test, ends the run.
 APART := -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 1
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 
@@ -38,6 +41,8 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2**30 else None
+"""A file system in memory with a gigabyte for servers, if the machine has one; else the folder of temporary files."""
 FIRST = (
     *("tests/system/", "tests/simulation/", "tests/contracts/test_engine.py", "tests/integration/test_ten_minutes.py"),
     *("tests/integration/test_submitted_drain.py", "tests/integration/test_spark_server.py"),
@@ -70,14 +75,16 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    """A running server; its address is `.hosts`. A test that stops or kills a server starts its own."""
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), heap_mb=512)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+def zookeeper() -> Iterator[EmbeddedZooKeeper]:
+    """A running server; its address is `.hosts`. A test that stops or kills a server starts its own. This one ends with
+    the tests, so its files may be in memory: on a disk each write of a ledger waits for milliseconds."""
+    with tempfile.TemporaryDirectory(prefix="zookeeper-", dir=IN_MEMORY) as data:
+        server = EmbeddedZooKeeper(data, heap_mb=512)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 @pytest.fixture
