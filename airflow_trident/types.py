@@ -151,6 +151,15 @@ def members(type_text: str) -> Schema:
     return tuple(map(Field, ("element",) if kind == "array" else ("key", "value"), inside))
 
 
+def paths_of(schema: Schema) -> list[str]:
+    """The fields and all their parts: ``s``, ``s.a``, ``xs.element``, ``m.key``, ``m.value``."""
+    paths: list[str] = []
+    for field in schema:
+        paths.append(field.name)
+        paths.extend(f"{field.name}.{path}" for path in paths_of(members(field.type)))
+    return paths
+
+
 def split_spec(spec: FieldSpec) -> tuple[str, ...]:
     """Split ``"a, b decimal(3,1)"`` or a sequence of such texts into single declarations."""
     texts = [spec] if isinstance(spec, str) else list(spec)

@@ -22,7 +22,7 @@ from airflow_trident.errors import ConfigurationError, DamagedInputError, Source
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.checks import require_at_least
-from airflow_trident.types import Json, Schema, names_of
+from airflow_trident.types import Json, Schema, paths_of
 
 T = TypeVar("T")
 
@@ -196,6 +196,19 @@ _ADDED = RecentValues[int](100_000)
 """How many files a version added, for the lag alone: what becomes a batch is read anew."""
 
 
+def unlike_columns(declared: Schema, columns: set[str]) -> str:
+    """What a table has, or has not, against the declared fields; "" if nothing. Other columns may be there, other
+    members of a declared struct may not.
+
+    :param columns: as :meth:`TableLog.columns` gives them.
+    """
+    paths = paths_of(declared)
+    if missing := [path for path in paths if path not in columns]:
+        return f"no column {missing[0]!r}"
+    extra = [path for path in sorted(columns) if path not in paths and path.rpartition(".")[0] in paths]
+    return f"a member {extra[0]!r} that is not declared" if extra else ""
+
+
 class TableLog(ABC):
     """The versions of a table as they are at this moment. `what` names the table in errors."""
 
@@ -209,7 +222,8 @@ class TableLog(ABC):
     """Do the versions have ids?"""
 
     @abstractmethod
-    def columns(self) -> set[str]: ...
+    def columns(self) -> set[str]:
+        """The columns and their parts, as :func:`airflow_trident.types.paths_of` calls them."""
 
     @abstractmethod
     def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
@@ -314,12 +328,12 @@ class VersionsCoordinator(Coordinator):
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
         """
         :raises SourceChangedError: the table was created anew, its log was cleaned up too early, or rows were changed.
-        :raises ConfigurationError: the table lacks a column.
+        :raises ConfigurationError: the table lacks a column, or a struct in it has other members.
         """
         before = None if previous is None else self.decode(previous)
         log = self.open_log()
-        if missing := [name for name in names_of(self.row_schema) if name not in log.columns()]:
-            raise ConfigurationError(f"{log.what} has no column {missing[0]!r}", "Correct the spout's fields.")
+        if why := unlike_columns(self.row_schema, log.columns()):
+            raise ConfigurationError(f"{log.what} has {why}", "Correct the spout's fields.")
         if before is not None:
             log.require_same(before)
         span, files = self._next(log, self._first(log) if before is None else before)

@@ -235,6 +235,34 @@ def test_partition_columns_and_columns_that_came_later_are_there(tmp_path: Path,
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
+def test_members_of_structs_are_those_of_the_table_and_null_in_files_that_are_older(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write_deltalake(path, pa.table({"s": [{"a": 1}], "xs": [[{"n": 1}]]}))
+    newer = pa.table({"s": [{"a": 2, "b": 3}], "xs": [[{"n": 2}]]})
+    write_deltalake(path, newer, mode="append", schema_mode="merge")
+    spout = spout_of(path, "s struct<a:long,b:long>, xs array<struct<n:long>>", start=0)
+    found = [row for metadata in metadata_of_all(spout) for row in rows_of(spout, metadata)]
+    assert found == [({"a": 1, "b": None}, [{"n": 1}]), ({"a": 2, "b": 3}, [{"n": 2}])]
+    for fields, said in (
+        ("s struct<a:long,B:long>", "has no column 's.B'"),
+        ("s struct<a:long>", "has a member 's.b' that is not declared"),
+        ("xs array<struct<m:long>>", "has no column 'xs.element.m'"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            begin(spout_of(path, fields))
+
+
+@pytest.mark.parametrize("note", ["org.apache.spark.legacyDateTime", "org.apache.spark.legacyINT96"])
+def test_days_that_spark_counted_in_another_calendar_are_refused(tmp_path: Path, note: str) -> None:
+    write_deltalake(tmp_path, pa.table({"day": [datetime.date(1001, 1, 7)]}))
+    (file,) = tmp_path.glob("*.parquet")
+    content = pq.read_table(file).replace_schema_metadata({note: "", "org.apache.spark.version": "3.5.1"})
+    pq.write_table(content, file)
+    spout = spout_of(tmp_path, "day date")
+    with pytest.raises(DamagedInputError, match=r"the field 'day' of row 1 holds .*1001.*Julian calendar"):
+        numbers(spout, begin(spout))
+
+
 def test_what_cannot_be_read_right_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceUnavailableError, match="there is no Delta table"):
         begin(spout_of(tmp_path / "none"))

@@ -79,7 +79,7 @@ class DeltaLog(TableLog):
             )
 
     def columns(self) -> set[str]:
-        return {each.name for each in self.table.schema().fields}
+        return set(_paths(self.table.schema()))
 
     def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
         return ((number, None) for number in range(first, self.head + 1))
@@ -226,3 +226,14 @@ class DeltaLog(TableLog):
         now = None if span.mark is None else self.mark_of(span.last)
         if now not in (None, span.mark):
             raise SourceChangedError(f"{self.what} has another version {span.last} than the recorded one", restored)
+
+
+def _paths(kind: Any) -> Iterator[str]:
+    """The parts of a type of delta-rs, as :func:`airflow_trident.types.paths_of` calls them."""
+    parts = {field.name: field.type for field in getattr(kind, "fields", ())}
+    parts |= {
+        name: getattr(kind, f"{name}_type") for name in ("element", "key", "value") if hasattr(kind, f"{name}_type")
+    }
+    for name, part in parts.items():
+        yield name
+        yield from (f"{name}.{path}" for path in _paths(part))

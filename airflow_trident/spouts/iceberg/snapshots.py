@@ -45,7 +45,7 @@ class IcebergLog(TableLog):
         self.head_id = self._chain[-1].snapshot_id if self._chain else None
 
     def columns(self) -> set[str]:
-        return {field.name for field in self._metadata.schema().fields}
+        return set(self._metadata.schema().column_names)
 
     def snapshot_at(self) -> int:
         self._require_only_one(self.head)

@@ -31,6 +31,7 @@ from airflow_trident.spouts.table_log import (
     files_of,
     reading_file,
     require_rows,
+    unlike_columns,
 )
 from airflow_trident.types import FieldSpec, Json, Schema, names_of, parse_declared
 
@@ -110,10 +111,8 @@ class IcebergEmitter(Emitter):
             return []
         assert span.ids is not None
         log = IcebergLog(self.place.resolved(), span.ids[1])
-        if missing := [name for name in names_of(self.row_schema) if name not in log.columns()]:
-            raise SourceChangedError(
-                f"{log.what} no longer has the column {missing[0]!r}", "Rename it back, or correct the spout's fields."
-            )
+        if why := unlike_columns(self.row_schema, log.columns()):
+            raise SourceChangedError(f"{log.what} now has {why}", "Rename it back, or correct the spout's fields.")
         table = _known_of(log.table.metadata)
         return [
             Split(
