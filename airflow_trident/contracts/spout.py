@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import SourceChangedError
@@ -186,6 +186,9 @@ class Coordinator(Closing):
 
 class Emitter(ABC):
     """Reads batches. Picklable: it runs on Spark executors (Storm: ITridentSpout.Emitter)."""
+
+    is_fitted: ClassVar[bool] = False
+    """Do all batches come from :func:`airflow_trident.io.arrow.fitted`? An engine looks at the values of others."""
 
     @abstractmethod
     def splits(self, metadata: Json) -> list[Split]:

@@ -57,7 +57,14 @@ class LocalEngine(Engine):
             area = StagingArea(job.staging_root)
             sinks = {sink.name: sink for sink in job.plan.staged}
             files = [
-                area.write(job.slot, name, part, kept_bytes=job.kept_bytes(name), by_reference=sinks[name].by_reference)
+                area.write(
+                    job.slot,
+                    name,
+                    part,
+                    kept_bytes=job.kept_bytes(name),
+                    by_reference=sinks[name].by_reference,
+                    is_fitted=True,
+                )
                 for name, table in self.tables(job, rows_read)
                 for part in [part for _, part in split_by(table, sinks[name].split_by)] or [table]
             ]

@@ -44,16 +44,21 @@ def rows_of(
     """
     with spout_code(stream, txid):
         for batch in emitter.read(split):
-            yield conform(batch, stream, given, wanted)
+            yield conform(batch, stream, given, wanted, is_fitted=emitter.is_fitted)
 
 
-def conform(batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema) -> pa.RecordBatch:
+def conform(
+    batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema, *, is_fitted: bool = False
+) -> pa.RecordBatch:
     """The wanted fields of a batch from an emitter.
 
     :param given: the schema of the spout.
+    :param is_fitted: as the emitter says.
     :raises DamagedInputError: the batch has neither the wanted fields nor all fields of the spout, or a value does not
         fit its field.
     """
+    if is_fitted and batch.schema == wanted:
+        return batch
     if batch.schema.names not in (wanted.names, list(names_of(given))):
         raise DamagedInputError(
             f"stream {stream!r}: the spout gave the fields ({', '.join(batch.schema.names)}) instead of "

@@ -46,6 +46,30 @@ def calendar_of(footer: Any) -> Calendar:
     return Calendar.HYBRID
 
 
+_LIMITS = {"date": (-719_162, 2_932_896), "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999)}
+"""The years 1 to 9999 in days and microseconds."""
+
+
+def is_within_years(footer: Any, names: set[str]) -> bool:
+    """Do statistics show that days and moments of these columns, and of their parts, are within the years 1 to 9999?
+    Spark does not look at that.
+
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    for place in range(footer.num_columns):
+        kind = _LIMITS.get(str(footer.schema.column(place).logical_type.type).lower())
+        if kind is None or footer.schema.column(place).path.split(".")[0] not in names:
+            continue
+        for group in range(footer.num_row_groups):
+            part = footer.row_group(group).column(place)
+            found = part.statistics
+            if found is None or not (found.has_min_max or found.null_count == part.num_values):
+                return False
+            if found.has_min_max and not kind[0] <= found.min_raw <= found.max_raw <= kind[1]:
+                return False
+    return True
+
+
 def parquet_file(file: Any) -> Any:
     """A `pyarrow.parquet.ParquetFile` that compares the checksums of pages, where their writer made some: without, a
     bit that flipped is another value.

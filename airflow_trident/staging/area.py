@@ -77,9 +77,11 @@ class StagingArea:
         *,
         kept_bytes: int = 0,
         by_reference: bool = False,
+        is_fitted: bool = False,
     ) -> StagedFile:
         """See :func:`write_part`."""
-        return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes, by_reference=by_reference)
+        how = {"by_reference": by_reference, "is_fitted": is_fitted}
+        return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes, **how)
 
     def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
         """Makes the staged batch of an attempt visible, once.

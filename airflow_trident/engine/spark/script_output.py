@@ -11,9 +11,10 @@ from typing import Any, BinaryIO
 
 from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import FieldError, StagingError, TridentError, UserCodeError
-from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.parquet import parquet_file, parquet_writer
+from airflow_trident.io.arrow import Calendar, arrow_schema, require_fit
+from airflow_trident.io.parquet import calendar_of, is_within_years, parquet_file, parquet_writer
 from airflow_trident.io.seekable import Seekable
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.staging.files import sync_folder
 from airflow_trident.staging.verbs import Storage
 from airflow_trident.types import Schema, ddl, names_of, parse_type
@@ -128,7 +129,9 @@ class _Output:
             )
         path = f"{self.folder}/{own}"
         footer, found = self._footer(own, path, size)
-        if self._differs(footer, found):
+        differs = self._differs(footer, found)
+        self._require_values(own, path, footer)
+        if differs:
             path, size = self._widened(path)
         return WrittenFile(path=path, rows=footer.num_rows, bytes=size)
 
@@ -145,6 +148,28 @@ class _Output:
                 f"script {self.application!r} wrote {own!r} into its output {self.name!r}, which is no Parquet file of "
                 f"Spark ({error})",
                 f'Write it by frame.write.parquet(trident.output(spark, "{self.name}")).',
+            ) from error
+
+    def _require_values(self, own: str, path: str, footer: Any) -> None:
+        """Looks at days, moments and maps, if statistics do not show that they are right.
+
+        :raises UserCodeError: one is none of its type.
+        """
+        import pyarrow as pa
+
+        calendar = calendar_of(footer)
+        is_shown = calendar is Calendar.GREGORIAN and is_within_years(footer, set(names_of(self.schema)))
+        looked_at = [one.name for one in self.schema if "map<" in one.type or not is_shown]
+        if not looked_at:
+            return
+        try:
+            with self.storage.open(path) as source:
+                for rows in parquet_file(source).iter_batches(columns=looked_at):
+                    require_fit(pa.Table.from_batches([rows]), calendar)
+        except UnfitValueError as error:
+            raise UserCodeError(
+                f"script {self.application!r} wrote {own!r} into its output {self.name!r}: {error}",
+                "Let the script write values of the declared types.",
             ) from error
 
     def _differs(self, footer: Any, fields: list[tuple[str, str]]) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import SourceUnavailableError
@@ -97,6 +97,7 @@ class DeltaSpout(Spout):
 class DeltaEmitter(Emitter):
     """One split for each file."""
 
+    is_fitted: ClassVar[bool] = True
     place: DeltaPlace
     row_schema: Schema
     last: LastSplits = field(default_factory=LastSplits, compare=False, repr=False)

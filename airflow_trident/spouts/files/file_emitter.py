@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, TextFiles
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
@@ -30,6 +30,7 @@ class FileEmitter(Emitter):
     """One split for each file; several for a large file that can be cut at line ends without reading it from the
     start."""
 
+    is_fitted: ClassVar[bool] = True
     source: FileSource
     reading: ReadOptions
     split_bytes: int

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import Calendar, arrow_type
-from airflow_trident.io.parquet import calendar_of
+from airflow_trident.io.parquet import calendar_of, is_within_years
 from airflow_trident.spouts.files.formats import opened_parquet
 from airflow_trident.spouts.files.reading import ReadOptions
 from airflow_trident.spouts.files.spark_names import is_hidden
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9_./+@,=% -]*")
 """With other characters Spark takes a path for a pattern or a URI."""
-_LIMITS = {"date": (-719_162, 2_932_896), "timestamp": (-62_135_596_800_000_000, 253_402_300_799_999_999)}
-"""The years 1 to 9999 in days and microseconds."""
 _OPTIONS = {
     "mergeSchema": "false",
     "ignoreCorruptFiles": "false",
@@ -92,7 +90,7 @@ def is_read_alike(parquet: Any, schema: Schema, *, may_lack: bool = False) -> bo
     names = parquet.schema_arrow.names
     if calendar_of(parquet.metadata) is not Calendar.GREGORIAN:
         return False
-    if not _is_within_years(parquet.metadata, {field.name for field in schema}):
+    if not is_within_years(parquet.metadata, {field.name for field in schema}):
         return False
     given = {field.name: field.type for field in parquet.schema_arrow}
     return all(
@@ -111,23 +109,6 @@ def _rows(reading: ReadOptions, path: str) -> int | None:
             return int(parquet.metadata.num_rows) if is_read_alike(parquet, reading.read_schema) else None
     except DamagedInputError:
         return None  # the reader will raise the error
-
-
-def _is_within_years(footer: Any, names: set[str]) -> bool:
-    """Do statistics show that days and moments of these columns, and of their parts, are within the years 1 to 9999?
-    Spark does not look at that."""
-    for place in range(footer.num_columns):
-        kind = _LIMITS.get(str(footer.schema.column(place).logical_type.type).lower())
-        if kind is None or footer.schema.column(place).path.split(".")[0] not in names:
-            continue
-        for group in range(footer.num_row_groups):
-            part = footer.row_group(group).column(place)
-            found = part.statistics
-            if found is None or not (found.has_min_max or found.null_count == part.num_values):
-                return False
-            if found.has_min_max and not kind[0] <= found.min_raw <= found.max_raw <= kind[1]:
-                return False
-    return True
 
 
 def _has_real_member(type_text: str) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, Spout
 from airflow_trident.errors import SourceChangedError, SourceUnavailableError
@@ -98,6 +98,7 @@ class IcebergSpout(Spout):
 class IcebergEmitter(Emitter):
     """One split for each file, with the table metadata that its reader needs: executors do not ask the catalog."""
 
+    is_fitted: ClassVar[bool] = True
     place: IcebergPlace
     row_schema: Schema
     last: LastSplits = field(default_factory=LastSplits, compare=False, repr=False)

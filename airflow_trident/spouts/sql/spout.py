@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
@@ -185,6 +185,7 @@ class SqlEmitter(Emitter):
     """Cuts a batch into ranges with about the same number of rows. `splits` counts the rows and `read` counts them
     again: a missing row is an error."""
 
+    is_fitted: ClassVar[bool] = True
     source: SqlSource
     most_splits: int
 
