@@ -61,9 +61,8 @@ def is_within_years(footer: Any, names: set[str]) -> bool:
         if kind is None or footer.schema.column(place).path.split(".")[0] not in names:
             continue
         for group in range(footer.num_row_groups):
-            part = footer.row_group(group).column(place)
-            found = part.statistics
-            if found is None or not (found.has_min_max or found.null_count == part.num_values):
+            found = footer.row_group(group).column(place).statistics
+            if found is None or not (found.has_min_max or found.has_null_count):  # nulls alone have no least one
                 return False
             if found.has_min_max and not kind[0] <= found.min_raw <= found.max_raw <= kind[1]:
                 return False
