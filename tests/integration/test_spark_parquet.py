@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -25,6 +26,7 @@ from airflow_trident.spouts.files.file_emitter import FileEmitter
 from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
 from airflow_trident.types import INTERVAL, parse_declared
 from tests.fixtures.engine import JobOf, keep, run
+from tests.fixtures.file import read
 from tests.fixtures.parquet_in_spark import as_it_is, by_python, check_equal, grouped_numbers, reader_of, transformed
 from tests.fixtures.plan import PaperState
 from tests.generated.operations import Twice
@@ -357,6 +359,19 @@ def test_a_spout_that_gives_another_dataframe_than_it_declares_is_refused(
     monkeypatch.setattr(FileEmitter, "data_frame", data_frame)
     with pytest.raises(DamagedInputError, match=r"stream 'rows': what the spout gave as a DataFrame .*\(a long\)"):
         spark_engine.run(job)
+
+
+@pytest.mark.parametrize("escape", ["\\", '"'])
+def test_csv_that_spark_writes_is_read_as_it_was_meant(spark_session: Any, tmp_path: Path, escape: str) -> None:
+    chosen = random.Random(escape)
+    pieces = ["\\", '"', ",", "\n", "\r", "a", " b", "x\\", '\\"', "'", "\t", "é", "#"]
+    texts = ["".join(chosen.choices(pieces, k=chosen.randrange(5))) for _ in range(600)]
+    rows = [(number, chosen.choice([text, None, ""]), text) for number, text in enumerate(texts)]
+    frame = spark_session.createDataFrame(rows, "n long, s string, t string").coalesce(1)
+    kept = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+    frame.write.options(header="true", escape=escape, **kept).csv(str(tmp_path / "out"))
+    dialect = {"null": "", "escape": None if escape == '"' else escape}
+    assert read(tmp_path / "out", format="csv", fields="n long, s string, t string", **dialect) == rows
 
 
 @pytest.mark.parametrize("checksum", [False, True])

@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError
@@ -105,6 +106,24 @@ def test_a_declared_dialect_is_read_as_it_was_meant(tmp_path: Path, content: str
     found = rows(tmp_path, content, fields, header=False, **dialect)
     assert [(n, s, e, b) for n, s, e, b, _ in found] == [(1, None, "", True), (2, 'a "b"', "\n", False)]
     assert [at and at.isoformat() for *_, at in found] == ["2024-01-01T12:00:00+00:00", None]
+
+
+@pytest.mark.parametrize("options", [{}, {"quoting": csv.QUOTE_ALL}, {"sep": ";", "lineterminator": "\r\n"}])
+def test_what_pandas_writes_is_read_as_it_was_meant(tmp_path: Path, options: dict[str, Any]) -> None:
+    texts = ["plain", 'say "hi"', "a,b;c", "two\nlines\r\n", "\\", "é", " x "]
+    frame = pd.DataFrame({"s": [*texts, None], "n": range(8), "r": [0.1, None] * 4, "b": [True, False] * 4})
+    frame["at"] = pd.Timestamp("2024-02-29 12:30:00.25", tz="Europe/Berlin")
+    content = frame.to_csv(index=False, na_rep="NA", **options)
+    null = {"null": "NA"} if options.get("quoting") is None else {}
+    frame = frame if null else frame.dropna(subset=["s", "r"])
+    content = content if null else frame.to_csv(index=False, **options)
+    fields = "s string, n long, r double, b boolean, at timestamp"
+    found = rows(tmp_path, content, fields, delimiter=options.get("sep", ","), **null)
+    assert [s for s, *_ in found] == [None if s is None else s for s in frame["s"]]
+    assert [tuple(row[1:4]) for row in found] == [
+        (n, None if pd.isna(r) else r, b) for n, r, b in zip(frame["n"], frame["r"], frame["b"], strict=True)
+    ]
+    assert {at.isoformat() for *_, at in found} == {"2024-02-29T11:30:00.250000+00:00"}
 
 
 def test_a_value_that_is_null_by_its_text_is_none_in_quotes(tmp_path: Path) -> None:
