@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import pickle
 import signal
@@ -21,11 +22,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.contracts.committed_table import BatchKeys
+from airflow_trident.contracts.committed_table import BatchKeys, ReplacedFiles
+from airflow_trident.contracts.staged_batch import StagedFiles
 from airflow_trident.contracts.state import Applied
-from airflow_trident.errors import FencedError, OutcomeUnknownError, TableChangedError
+from airflow_trident.errors import DamagedInputError, FencedError, OutcomeUnknownError, TableChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.staging.table_rewrites import rest_of
+from airflow_trident.states.delta.add_actions import described
 from airflow_trident.types import Field, names_of, parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (
@@ -143,7 +146,6 @@ def test_columns_of_others_stay_and_a_key_moves_between_partitions(tmp_path: Pat
 
 
 def test_keys_of_all_types_are_found_and_a_null_of_others_is_none(tmp_path: Path) -> None:
-    import datetime
     from decimal import Decimal
 
     values = {
@@ -336,3 +338,31 @@ def test_a_rewritten_file_has_the_rows_in_few_row_groups(tmp_path: Path) -> None
         (left,) = files.replaces.left
         assert pq.read_metadata(left).num_rows == 299_999
         assert pq.read_metadata(left).num_row_groups <= 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_another_calendar_is_not_written_anew_as_if_it_were_of_this_one(tmp_path: Path, kind: str) -> None:
+    """Spark 2 counts days before 1582 in the Julian calendar: 1001-01-01 would become 1001-01-07, for good."""
+    fields = parse_declared("id long, day date")
+    table = TABLES[kind](tmp_path, fields)
+    table.spec = replace(table.spec, keys=fields[:1], values=fields[1:], rewrites=True)
+    rows = rows_to_table(fields, [(1, datetime.date(1001, 1, 7)), (2, datetime.date(1001, 1, 7))])
+    path = tmp_path / "old.parquet"
+    pq.write_table(rows.replace_schema_metadata({"org.apache.spark.legacyDateTime": ""}), path)
+    with table.opened() as state:
+        state.apply_files(
+            ticket(1),
+            StagedFiles(paths=(str(path),), num_rows=2, replaces=ReplacedFiles(version=state.committed().version)),
+        )
+        before = files_in(table)
+        with pytest.raises(DamagedInputError, match=r"has to be written anew.*calendar"):
+            state.apply(ticket(2), rows_to_table(fields, [(1, None)]))
+        assert files_in(table) == before
+        assert state.apply(ticket(2), rows_to_table(fields, [(3, None)])) is Applied.APPLIED
+
+
+def test_a_moment_that_python_does_not_have_has_no_statistics_in_a_delta_table(tmp_path: Path) -> None:
+    path = tmp_path / "late.parquet"
+    pq.write_table(pa.table({"at": pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))}), path)
+    entry = described(pq.read_metadata(path), "late.parquet", 1, ["at"], {}).entry
+    assert json.loads(entry.stats) == {"numRecords": 1, "nullCount": {"at": 0}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import re
@@ -10,9 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.arrow import Calendar, require_fit
 from airflow_trident.io.delta import EXTRA
 from airflow_trident.io.extras import require_extra
-from airflow_trident.io.parquet import null_counts
+from airflow_trident.io.parquet import calendar_of, null_counts, parquet_file
 from airflow_trident.states.delta.deletion_vectors import require_whole_files
 from airflow_trident.states.tables.new_files import NewFile, OldFile
 
@@ -103,13 +105,14 @@ def pieces_of(
     """As :func:`rows_of`, piece by piece.
 
     :param schema: all columns of the table.
+    :raises UnfitValueError: a day or a moment was counted in another calendar.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     wanted = [schema.field(name) for name in (schema.names if columns is None else columns)]
     values = dict(zip(partition_by, file.values or (), strict=True))
-    read = pq.ParquetFile(source)
+    read = parquet_file(source)
+    calendar = calendar_of(read.metadata)
     names = [one.name for one in wanted if one.name in read.schema_arrow.names and one.name not in values]
 
     def whole(rows: pa.RecordBatch | None, many: int) -> pa.RecordBatch:
@@ -125,6 +128,8 @@ def pieces_of(
         yield whole(None, read.metadata.num_rows)
         return
     for rows in read.iter_batches(columns=names):
+        if calendar is not Calendar.GREGORIAN:  # of a file that an old Spark wrote
+            require_fit(pa.Table.from_batches([rows]), calendar)
         yield whole(rows, rows.num_rows)
 
 
@@ -165,7 +170,7 @@ def _statistics(footer: Any, nulls: dict[str, int], columns: Collection[str]) ->
         if column.path not in columns or column.max_repetition_level:
             continue  # part of another column
         parts = [group.column(place).statistics for group in groups]
-        extremes = [(part.min, part.max) for part in parts if part is not None and part.has_min_max]
+        extremes = list(_extremes(parts))
         if len(extremes) == len(parts) and extremes and all(_is_plain(value) for pair in extremes for value in pair):
             lowest[column.name] = _json(min(low for low, _ in extremes))
             highest[column.name] = _json(max(high for _, high in extremes))
@@ -173,6 +178,13 @@ def _statistics(footer: Any, nulls: dict[str, int], columns: Collection[str]) ->
     if lowest.keys() == set(columns):
         stats |= {"minValues": lowest, "maxValues": highest}
     return stats
+
+
+def _extremes(parts: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    for part in parts:
+        with contextlib.suppress(OverflowError, ValueError):  # a day or a moment that Python does not have
+            if part is not None and part.has_min_max:
+                yield part.min, part.max
 
 
 def _is_plain(value: Any) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.committed_table import ReplacedFiles
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import TableChangedError
+from airflow_trident.errors import DamagedInputError, TableChangedError
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.states.tables.new_files import OldFile
 
 if TYPE_CHECKING:
@@ -79,9 +80,17 @@ def file_there(file: str) -> Iterator[None]:
     """
     :param file: which file of which version is read, for the error.
     :raises TableChangedError: others have deleted it.
+    :raises DamagedInputError: it cannot be read, or has a value that would become another one.
     """
+    import pyarrow as pa
+
     try:
         yield
+    except (pa.ArrowException, UnfitValueError) as error:
+        raise DamagedInputError(
+            f"{file}, which has to be written anew, cannot be read: {error}",
+            "Restore the file, or write it anew by the program that made it.",
+        ) from error
     except FileNotFoundError as error:
         raise TableChangedError(f"{file} is gone", "The next attempt reads a newer version.") from error
 
