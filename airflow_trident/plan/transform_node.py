@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,11 +16,12 @@ from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.sql_query import SqlQuery
 from airflow_trident.plan.graph import BeginNode, Node, ordered
 from airflow_trident.plan.groupings import Grouping
-from airflow_trident.plan.nodes import PartitionNode
+from airflow_trident.plan.nodes import MultiReduceNode, MultiReduceStepNode, PartitionNode, PersistNode
 
 _LONG = 300
 """The most characters of a text in the topology's definition."""
 _DIGITS = 16
+_PACKAGE = "airflow_trident."
 """The hex digits of a digest of code."""
 
 
@@ -69,17 +70,34 @@ class TransformNode(BeginNode):
 
 
 def code_of(sinks: Iterable[Node]) -> dict[str, str]:
-    """Transform -> a digest of its function's source text in this process: it tells people that other code made a
-    batch. Not part of the definition: a changed function makes no new topology. Functions without source are left
-    out."""
+    """Node -> a digest of the source text, in this process, of the users' code that it runs while a batch is processed:
+    it tells people that other code made a batch. Not part of the definition: a changed function makes no new topology.
+    Code without source is left out, and so is that of this package."""
     found = {}
     for node in ordered(sinks):
-        if isinstance(node, TransformNode) and not isinstance(node.function, SqlQuery):
-            function = getattr(node.function, "user_function", node.function)
-            written: Any = function if hasattr(function, "__code__") else type(function)
-            if digest := _source_digest(written):
-                found[node.name] = digest
+        written = [getattr(code, "user_function", code) for code in _users_code(node)]
+        kinds: list[Any] = [code if hasattr(code, "__code__") else type(code) for code in written]
+        own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith(_PACKAGE)]
+        digests = [_source_digest(kind) for kind in own]
+        if digests and all(digests):
+            found[node.name] = digests[0] if len(digests) == 1 else _digest("".join(digests))
     return found
+
+
+def _users_code(node: Node) -> Iterator[object]:
+    function = getattr(node, "function", None)
+    if function is not None and not isinstance(function, SqlQuery):
+        yield function
+    if isinstance(node, MultiReduceNode | MultiReduceStepNode):
+        yield node.reducer
+    for aggregation in getattr(node, "aggregations", ()):
+        yield aggregation.aggregator
+    if isinstance(node, PersistNode):
+        yield from node.state.combiners
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 @lru_cache(maxsize=256)
@@ -87,12 +105,12 @@ def _source_digest(kind: Any) -> str:
     """The digest; "" if there is no source, or the file was changed since, and there is something else at the
     function's lines. Cached, because finding the source parses the file, and a drain asks for each transaction."""
     with suppress(OSError, TypeError, SyntaxError, TokenError):
-        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:_DIGITS]
+        return _digest(inspect.getsource(kind))
     return ""
 
 
 def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The transforms whose code is different, as far as both digests are known."""
+    """The nodes whose code is different, as far as both digests are known."""
     return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
 
 

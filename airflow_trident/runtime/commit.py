@@ -21,6 +21,7 @@ from airflow_trident.errors import (
     TransitionError,
     TridentError,
     guarded,
+    state_code,
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
@@ -370,7 +371,8 @@ class Committer:
             spec = self.topology.states[name]
             if spec.updater is not None:
                 batch = with_commit_time(spec, ticket, rows_of(batch))
-            applied = apply_batch(name, opened[name], ticket, batch)
+            with state_code(name, ticket.txid):
+                applied = apply_batch(opened[name], ticket, batch)
             already = " (it had them already)" if applied is Applied.ALREADY else ""
             self.progress(
                 f"transaction {ticket.txid}, attempt {ticket.attempt}: {batch.num_rows} rows into state {name}{already}"

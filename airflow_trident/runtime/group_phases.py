@@ -12,6 +12,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
 from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
 from airflow_trident.plan.stages import Plan
+from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.runtime.coordinators import OpenCoordinators
@@ -131,7 +132,7 @@ def publish_group(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes
     """
     for one in manifest.members:
         reached(Milestone.STAGED, one.txid)
-    manifest = replace(manifest, made_by=plan.made_by)
+    manifest = replace(manifest, made_by=plan.made_by, code=code_of(plan.sinks))
     staged = StagingArea(staging_root).publish_group(manifest, chunk_bytes=chunk_bytes)
     for txid in staged:
         reached(Milestone.PUBLISHED, txid)

@@ -16,7 +16,6 @@ from airflow_trident.errors import (
     StagingError,
     TableChangedError,
     TridentError,
-    state_code,
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.plan.graph import SinkNode
@@ -137,11 +136,11 @@ def needed_whole(plan: Plan) -> frozenset[str]:
     return frozenset(sink.name for sink in plan.sinks if sink.state.updater is not None or sink.name in told)
 
 
-def apply_batch(name: str, state: State, ticket: CommitTicket, batch: Batch) -> Applied:
-    with state_code(name, ticket.txid):
-        if isinstance(batch, StagedFiles):
-            return state.apply_files(ticket, batch)
-        return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
+def apply_batch(state: State, ticket: CommitTicket, batch: Batch) -> Applied:
+    """The caller has the border around the state's code."""
+    if isinstance(batch, StagedFiles):
+        return state.apply_files(ticket, batch)
+    return state.apply_staged(ticket, batch) if isinstance(batch, StagedBatch) else state.apply(ticket, batch)
 
 
 def gone_again(ticket: CommitTicket, times: int, error: StagingError) -> TridentError:

@@ -104,7 +104,7 @@ class Manifest:
 
     `made_by`: sink -> what makes it (:mod:`airflow_trident.plan.made_by`); earlier versions did not say.
 
-    `code`: transform -> a digest of the code that made it, for people.
+    `code`: node -> a digest of the users' code that it ran, for people.
 
     Footers of its files are in it, so that a commit by reference opens none of them. Versions of the package before do
     not know of them, and read each file's own.

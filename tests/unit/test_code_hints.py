@@ -7,15 +7,25 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import DataFrameSpout, FileSink, FixedBatchSpout, MemoryLedger, Topology
+from airflow_trident import (
+    Count,
+    DataFrameSpout,
+    FileSink,
+    FixedBatchSpout,
+    MemoryLedger,
+    ReducerAggregator,
+    SqliteState,
+    Topology,
+)
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.plan.transform_node import changed_code, code_of
+from airflow_trident.runtime.group_phases import publish_group
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.manifest import Manifest, decode, encode
+from airflow_trident.staging.manifest import Manifest, Slot, StagedMember, decode, encode
 
 FIELDS = "n long"
 
@@ -49,6 +59,41 @@ def test_the_same_source_has_the_same_digest_and_another_one_another() -> None:
     (name,) = code(topology_of(Callable()))
     assert changed_code(code(topology_of(as_it_was)), code(topology_of(mended))) == [name]
     assert topology_of(as_it_was).definition() == topology_of(mended).definition()
+
+
+def test_every_function_of_a_user_has_a_digest_and_none_of_this_package() -> None:
+    class Longest(ReducerAggregator[int]):
+        def init(self) -> int:
+            return 0
+
+        def reduce(self, current: int, *values: Any) -> int:
+            return max(current, *values)
+
+    def twice(n: int) -> list[int]:
+        return [2 * n]
+
+    topology = Topology("numbers")
+    numbers = topology.new_stream("numbers", FixedBatchSpout(FIELDS, [1, 2]))
+    numbers = numbers.each("n", lambda n: [n], "m long").filter("n", lambda n: n > 0).each("n", twice, "k long")
+    numbers.group_by("m").aggregate("k", Longest(), "longest long").project("longest").partition_persist(
+        FileSink("/out"), "longest", name="out"
+    )
+    assert sorted(name.partition("-")[0] for name in code(topology)) == ["aggregate", "each", "each", "filter"]
+    counted = Topology("numbers")
+    counted.new_stream("numbers", FixedBatchSpout(FIELDS, [1])).group_by("n").persistent_aggregate(
+        SqliteState("/s.db"), Count(), "many"
+    )
+    assert code(counted) == {}
+
+
+def test_a_group_says_which_code_staged_it_too(tmp_path: Path) -> None:
+    topology = topology_of(as_it_was)
+    slot = Slot(topology="numbers", incarnation="i", txid=2, attempt=0)
+    members = tuple(StagedMember(txid=txid, attempt=0, rows_read=0, rows={}) for txid in (1, 2))
+    plan = topology.compile()
+    manifest = Manifest(slot=slot, files=(), rows_read=0, sinks=plan.staged_fields, group=members)
+    staged = publish_group(manifest, str(tmp_path), plan, 0)
+    assert StagingArea(str(tmp_path)).load(staged[1]).code == code(topology) != {}
 
 
 def test_what_has_no_source_or_says_it_itself_has_no_digest() -> None:

@@ -167,7 +167,7 @@ def test_an_owner_is_not_taken_for_another_process_with_the_same_host_and_id() -
 FOREIGN = {
     *("coordinator", "emitter", "initialize_transaction", "next_batches", "is_ready", "success", "skipped"),
     *("cleanup_before", "accept_source", "follow_source", "lag", "size_bytes", "splits", "push_filters", "prune"),
-    *("batch_for_script", "make_state", "apply", "apply_files", "apply_staged", "apply_group", "marker"),
+    *("batch_for_script", "make_state", "apply", "apply_group", "marker", "bar", "apply_batch"),
     *("lineage_datasets", "lineage_dataset", "exec_module", "code_of"),
 }
 """Methods that users implement, and what runs their modules."""
@@ -176,6 +176,7 @@ ROOMS = ("runtime", "engine", "tasks", "triggers", "operators", "plugin", "senso
 OWN = {
     ("ledger", "coordinator"),  # the ledger's record of it
     ("here", "coordinator"),
+    ("ledger", "bar"),
     ("_columns", "apply"),
     ("loader", "exec_module"),  # `_loaded_from`, whose caller has the border
 }
@@ -195,9 +196,16 @@ def unguarded(path: Path) -> Iterator[str]:
             inside = inside or any("is_foreign" in ast.dump(handler) for handler in node.handlers)
         if isinstance(node, ast.FunctionDef):
             function = node.name
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not inside:
-            of = ast.unparse(node.func.value).rpartition(".")[2]
-            if node.func.attr in FOREIGN and function != node.func.attr and (of, node.func.attr) not in OWN:
+        if isinstance(node, ast.Call) and not inside:
+            of, _, name = ast.unparse(node.func).rpartition(".")
+            owner = of.rpartition(".")[2]
+            if (
+                (of or name == "apply_batch")
+                and name in FOREIGN
+                and name != function
+                and function != "apply_batch"
+                and (owner, name) not in OWN
+            ):
                 yield f"{path.parent.name}/{path.name}:{node.lineno} {ast.unparse(node.func)}"
         for child in ast.iter_child_nodes(node):
             yield from look(child, inside, function)

@@ -22,6 +22,7 @@ from airflow_trident.errors import (
     SourceChangedError,
     SourceUnavailableError,
     StagingError,
+    state_code,
 )
 from airflow_trident.ledger.backup.seeding import GONE
 from airflow_trident.ledger.base import Ledger
@@ -37,7 +38,7 @@ from airflow_trident.runtime.downstream import apply_downstream, with_commit_tim
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Progress
-from airflow_trident.runtime.staged_batches import manifest_of, require_same_plan
+from airflow_trident.runtime.staged_batches import manifest_of, require_same_plan, tell_other_code
 from airflow_trident.runtime.state_agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
@@ -272,8 +273,10 @@ class Rebuild:
         """The staged batch, if it still exists and today's plan would stage it; otherwise that of a replay."""
         area, wanted = StagingArea(self.staging_root), self._batches_of(into)
         try:
-            manifest = self._manifest(record, wanted)
-            return {sink.name: area.read(manifest, sink.name, sink.schema) for sink in wanted}
+            manifest, whose = self._manifest(record, wanted), {record.txid: record.attempt}
+            found = {sink.name: area.read_each(manifest, whose, sink.name, sink.schema)[0] for sink in wanted}
+            tell_other_code(manifest, self.topology.compile(), self.progress)
+            return found
         except StagingError:
             self.progress(f"transaction {record.txid}: its staged batch is gone; replaying it")
         except OtherPlanError:
@@ -323,7 +326,8 @@ class Rebuild:
             if name not in into:
                 return
             batch = with_commit_time(self.topology.states[name], ticket, batch)
-            applied = opened[name].apply(ticket, batch)
+            with state_code(name, ticket.txid):
+                applied = opened[name].apply(ticket, batch)
             self.progress(f"transaction {ticket.txid}: {batch.num_rows} rows into state {name} ({applied})")
             reached(Milestone.APPLIED, ticket.txid)
 

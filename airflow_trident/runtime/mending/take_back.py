@@ -13,7 +13,7 @@ After a kill between two steps the transaction is what it was: its commit can be
 from __future__ import annotations
 
 from airflow_trident.engine.base import quiet
-from airflow_trident.errors import FencedError
+from airflow_trident.errors import FencedError, state_code
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.protocol.records import Owner, TxRecord
@@ -45,7 +45,8 @@ def take_back(
     with OpenStates(topology) as states:
         for name, state in states.opened().items():
             try:
-                state.bar(ticket)
+                with state_code(name, txid):
+                    state.bar(ticket)
             except FencedError as error:
                 raise FencedError(
                     f"transaction {txid} of topology {topology.name!r} was not taken back: {error.message}",
