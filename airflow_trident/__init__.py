@@ -10,7 +10,6 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident import _moved
 from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
@@ -151,7 +150,6 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spool.sources import Polled as Polled
     from airflow_trident.spouts.spool.sources import SpoolSource as SpoolSource
     from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
-    from airflow_trident.spouts.sql.spout import JdbcSpout as JdbcSpout
     from airflow_trident.spouts.sql.spout import SqlSpout as SqlSpout
     from airflow_trident.spouts.tables import TableSpout as TableSpout
     from airflow_trident.states.children.bolt_sink import BoltSink as BoltSink
@@ -164,7 +162,6 @@ if TYPE_CHECKING:
     from airflow_trident.states.redis.nontransactional import NonTransactionalRedisState as NonTransactionalRedisState
     from airflow_trident.states.redis.state import RedisState as RedisState
     from airflow_trident.states.sql.postgres import PostgresState as PostgresState
-    from airflow_trident.states.sql.sqlalchemy_state import JdbcState as JdbcState
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
@@ -181,8 +178,6 @@ if TYPE_CHECKING:
 
 
 __version__ = VERSION
-
-_moved.install()
 
 
 @cache

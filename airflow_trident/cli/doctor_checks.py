@@ -312,7 +312,6 @@ def _topology(name: str, ledger: ZNodeLedger, deployed: Deployed) -> Iterator[Fi
     if still := deployed.standstill(view.topology):
         yield _fail("workers", f"topology {name} stands still: {still}")
     yield from _many_skipped(name, view)
-    outcome = None if outcome is None else outcome.now(view.next_txid)
     if outcome is not None and outcome.is_bad:
         said = outcome_text(outcome)
         yield _fail("source", f"topology {name} begins nothing: {said}: {outcome.error}")

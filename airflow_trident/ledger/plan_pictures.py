@@ -55,6 +55,6 @@ def _picture_at(snap: Snapshot) -> PlanPicture | None:
     if data is None:
         return None
     try:
-        return _FORMAT.build(PlanPicture, _FORMAT.load(data, path)[1], path)
+        return _FORMAT.build(PlanPicture, _FORMAT.load(data, path), path)
     except CorruptError:
         return None

@@ -69,16 +69,12 @@ def tickets_and_claims(
 def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) -> Prefetch:
     """With the claims' keys, and with the folders, where the commit after it looks for what to prune."""
     paths, cache = ledger.paths(), ledger.transactor.cache
-    keys, shared = [paths.claim(key) for claim in claims for key in (claim.key, *claim.former)], paths.about(0)
+    keys, shared = [paths.claim(claim.key) for claim in claims], paths.about(0)
     if cache.has([paths.topology, *shared], ()):
-        if any(claim.former for claim in claims):  # together with the transaction before, which is looked at next
-            last = ledger.transactor.remembered(paths, shared).next_txid() - 1
-            cache.fetch([*keys, *([paths.tx(last)] if last else [])])
-        else:
-            # A process that goes from one transaction to the next need not read the node of a new claim: creating it
-            # shows whether it exists. Former keys are not created, so they must be read.
-            for key in keys:
-                cache.assume_missing(key)
+        # A process that goes from one transaction to the next need not read the node of a new claim: creating it shows
+        # whether it exists.
+        for key in keys:
+            cache.assume_missing(key)
     return Prefetch([*shared, *keys], paths.pruned())
 
 

@@ -137,6 +137,6 @@ def is_running(pid: int) -> bool:
 
 def _worker(data: bytes, name: str) -> Worker | None:
     try:
-        return replace(_FORMAT.build(Worker, _FORMAT.load(data, name)[1], name), name=name)
+        return replace(_FORMAT.build(Worker, _FORMAT.load(data, name), name), name=name)
     except CorruptError:
         return None

@@ -326,10 +326,6 @@ class TridentOperator(LedgerTask, BaseOperator):
             reads = self.phase != COORDINATE
             return lineage_of(self.topology, ledger, records, reads=reads, writes=reads and self.phase != EMIT)
 
-    def resume(self, context: Context, event: Any = None) -> Any:
-        """:meth:`execute_complete`, under the name that an older version gave to the tasks that it deferred."""
-        return self.execute_complete(context, event)
-
 
 def deferrable_default(given: bool | None, *, auto: bool = False) -> bool:
     """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``. False if this

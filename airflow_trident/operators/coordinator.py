@@ -23,7 +23,6 @@ from airflow_trident.operators.base import (
     is_backfill_run,
     part_of,
 )
-from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.decide import Blocked, Full, Paused, Wait
 from airflow_trident.protocol.outcomes import OutcomeKind
 from airflow_trident.protocol.records import Claim, claim_key
@@ -273,7 +272,6 @@ class TridentCoordinatorOperator(TridentOperator):
         for index in range(self.max_transactions):
             yield Claim(
                 key=claim_key(ti.dag_id, ti.task_id, ti.run_id, own_index, index),
-                former=records_v1.claim_keys(ti.dag_id, ti.run_id, own_index, index),
                 dag_id=ti.dag_id,
                 run_id=ti.run_id,
                 map_index=index if mapped else own_index,

@@ -57,7 +57,7 @@ def summary(
         "replaying": list(view.exceptions.replaying),
         "late": list(view.exceptions.late),
         "idle": idle,
-        "coordinator": _coordinator(view, outcome, sight, visible),
+        "coordinator": _coordinator(outcome, sight, visible),
         "visible": visible,
         "streams": {name: str(spout) for name, spout in definition.spouts.items() if visible},
         "states": {name: state.text for name, state in definition.states.items() if visible},
@@ -185,22 +185,19 @@ def _bytes(staged: StagedRef) -> int | None:
 # ---- parts -----------------------------------------------------------------------------------------------------
 
 
-def _coordinator(
-    view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool
-) -> dict[str, Any] | None:
+def _coordinator(outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> dict[str, Any] | None:
     if outcome is None:
         return None
-    now = outcome.now(view.next_txid)
-    may_see = sight.may_see([now.dag_id]) if now.dag_id else visible
+    may_see = sight.may_see([outcome.dag_id]) if outcome.dag_id else visible
     return {
-        "kind": now.kind,
-        "is_bad": now.is_bad,
-        "time_ms": now.time_ms,
-        "lag_ms": now.lag_ms,
-        "dag_id": now.dag_id if may_see else "",
-        "run_id": now.run_id if may_see else "",
-        "error": now.error if may_see else "",
-        "lag": now.lag if may_see else {},
+        "kind": outcome.kind,
+        "is_bad": outcome.is_bad,
+        "time_ms": outcome.time_ms,
+        "lag_ms": outcome.lag_ms,
+        "dag_id": outcome.dag_id if may_see else "",
+        "run_id": outcome.run_id if may_see else "",
+        "error": outcome.error if may_see else "",
+        "lag": outcome.lag if may_see else {},
     }
 
 

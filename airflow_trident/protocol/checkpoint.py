@@ -129,7 +129,7 @@ def decode_checkpoint(value: Any, where: str) -> CheckpointRecord:
     :raises CorruptRecordError: it is not a record.
     :raises NewerRecordError: a newer version wrote it.
     """
-    _, body = FORMAT.open(value, where)
+    body = FORMAT.open(value, where)
     record = FORMAT.build(CheckpointRecord, body, where, needed=("txid", "state", "previous"))
     txid, previous, state = record.txid, record.previous, record.state
     in_order = 0 <= previous <= txid if state is CheckpointState.COMMITTED else 0 <= previous < txid

@@ -1,7 +1,7 @@
 """Ledger records as bytes and back: versioned JSON, never pickle. Pure.
 
-Every record is ``{"v": 2, ...}`` with the fields written here. :mod:`airflow_trident.protocol.durable_format` says what
-is tolerated or refused; :mod:`airflow_trident.protocol.records_v1` reads what version 1 wrote.
+Every record is ``{"v": 1, ...}`` with the fields written here. :mod:`airflow_trident.protocol.durable_format` says what
+is tolerated or refused.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.durable_format import is_whole, json_bytes, plain_fields, short, unknown_fields
 from airflow_trident.protocol.large_metadata import BlobReader, BlobRef, positions_in
 from airflow_trident.protocol.record_format import RECORDS, SHARED_METADATA, require
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
-    Claim,
     CommitPointer,
     Exceptions,
     TopologyRecord,
@@ -59,7 +57,7 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
         if not spout["adapts"]:
             del spout["adapts"]
     for state in body["definition"]["states"].values():
-        if state["inputs"] is None:
+        if not state["inputs"]:
             del state["inputs"]
         if not state["transforms"]:
             del state["transforms"]
@@ -84,7 +82,7 @@ def encode_exceptions(exceptions: Exceptions) -> bytes:
     body = exceptions_body(exceptions)
     for name in ("replaying", "closed"):
         if not body[name]:
-            del body[name]  # as versions without that list wrote it
+            del body[name]
     return RECORDS.dump(body, "exceptions")
 
 
@@ -125,7 +123,6 @@ def tx_body(record: TxRecord) -> dict[str, Any]:
     body = tx_fields(replace(record, metadata={}, carried={}, extra={}))
     del body["extra"]
     body |= {"metadata": record.metadata, "carried": record.carried}
-    del body["claim"]["former"]
     if not body["claim"]["coordinator"]:
         del body["claim"]["coordinator"]
     # Empty fields are not written: most transactions have none of these.
@@ -160,12 +157,7 @@ def decode_topology(data: bytes, path: str) -> TopologyRecord:
     :raises NewerRecordError: a newer version wrote it, or it uses a feature unknown to this one.
     :raises CorruptRecordError: it is damaged, or belongs to another place. The other decoders raise the same.
     """
-    return _topology(*RECORDS.load(data, path), path)
-
-
-def _topology(version: int, body: dict[str, Any], path: str) -> TopologyRecord:
-    if version == 1:
-        body = records_v1.topology(body)
+    body = RECORDS.load(data, path)
     needed = ("op", "command", "epoch", "floor_ms", "created_ms")
     record: TopologyRecord = RECORDS.build(TopologyRecord, {**body, "extra": {}}, path, needed=needed)
     require(isinstance(body["op"], str), path, f"its op is {short(body['op'])}")
@@ -176,21 +168,21 @@ def _topology(version: int, body: dict[str, Any], path: str) -> TopologyRecord:
 
 
 def decode_head(data: bytes, path: str) -> int:
-    _, body = RECORDS.load(data, path)
+    body = RECORDS.load(data, path)
     head = RECORDS.build(_Head, body, path)
     require(head.next >= 1, path, f"its next txid is {head.next}")
     return head.next
 
 
 def decode_pointer(data: bytes, path: str) -> CommitPointer:
-    _, body = RECORDS.load(data, path)
+    body = RECORDS.load(data, path)
     pointer = RECORDS.build(CommitPointer, body, path)
     require(pointer.committed >= 0 and pointer.fence >= 0, path, f"it says {pointer.committed}, {pointer.fence}")
     return pointer
 
 
 def decode_exceptions(data: bytes, path: str) -> Exceptions:
-    _, body = RECORDS.load(data, path)
+    body = RECORDS.load(data, path)
     ranges: dict[str, Any] = {name: {"ranges": _pairs(body[name])} for name in ("skipped", "closed") if name in body}
     found = RECORDS.build(Exceptions, {**body, **ranges}, path, needed=("failed", "skipped", "late"))
     lists = [Txids.of(*found.failed), found.skipped, Txids.of(*found.late), Txids.of(*found.replaying), found.closed]
@@ -206,7 +198,7 @@ def _pairs(value: Any) -> Any:
 
 
 def decode_claim(data: bytes, path: str) -> ClaimKey:
-    _, body = RECORDS.load(data, path)
+    body = RECORDS.load(data, path)
     claim = RECORDS.build(ClaimKey, body, path)
     require(claim.txid >= 1, path, f"its txid is {claim.txid}")
     return claim
@@ -214,12 +206,7 @@ def decode_claim(data: bytes, path: str) -> ClaimKey:
 
 def decode_tx(data: bytes, path: str, read_blob: BlobReader | None = None) -> TxRecord:
     """:param read_blob: reads large metadata; called only for a record that has some."""
-    return _tx(*RECORDS.load(data, path), path, read_blob)
-
-
-def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | None) -> TxRecord:
-    if version == 1:
-        body = records_v1.transaction(body)
+    body = RECORDS.load(data, path)
     ref = _blob_ref(body, path)
     if ref is None:
         metadata, carried = positions_in(body, path)
@@ -232,18 +219,7 @@ def _tx(version: int, body: dict[str, Any], path: str, read_blob: BlobReader | N
     needed = ("owner", "fence", "touched", "staged", "error", "times_ms")
     record = RECORDS.build(TxRecord, small, path, needed=needed)
     _require_sense(record, path)
-    claim = _with_coordinator(record.claim)
-    return replace(record, claim=claim, metadata=metadata, carried=carried, extra=_extra(TxRecord, body, "blob"))
-
-
-def _with_coordinator(claim: Claim) -> Claim:
-    """The claim of a record that a version without that field wrote, or wrote again: only its key names the coordinator
-    (:func:`~airflow_trident.protocol.records.claim_key`)."""
-    if claim.coordinator or not claim.dag_id:
-        return claim
-    parts = claim.key.split(":", 4)
-    is_coordinators = len(parts) == 5 and (parts[0], parts[4]) == (claim.dag_id, claim.run_id)
-    return replace(claim, coordinator=parts[1]) if is_coordinators else claim
+    return replace(record, metadata=metadata, carried=carried, extra=_extra(TxRecord, body, "blob"))
 
 
 def _require_sense(record: TxRecord, path: str) -> None:
@@ -262,12 +238,12 @@ def blob_of(data: bytes, path: str) -> BlobRef | None:
     """Where a transaction's metadata is kept; None: in its record."""
     if b'"blob"' not in data:
         return None  # most records: they are not parsed for it
-    return _blob_ref(RECORDS.load(data, path)[1], path)
+    return _blob_ref(RECORDS.load(data, path), path)
 
 
 def op_of(data: bytes, path: str) -> str:
     """The id of the operation that wrote a topology, claim or transaction record."""
-    return RECORDS.build(_Marked, RECORDS.load(data, path)[1], path).op
+    return RECORDS.build(_Marked, RECORDS.load(data, path), path).op
 
 
 def staged_chunk_name(txid: int, attempt: int) -> str:

@@ -182,4 +182,4 @@ def encode(record: Deployment | Acknowledgement | Registration) -> bytes:
 def decode(kind: type[T], data: bytes, where: str) -> T:
     """:raises CorruptRecordError, NewerRecordError: it cannot be read."""
     form = _FORMATS[kind]
-    return form.build(kind, form.load(data, where)[1], where)
+    return form.build(kind, form.load(data, where), where)

@@ -3,7 +3,7 @@ for a damaged one. Frozen dataclasses give the fields and their types. Pure.
 
 Every format promises:
 
-- what an older version wrote loads for ever;
+- what a released version wrote loads for ever;
 - an unknown field is tolerated: a newer version wrote it, and it is not essential;
 - what is essential is a *feature*, named in the record's ``features``: an unknown one is refused;
 - a missing field, a wrong type or invalid JSON is refused by name (P11), never guessed.
@@ -28,8 +28,7 @@ class Format:
     """A kind of durable record.
 
     :param noun: stands before the place in error texts: ``the ledger record``.
-    :param version: the version that is written, and the highest that is read.
-    :param oldest: the lowest version that is read.
+    :param version: the version that is written and read.
     :param key: the field with the version.
     :param cure: what to do about a damaged record.
     :param error: what a damaged record raises.
@@ -38,7 +37,6 @@ class Format:
 
     noun: str
     version: int
-    oldest: int = 1
     key: str = "v"
     cure: str
     error: type[TridentError] = CorruptRecordError
@@ -47,8 +45,8 @@ class Format:
     def damaged(self, where: str, why: str) -> TridentError:
         return self.error(f"{self._name(where)} is damaged: {why}", self.cure)
 
-    def load(self, data: bytes | str, where: str) -> tuple[int, dict[str, Any]]:
-        """The version and the other fields of a record.
+    def load(self, data: bytes | str, where: str) -> dict[str, Any]:
+        """The fields of a record, without its version.
 
         :param where: its place, for error texts.
         :raises NewerRecordError: a newer version wrote it, or it uses a feature unknown to this one.
@@ -56,19 +54,19 @@ class Format:
         """
         return self.open(self.parsed(data, where), where)
 
-    def open(self, value: object, where: str) -> tuple[int, dict[str, Any]]:
+    def open(self, value: object, where: str) -> dict[str, Any]:
         """As :meth:`load`, for parsed JSON."""
         body = dict(self.mapping(value, where))
         version = body.pop(self.key, None)
         if is_whole(version) and version > self.version:
             raise NewerRecordError(
-                f"{self._name(where)} has version {version}, and this airflow-trident reads up to {self.version}",
+                f"{self._name(where)} has version {version}, and this airflow-trident reads {self.version}",
                 "Install the airflow-trident version that wrote it, or a newer one.",
             )
-        if not is_whole(version) or version < self.oldest:
+        if version != self.version or not is_whole(version):
             raise self.damaged(where, f"its version is {version!r}")
         self._require_features(body.pop(_FEATURES, []), where)
-        return version, body
+        return body
 
     def parsed(self, data: bytes | str, where: str) -> Any:
         try:

@@ -36,16 +36,14 @@ class CoordinatorOutcome:
     """`<incarnation>/coordinator`: the last outcome.
 
 
-    `time_ms`: when it was recorded. `next_txid`: the next txid at that moment. If it is higher now, an older version of
-    this package, which records no outcomes, has begun transactions since. `dag_id`, `run_id`: of the coordinating run,
-    empty for a command or program. `error`: class and text, if `kind` is error or blocked. `lag`: stream -> what its
-    source had beyond the last transaction at `lag_ms` (0: nobody has asked); streams that cannot tell are absent.
-    `picture`: digest of the plan whose picture is kept beside it, "" if none is.
+    `time_ms`: when it was recorded. `dag_id`, `run_id`: of the coordinating run, empty for a command or program.
+    `error`: class and text, if `kind` is error or blocked. `lag`: stream -> what its source had beyond the last
+    transaction at `lag_ms` (0: nobody has asked); streams that cannot tell are absent. `picture`: digest of the plan
+    whose picture is kept beside it, "" if none is.
     """
 
     kind: OutcomeKind
     time_ms: int = 0
-    next_txid: int = 1
     dag_id: str = ""
     run_id: str = ""
     error: str = ""
@@ -58,13 +56,7 @@ class CoordinatorOutcome:
         """Does nothing new begin until a person acts?"""
         return self.kind in (OutcomeKind.BLOCKED, OutcomeKind.ERROR)
 
-    def now(self, next_txid: int) -> CoordinatorOutcome:
-        """The outcome as of later: older versions may have begun transactions since, unknown when and by whom."""
-        if next_txid <= self.next_txid:
-            return self
-        return CoordinatorOutcome(kind=OutcomeKind.BEGUN, next_txid=next_txid, lag=self.lag, lag_ms=self.lag_ms)
-
-    def after(self, before: CoordinatorOutcome | None, *, next_txid: int, now_ms: int) -> CoordinatorOutcome | None:
+    def after(self, before: CoordinatorOutcome | None, *, now_ms: int) -> CoordinatorOutcome | None:
         """The outcome to keep in place of `before`; None: `before` says the same, as a run that waits says so once.
 
         An outcome without a lag keeps the last one known, unless it says "nothing new".
@@ -78,7 +70,6 @@ class CoordinatorOutcome:
             return None
         said = replace(
             self,
-            next_txid=next_txid,
             time_ms=now_ms,
             lag_ms=now_ms,
             error=self.error[:ERROR_CHARACTERS],

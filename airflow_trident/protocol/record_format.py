@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_trident.protocol.durable_format import Format
 
-VERSION = 2
+VERSION = 1
 SHARED_METADATA = "shared-metadata"
 """The feature of a record whose metadata is a patch of another record's: a version that cannot read it must stop."""
 RECORDS = Format(

@@ -40,10 +40,10 @@ class TopologyRecord:
     `incarnation`: one life of the ledger. Deleting and creating a topology again gives another one, so writes of the
     former life find no node. `definition`: what must not change silently, see :class:`Definition`. `command`, `epoch`:
     the lifecycle. `floor_ms`: claims of cleared runs older than this are refused, because their claim keys are pruned.
-    `since`: state -> the first txid since it belongs to the topology; absent if version 1 wrote the record and the
-    state was not asked since. `lost`: transactions given up for a state. `told`: what every spout that wants to hear of
-    its committed batches has been told, so that it may be pruned; None: no spout wants to. `taken_over`: who made the
-    ledger take over states of a ledger that it never was, and why. `extra`: fields of a newer version, kept unchanged.
+    `since`: state -> the first txid since it belongs to the topology. `lost`: transactions given up for a state.
+    `told`: what every spout that wants to hear of its committed batches has been told, so that it may be pruned; None:
+    no spout wants to. `taken_over`: who made the ledger take over states of a ledger that it never was, and why.
+    `extra`: fields of a newer version, kept unchanged.
     """
 
     name: str
@@ -144,11 +144,10 @@ class Claim:
     """A request for a transaction: the same claim always gets the same txid (P1).
 
     An Airflow coordinator claims by (dag_id, task_id, map_index, run_id) and the transaction's number in its run; `key`
-    is the text of these. `former`: the keys of the same claim in older versions, which are read but never written.
-    `run_ms`: when the run was due; `cleared`: the run was cleared before. Only these two decide whether a claim with a
-    pruned key may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ..., "commit": ...}): those who
-    wait check whether they are still alive. `coordinator`: the id of the Airflow task that claims, "" if that is none
-    or works on the transaction itself.
+    is the text of these. `run_ms`: when the run was due; `cleared`: the run was cleared before. Only these two decide
+    whether a claim with a pruned key may begin anew. `task_ids`: the Airflow tasks that work on it ({"emit": ...,
+    "commit": ...}): those who wait check whether they are still alive. `coordinator`: the id of the Airflow task that
+    claims, "" if that is none or works on the transaction itself.
     """
 
     key: str
@@ -158,7 +157,6 @@ class Claim:
     run_ms: int = 0
     cleared: bool = False
     task_ids: dict[str, str] = field(default_factory=dict)
-    former: tuple[str, ...] = ()
     coordinator: str = ""
 
 

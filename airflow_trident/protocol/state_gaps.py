@@ -21,13 +21,10 @@ def known_gaps(view: LedgerView, state: str) -> Txids:
     return may_still_come(view.exceptions) | view.exceptions.closed | lost
 
 
-def needed_by(view: LedgerView, state: str, upto: int) -> Txids | None:
-    """The txids up to `upto` that the state must hold, provided that all of them are committed or exceptions. None: the
-    ledger does not know since when the state belongs to the topology, see :func:`since_of`."""
-    since = view.topology.since.get(state)
-    if since is None:
-        return None
-    return Txids.span(since, upto) - known_gaps(view, state)
+def needed_by(view: LedgerView, state: str, upto: int) -> Txids:
+    """The txids up to `upto` that the state must hold, provided that all of them are committed or exceptions. A state
+    that the ledger does not list begins with the next commit."""
+    return Txids.span(view.topology.since.get(state, upto + 1), upto) - known_gaps(view, state)
 
 
 def floor_of(view: LedgerView, txid: int) -> int:
@@ -36,20 +33,6 @@ def floor_of(view: LedgerView, txid: int) -> int:
     lowest = may_still_come(view.exceptions).lowest
     above = max(txid, view.pointer.committed + 1)
     return above if lowest is None else min(lowest, above)
-
-
-def since_of(holes: Txids, gaps: Txids) -> int:
-    """The first txid since the state belongs to its topology, as the state itself tells: version 1's ledger did not
-    say.
-
-    Gaps at the state's very beginning were before its time, unless the ledger knows another reason.
-
-    :param gaps: :func:`known_gaps`.
-    """
-    beginning = next((one for one in holes.ranges if one[0] == 1), None)
-    if beginning is None or not Txids((beginning,)) - gaps:
-        return 1
-    return beginning[1] + 1
 
 
 def for_states(view: LedgerView, txid: int, *, barred: bool) -> dict[str, Any]:
@@ -62,7 +45,7 @@ def for_states(view: LedgerView, txid: int, *, barred: bool) -> dict[str, Any]:
     upto = view.pointer.committed if barred else max(view.pointer.committed, txid - 1)
     needed = {name: needed_by(view, name, upto) for name in names}
     return {
-        "needed": {name: txids - own for name, txids in needed.items() if txids is not None},
+        "needed": {name: txids - own for name, txids in needed.items()},
         "floor": floor_of(view, txid),
         "states": frozenset(names),
     }

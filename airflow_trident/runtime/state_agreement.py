@@ -11,16 +11,14 @@ from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerErro
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.protocol.decide import Commit, decide_commit
-from airflow_trident.protocol.records import LedgerView, Loss, TxRecord
-from airflow_trident.protocol.state_gaps import known_gaps, needed_by, since_of, state_behind
+from airflow_trident.protocol.records import LedgerView, TxRecord
+from airflow_trident.protocol.state_gaps import needed_by, state_behind
 from airflow_trident.protocol.topology_definition import Definition
-from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.topology.topology import Topology
 
 Records: TypeAlias = Callable[[Txids], Sequence[TxRecord]]
-
-BEFORE_VERSION_2 = "left out before the ledger noted since when a state belongs to its topology"
 
 
 def markers_of(topology: Topology) -> dict[str, Marker | None]:
@@ -91,10 +89,7 @@ def lacking(name: str, marker: Marker | None, view: LedgerView) -> Txids:
     """
     upto = view.pointer.committed
     needed = needed_by(view, name, upto)
-    if needed is not None:
-        return needed if marker is None else marker.lacks(needed)
-    # A ledger of version 1: below its highest txid the state itself says what it left out.
-    return Txids.span(1 if marker is None else marker.high + 1, upto) - known_gaps(view, name)
+    return needed if marker is None else marker.lacks(needed)
 
 
 def require_states_whole(topology: str, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
@@ -111,8 +106,7 @@ def require_states_whole(topology: str, markers: Mapping[str, Marker | None], vi
 
 
 def require_agreement(ledger: Ledger, topology: Topology) -> None:
-    """Checks that ledger and states say the same. A ledger of version 1 learns here since when each state belongs to
-    the topology.
+    """Checks that ledger and states say the same.
 
     :raises LedgerBehindStateError: a state is ahead of the ledger.
     :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED.
@@ -125,21 +119,6 @@ def require_agreement(ledger: Ledger, topology: Topology) -> None:
         # Others may have gone on meanwhile.
         require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.records)
     require_states_whole(topology.name, markers, before)
-    unknown = {name: marker for name, marker in markers.items() if name not in before.topology.since}
-    if unknown:
-        _learn(ledger, unknown, before)
-
-
-def _learn(ledger: Ledger, markers: Mapping[str, Marker | None], view: LedgerView) -> None:
-    """Records all gaps that exist now, so that a new one is noticed."""
-    since, lost = {}, []
-    for name, marker in markers.items():
-        holes, gaps = NO_TXIDS if marker is None else Txids(marker.holes), known_gaps(view, name)
-        since[name] = since_of(holes, gaps)
-        left_out = holes - Txids.span(1, since[name] - 1) - gaps
-        if left_out:
-            lost.append(Loss(state=name, txids=left_out, reason=BEFORE_VERSION_2))
-    ledger.note_states(since=since, lost=lost)
 
 
 def empty_states(topology: Topology, before: Definition) -> list[str]:

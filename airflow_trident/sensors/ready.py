@@ -16,7 +16,6 @@ from airflow_trident.operators.base import (
     part_of,
     require_topology,
 )
-from airflow_trident.protocol import records_v1
 from airflow_trident.protocol.records import Claim, Owner, claim_key
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
@@ -107,8 +106,7 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
 def _has_claim(ledger: Ledger, me: Owner, coordinator: str) -> bool:
     """Has this coordinator a transaction in this run? Asking for one without a batch begins none."""
     for index in dict.fromkeys((-1, me.map_index, 0)):  # a coordinator may be mapped, too
-        key = claim_key(me.dag_id, coordinator, me.run_id, index, 0)
-        claim = Claim(key=key, former=records_v1.claim_keys(me.dag_id, me.run_id, index, 0))
+        claim = Claim(key=claim_key(me.dag_id, coordinator, me.run_id, index, 0))
         found = ledger.begin_many([claim], lambda _txid, _position, _most: ())
         if isinstance(found, tuple) and found:
             return True

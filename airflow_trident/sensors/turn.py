@@ -206,10 +206,6 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         """Called only if the triggerer could not end the task itself: read the ledger again."""
         return self.execute(context)
 
-    def resume(self, context: Context, event: Any = None) -> int:
-        """:meth:`execute_complete`, under the name that an older version gave to the tasks that it deferred."""
-        return self.execute_complete(context, event)
-
 
 def map_index_for_triggerer(above: Any, below: Any) -> str | None:
     """The map index under which `below` finds what `above` returned, as the triggerer renders it: in one mapped task

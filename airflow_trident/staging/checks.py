@@ -47,12 +47,6 @@ def shown(attempts: Mapping[int, int]) -> str:
 def require_staged(manifest: Manifest, state: str, schema: Schema) -> None:
     """:raises StagingError: nothing was staged for this state with these fields. No rows would be a guess."""
     attempt = f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid}"
-    if manifest.sinks is None:
-        if not any(file.state == state for file in manifest.files):
-            raise StagingError(
-                f"whether {attempt} was staged for {state!r} is not known: its manifest is of version 1", AGAIN
-            )
-        return
     fields = manifest.sinks.get(state)
     if fields is None:
         raise StagingError(f"{attempt} was not staged for {state!r}: the topology had no such state then", AGAIN)

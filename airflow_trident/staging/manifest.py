@@ -23,13 +23,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from airflow_trident.errors import StagingError
-from airflow_trident.protocol.durable_format import Format, short
+from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Content
 from airflow_trident.staging.footers import pack_footers, unpack_footers
 
-VERSION = 3
-"""Version 1 did not name the sinks, version 2 had no groups; version 2 is still written if there is no group."""
-_WITHOUT_GROUPS = 2
+VERSION = 1
 _FORMAT = Format(
     noun="the manifest",
     version=VERSION,
@@ -97,17 +95,16 @@ class Manifest:
     """What one attempt staged. `rows_read`: rows that came from the spouts, -1 if the engine did not count them.
 
     `sinks`: everything that the batch was staged for, name -> fields as DDL, also sinks without rows. A missing name
-    means "not staged", which is not the same as "no rows". None: a manifest of version 1, which did not say.
+    means "not staged", which is not the same as "no rows".
 
     `group`: the transactions of a group, lowest first; the last one has the slot. `inseparable`: their rows were merged
     by key, so they count for all of them together, under exactly these attempts, or not at all.
 
-    `made_by`: sink -> what makes it (:mod:`airflow_trident.plan.made_by`); earlier versions did not say.
+    `made_by`: sink -> what makes it (:mod:`airflow_trident.plan.made_by`).
 
     `code`: node -> a digest of the users' code that it ran, for people.
 
-    Footers of its files are in it, so that a commit by reference opens none of them. Versions of the package before do
-    not know of them, and read each file's own.
+    Footers of its files are in it, so that a commit by reference opens none of them.
 
     `rewrites`: for copy-on-write. `files` has the batch alone, so without a rewrite the manifest is whole, too: then
     the commit looks for the rows to replace.
@@ -116,7 +113,7 @@ class Manifest:
     slot: Slot
     files: tuple[StagedFile, ...]
     rows_read: int
-    sinks: dict[str, str] | None = None
+    sinks: dict[str, str]
     group: tuple[StagedMember, ...] = ()
     inseparable: bool = False
     made_by: dict[str, str] = field(default_factory=dict)
@@ -151,8 +148,6 @@ class Manifest:
         last, txids = self.group[-1], [one.txid for one in self.group]
         if sorted(set(txids)) != txids or (last.txid, last.attempt) != (self.slot.txid, self.slot.attempt):
             return f"its group of the transactions {txids} does not end with its own"
-        if self.sinks is None:
-            return "it has a group and no sinks"
         if len({file.state for file in self.files}) < len(self.files):
             return "a state has several files of one group"
         if self.inseparable:
@@ -173,16 +168,14 @@ def encode(manifest: Manifest) -> bytes:
     """Canonical: equal manifests have equal bytes."""
     slot = manifest.slot
     record: dict[str, Any] = {
-        "version": _version(manifest),
         "topology": slot.topology,
         "incarnation": slot.incarnation,
         "txid": slot.txid,
         "attempt": slot.attempt,
         "rows_read": manifest.rows_read,
         "files": _plain(manifest.files),
+        "sinks": dict(sorted(manifest.sinks.items())),
     }
-    if manifest.sinks is not None:
-        record["sinks"] = dict(sorted(manifest.sinks.items()))
     if manifest.made_by:
         record["made_by"] = dict(sorted(manifest.made_by.items()))
     if manifest.code:
@@ -205,7 +198,7 @@ def encode(manifest: Manifest) -> bytes:
             }
             for one in manifest.group
         ]
-    return (json.dumps(record, indent=1) + "\n").encode()
+    return (json.dumps({_FORMAT.key: VERSION, **record}, indent=1) + "\n").encode()
 
 
 def _plain(files: tuple[StagedFile, ...]) -> list[dict[str, Any]]:
@@ -222,25 +215,16 @@ def _in_order(manifest: Manifest) -> list[StagedFile]:
     return [*_sorted(manifest.files), *(file for one in rewrites for file in _sorted(one.files))]
 
 
-def _version(manifest: Manifest) -> int:
-    if manifest.group:
-        return VERSION
-    return 1 if manifest.sinks is None else _WITHOUT_GROUPS
-
-
 def decode(content: bytes, where: str) -> Manifest:
     """:param where: its path, for the error text.
     :raises NewerRecordError: a newer version of the package wrote it.
     :raises StagingError: it cannot be decoded.
     """
     place = repr(where)
-    version, body = _FORMAT.load(content, place)
+    body = _FORMAT.load(content, place)
     body["slot"] = {one.name: body[one.name] for one in fields(Slot) if one.name in body}
-    manifest = _with_footers(_FORMAT.build(Manifest, body, place), body.get("footers"), place)
-    if (manifest.sinks is None) != (version == 1):
-        raise _FORMAT.damaged(place, f"the field 'sinks' is {short(manifest.sinks)} in version {version}")
-    if bool(manifest.group) != (version == VERSION):
-        raise _FORMAT.damaged(place, f"version {version} has a group of {len(manifest.group)} transactions")
+    built = _FORMAT.build(Manifest, body, place, needed=("sinks",))  # without them it would say "staged for nothing"
+    manifest = _with_footers(built, body.get("footers"), place)
     if why := manifest.damage():
         raise _FORMAT.damaged(place, why)
     return manifest

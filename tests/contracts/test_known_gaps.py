@@ -1,11 +1,7 @@
-"""Gaps of a state that its ledger knows of are none: what was skipped, what came before the state, and what ledgers of
-version 1 did not note (P11)."""
+"""Gaps of a state that its ledger knows of are none: what was skipped, and what came before the state (P11)."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +13,11 @@ from airflow_trident.errors import (
     StateBehindLedgerError,
     TransitionError,
 )
-from airflow_trident.ledger.znodes import Set
-from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.states.sql.sqlite import SqliteState
-from tests.fixtures.behind import give, marker_of, rebuild, site_of
+from tests.fixtures.behind import marker_of, rebuild, site_of
 from tests.fixtures.committing import NAMES, Site, expected, two_counts
 
 
@@ -97,49 +91,6 @@ def test_a_changed_state_that_holds_nothing_begins_anew_and_one_that_has_data_ke
     site.topology = moved
     with pytest.raises(StateBehindLedgerError, match=r"'one' .* lacks 1 to 2"):
         site.begin("run")
-
-
-# ---- ledgers of version 1 --------------------------------------------------------------------------------------
-
-
-def as_version_1(site: Site) -> None:
-    path = f"/airflow-trident/v1/{site.topology.name}"
-    node = site.tree.get(path)
-    assert node is not None
-    record = codec.decode_topology(node.data, path)
-    body = codec.encode_topology(replace(record, since={}, lost=()), op="test")
-    assert json.loads(body)["since"] == {}
-    site.tree.apply([Set(path, body, node.version)])
-    site.ledger = site.client()
-
-
-def test_a_ledger_of_version_1_learns_since_when_its_states_belong_to_it(tmp_path: Path) -> None:
-    which: dict[str, int] = {}
-    site = site_of("sqlite", tmp_path, which)
-    site.run(4)
-    which["two"] = 1  # a state that came with transaction 3, as far as it knows
-    give(site, "two", 3, 4)
-    as_version_1(site)
-    site.run(1)
-    assert site.ledger.topology().since == {"one": 1, "two": 3}
-    which["one"] = 2
-    with pytest.raises(StateBehindLedgerError, match=r"'one' .* holds nothing and lacks 1 to 5"):
-        site.begin("run")
-
-
-def test_a_state_that_lacks_the_last_ones_is_refused_by_a_ledger_of_version_1_too(
-    site: Site, restore: Callable[[], None]
-) -> None:
-    site.run(2)
-    restore()
-    site.run(2)
-    restore()
-    as_version_1(site)
-    with pytest.raises(StateBehindLedgerError, match="up to 2 and lacks 3 to 4"):
-        site.begin("run")
-    rebuild(site).run()
-    site.run(1)
-    assert [site.content(name) for name in NAMES] == [expected(*range(1, 6))] * 2
 
 
 @pytest.mark.parametrize("staged", [True, False], ids=["with a batch", "without one"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -62,22 +61,6 @@ def test_a_changed_definition_is_recorded_when_a_person_accepts_it(place: Place)
     other = Definition(spouts=DEFINITION.spouts, states={})
     assert place.open().register(other, accept_change=True).definition == other
     assert place.open().topology().incarnation == before.incarnation
-
-
-def test_what_an_older_version_did_not_record_of_a_state_is_no_change_and_is_recorded_then(place: Place) -> None:
-    """Else everybody who installs a new version would have to accept a change that is none."""
-
-    def reading(*inputs: str) -> Definition:
-        states = {name: replace(state, inputs=inputs) for name, state in DEFINITION.states.items()}
-        return replace(DEFINITION, states=states)
-
-    before = place.registered().topology()
-    assert all(state.inputs is None for state in before.definition.states.values())
-    assert place.open().register(reading("price")).definition == reading("price")
-    assert place.open().topology() == replace(before, definition=reading("price"))
-    with pytest.raises(DefinitionChangedError, match=r"state counts: .* of \(price\) -> .* of \(tax\)"):
-        place.open().register(reading("tax"))
-    assert place.open().register(reading("tax"), accept_change=True).definition == reading("tax")
 
 
 def test_an_unknown_topology_is_named(place: Place) -> None:

@@ -20,11 +20,11 @@ ERROR = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="dag", run_id="run-9",
 NOTHING = CoordinatorOutcome(kind=OutcomeKind.NOTHING_NEW, dag_id="dag", run_id="run-9")
 
 
-def said(ledger: Ledger) -> tuple[str, int, str, str]:
+def said(ledger: Ledger) -> tuple[str, str, str]:
     outcome = ledger.coordinator()
     assert outcome is not None
     assert outcome.time_ms > 0
-    return str(outcome.kind), outcome.next_txid, outcome.run_id, outcome.error
+    return str(outcome.kind), outcome.run_id, outcome.error
 
 
 def test_nothing_is_said_of_a_topology_that_nobody_coordinated(ledger: Ledger) -> None:
@@ -33,11 +33,11 @@ def test_nothing_is_said_of_a_topology_that_nobody_coordinated(ledger: Ledger) -
 
 def test_a_new_transaction_is_the_last_outcome_and_takes_the_place_of_an_error(ledger: Ledger) -> None:
     begun(ledger, 1)
-    assert said(ledger) == ("begun", 2, "run-1", "")
+    assert said(ledger) == ("begun", "run-1", "")
     ledger.note_coordinator(ERROR)
-    assert said(ledger) == ("error", 2, "run-9", "SourceChangedError: the file")
+    assert said(ledger) == ("error", "run-9", "SourceChangedError: the file")
     begun(ledger, 2)
-    assert said(ledger) == ("begun", 3, "run-2", "")
+    assert said(ledger) == ("begun", "run-2", "")
 
 
 def test_a_claim_that_is_known_says_nothing(ledger: Ledger) -> None:
@@ -101,7 +101,7 @@ def test_a_run_that_waits_says_so_once(ledger: Ledger) -> None:
 def test_a_long_error_is_cut_and_any_text_survives(ledger: Ledger) -> None:
     for error in ("x" * 100_000, "zeile\nzwei \udc80 \u2028 \U0001f600 <b>"):
         ledger.note_coordinator(CoordinatorOutcome(kind=OutcomeKind.ERROR, error=error))
-        assert said(ledger)[3] == error[:ERROR_CHARACTERS]
+        assert said(ledger)[2] == error[:ERROR_CHARACTERS]
 
 
 @pytest.mark.parametrize("newer", [b"{}", b"no json", b'{"v": 9, "kind": "something new"}'])
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_of_it_stops_nobody(newer: bytes) -> None:
     znodes.multi([Create(path, newer)])
     assert ledger.coordinator() is None
     begun(ledger, 1)
-    assert said(ledger)[:2] == ("begun", 2)
+    assert said(ledger)[:2] == ("begun", "run-1")
 
 
 def test_a_life_of_an_older_version_has_no_such_node_and_gets_it_with_the_first_word() -> None:

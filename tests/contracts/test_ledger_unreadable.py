@@ -51,7 +51,7 @@ def touch_all(ledger: Ledger) -> None:
 @pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize(
     ("data", "error"),
-    [(b'{"v":3}', NewerRecordError), (b"\xff\x00", CorruptRecordError), (b'{"v":1}', CorruptRecordError)],
+    [(b'{"v":2}', NewerRecordError), (b"\xff\x00", CorruptRecordError), (b'{"v":1}', CorruptRecordError)],
     ids=["newer", "not JSON", "fields missing"],
 )
 def test_l9_p11_an_unreadable_record_is_named(

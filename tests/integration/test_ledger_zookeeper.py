@@ -312,8 +312,8 @@ def test_the_records_are_plain_json_that_a_person_can_read(
     paths = [f"{base}/head", f"{base}/commit", f"{base}/exceptions", f"{base}/tx/{1:019d}"]
     bodies = [json.loads(node.data) for node in znodes.read(paths).nodes.values() if node]
     assert bodies[:3] == [
-        {"v": 2, "next": 2},
-        {"v": 2, "committed": 1, "fence": 1},
-        {"v": 2, "failed": [], "skipped": [], "late": []},
+        {"v": 1, "next": 2},
+        {"v": 1, "committed": 1, "fence": 1},
+        {"v": 1, "failed": [], "skipped": [], "late": []},
     ]
     assert (bodies[3]["status"], bodies[3]["staged"]["rows"]) == ("COMMITTED", STAGED.rows)

@@ -181,9 +181,8 @@ class OracleLedger(OracleStates, OracleGroups):
     ) -> BeginResult:
         with self._changed:
             topology = self.topology()
-            known = next((key for key in (claim.key, *claim.former) if key in self._claims), None)
-            if known is not None:
-                txid = self._claims[known][0]
+            if claim.key in self._claims:
+                txid = self._claims[claim.key][0]
                 return Begun(record=self._records.get(txid), txid=txid, new=False)
             if claim.cleared and claim.run_ms < topology.floor_ms:
                 raise claim_pruned(self.topology_name, claim.key)
@@ -209,7 +208,7 @@ class OracleLedger(OracleStates, OracleGroups):
                     stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
                 },
                 carried={stream: value for stream, value in position.items() if stream not in metadata},
-                claim=replace(claim, former=()),
+                claim=claim,
                 op=_op(),
                 times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
             )
@@ -350,7 +349,7 @@ class OracleLedger(OracleStates, OracleGroups):
 
     def note_coordinator(self, outcome: CoordinatorOutcome) -> None:
         with self._changed:
-            self._outcome = outcome.after(self._outcome, next_txid=self._next, now_ms=_now_ms()) or self._outcome
+            self._outcome = outcome.after(self._outcome, now_ms=_now_ms()) or self._outcome
 
     def coordinator(self) -> CoordinatorOutcome | None:
         return self._outcome

@@ -25,7 +25,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.area import StagingArea, as_chunk, reference
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
 from airflow_trident.staging.packed import unpack
-from airflow_trident.types import Field, Json, Schema, ddl
+from airflow_trident.types import Field, Json, Schema
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.stores import Rows
 
@@ -229,8 +229,8 @@ class SimArea:
         parts = (_rows(file) if file.content else self.staging.files[file.path] for file in files)
         return Rows(tuple(record for part in parts for record in part.records))
 
-    def remove_before(self, topology: str, incarnation: str, txid: int) -> int:
-        return self._remove(lambda one: one < txid)
+    def remove_before(self, topology: str, incarnation: str, txid: int, keeps: Callable[[int], bool]) -> int:
+        return self._remove(lambda number: number < txid and not keeps(number))
 
     def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
         return self._remove(lambda one: one >= txid)
@@ -319,7 +319,7 @@ class SimEngine(Engine):
         rows = Rows(batch_of(job.metadata))
         write = partial(self.area.write, kept_bytes=job.chunk_bytes)
         files = tuple(write(job.slot, sink.name, rows) for sink in job.plan.staged)
-        return Manifest(slot=job.slot, files=files, rows_read=rows.num_rows)
+        return Manifest(slot=job.slot, files=files, rows_read=rows.num_rows, sinks=job.plan.staged_fields)
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
         for job in jobs:
@@ -343,7 +343,11 @@ class SimEngine(Engine):
             )
             for number, job in enumerate(jobs)
         )
-        sinks = {sink.name: ddl(sink.schema) for sink in last.plan.staged}
         return Manifest(
-            slot=last.slot, files=files, rows_read=rows.num_rows, sinks=sinks, group=group, inseparable=self.merges
+            slot=last.slot,
+            files=files,
+            rows_read=rows.num_rows,
+            sinks=last.plan.staged_fields,
+            group=group,
+            inseparable=self.merges,
         )

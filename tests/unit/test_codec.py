@@ -27,7 +27,6 @@ from airflow_trident.protocol.records import (
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.protocol.txids import Txids
@@ -54,7 +53,7 @@ from tests.fixtures.record import (
 
 
 @pytest.mark.parametrize("name", GOLDEN_RECORDS)
-def test_what_any_version_wrote_loads_for_ever(name: str) -> None:
+def test_what_a_version_wrote_loads_for_ever(name: str) -> None:
     decode, path, expected = GOLDEN_RECORDS[name]
     assert decode((GOLDEN / name).read_bytes(), path) == expected
 
@@ -68,24 +67,24 @@ def test_every_golden_record_is_loaded_here_or_where_deployments_and_events_are(
         text = Path(__file__).with_name(file).read_text(encoding="utf-8")
         assert [name for name in names if name not in text] == []
     others = set().union(*elsewhere.values())
-    chunks = {f"{one}.chunk-0" for one in ("v1-tx-large", "v2-tx-base", "v2-tx-shared")} | {"v2-staged.chunk"}
+    chunks = {f"{one}.chunk-0" for one in ("v1-tx-base", "v1-tx-shared")} | {"v1-staged.chunk"}
     assert {path.name for path in GOLDEN.iterdir()} == {*GOLDEN_RECORDS, *chunks} | others
 
 
-def test_version_2_is_still_what_is_written() -> None:
+def test_version_1_is_what_is_written() -> None:
     written = {
-        "v2-topology.json": codec.encode_topology(TOPOLOGY_2, op="aaaaaaaaaaaaaaaa"),
-        "v2-topology-told.json": codec.encode_topology(TOPOLOGY_TOLD, op="aaaaaaaaaaaaaaaa"),
-        "v2-tx-committed.json": codec.encode_tx(COMMITTED_2),
-        "v2-tx-in-ledger.json": codec.encode_tx(IN_LEDGER),
-        "v2-tx-begun.json": codec.encode_tx(BEGUN),
-        "v2-tx-claimed.json": codec.encode_tx(CLAIMED),
-        "v2-head.json": codec.encode_head(45),
-        "v2-commit.json": codec.encode_pointer(POINTER),
-        "v2-exceptions.json": codec.encode_exceptions(EXCEPTIONS),
-        "v2-claim.json": codec.encode_claim(CLAIM_KEY),
+        "v1-topology.json": codec.encode_topology(TOPOLOGY_2, op="aaaaaaaaaaaaaaaa"),
+        "v1-topology-told.json": codec.encode_topology(TOPOLOGY_TOLD, op="aaaaaaaaaaaaaaaa"),
+        "v1-tx-committed.json": codec.encode_tx(COMMITTED_2),
+        "v1-tx-in-ledger.json": codec.encode_tx(IN_LEDGER),
+        "v1-tx-begun.json": codec.encode_tx(BEGUN),
+        "v1-tx-claimed.json": codec.encode_tx(CLAIMED),
+        "v1-head.json": codec.encode_head(45),
+        "v1-commit.json": codec.encode_pointer(POINTER),
+        "v1-exceptions.json": codec.encode_exceptions(EXCEPTIONS),
+        "v1-claim.json": codec.encode_claim(CLAIM_KEY),
     }
-    for name, record in (("v2-tx-base.json", LARGE), ("v2-tx-shared.json", SHARED)):
+    for name, record in (("v1-tx-base.json", LARGE), ("v1-tx-shared.json", SHARED)):
         ref = codec.blob_of((GOLDEN / name).read_bytes(), tx_path(record.txid))
         written[name] = codec.encode_tx(record, ref)
     for name, data in written.items():
@@ -214,7 +213,7 @@ def test_small_metadata_stays_in_its_record() -> None:
 def test_a_newer_version_is_refused_by_name(name: str) -> None:
     decode, path, _ = GOLDEN_RECORDS[name]
     newer = json.loads((GOLDEN / name).read_bytes()) | {"v": 3, "what": "is new"}
-    with pytest.raises(NewerRecordError, match=f"{path} has version 3.*reads up to 2"):
+    with pytest.raises(NewerRecordError, match=f"{path} has version 3.*reads 1"):
         decode(json.dumps(newer).encode(), path)
 
 
@@ -254,7 +253,7 @@ def test_what_a_newer_worker_adds_is_tolerated(name: str) -> None:
 
 
 def test_what_a_newer_worker_added_is_kept_when_an_older_one_writes_the_record() -> None:
-    topology, record = (json.loads((GOLDEN / name).read_bytes()) for name in ("v2-topology.json", "v2-tx-begun.json"))
+    topology, record = (json.loads((GOLDEN / name).read_bytes()) for name in ("v1-topology.json", "v1-tx-begun.json"))
     paused = replace(codec.decode_topology(json.dumps(topology | {"of_2031": [7]}).encode(), BASE), epoch=4)
     assert json.loads(codec.encode_topology(paused, op="aaaaaaaaaaaaaaaa")) == topology | {"of_2031": [7], "epoch": 4}
     failed = replace(codec.decode_tx(json.dumps(record | {"of_2031": [7]}).encode(), tx_path(43)), error="x")
@@ -273,61 +272,10 @@ def test_a_feature_that_is_not_known_is_refused_by_name(name: str) -> None:
 
 
 def test_a_damaged_field_is_named() -> None:
-    body = json.loads((GOLDEN / "v2-tx-committed.json").read_bytes())
+    body = json.loads((GOLDEN / "v1-tx-committed.json").read_bytes())
     body["claim"]["run_ms"] = "today"
     with pytest.raises(CorruptRecordError, match=r"field 'claim\.run_ms': expected int, got str"):
         codec.decode_tx(json.dumps(body).encode(), tx_path(42))
-
-
-# ---- what version 1 said in texts ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "owner"),
-    [
-        ("", Owner()),
-        ("repair", Owner(program="repair")),
-        ("zoë@edge-1.example/4711", Owner(user="zoë", host="edge-1.example", pid=4711)),
-        (
-            "dag/manual__2026-11-21T08:00:00+00:00/g.emit[4] try 3 on worker-1/77",
-            Owner(
-                dag_id="dag",
-                run_id="manual__2026-11-21T08:00:00+00:00",
-                task_id="g.emit",
-                map_index=4,
-                try_number=3,
-                host="worker-1",
-                pid=77,
-            ),
-        ),
-        (
-            "dag/by hand / of Zoë/emit try 1 on h/1",
-            Owner(dag_id="dag", run_id="by hand / of Zoë", task_id="emit", try_number=1, host="h", pid=1),
-        ),
-        (
-            "dag/run/t[0] try 1 on h/1",
-            Owner(dag_id="dag", run_id="run", task_id="t", map_index=0, try_number=1, host="h", pid=1),
-        ),
-    ],
-)
-def test_the_owner_of_version_1_is_understood(text: str, owner: Owner) -> None:
-    body = json.loads((GOLDEN / "v1-tx-begun.json").read_bytes()) | {"owner": text}
-    assert codec.decode_tx(json.dumps(body).encode(), tx_path(43)).owner == owner
-
-
-def test_the_kinds_and_notes_of_version_1_are_understood() -> None:
-    body = json.loads((GOLDEN / "v1-topology.json").read_bytes())
-    body["definition"] = {
-        "spouts": {"a": "OpaqueKafkaSpout opaque", "b": "MySpout non-transactional", "c": "bare"},
-        "states": {"s": "RedisState(r) (k) -> (n); not exactly once: stream a is opaque, the state transactional"},
-    }
-    definition = codec.decode_topology(json.dumps(body).encode(), BASE).definition
-    assert definition.opaque == {"a"}
-    assert definition.spouts["b"] == SpoutDefinition(text="MySpout", kind=SpoutKind.NON_TRANSACTIONAL)
-    assert definition.spouts["c"].text == "bare"
-    assert definition.states["s"] == StateDefinition(
-        text="RedisState(r) (k) -> (n)", notes=("not exactly once: stream a is opaque, the state transactional",)
-    )
 
 
 def object_of_another_type(value: object) -> object:
@@ -381,10 +329,10 @@ def test_chunks_of_another_transaction_are_refused() -> None:
 
 
 def test_a_patch_of_another_base_is_refused() -> None:
-    text = (GOLDEN / "v2-tx-shared.json").read_bytes()
+    text = (GOLDEN / "v1-tx-shared.json").read_bytes()
     ref = codec.blob_of(text, tx_path(45))
     assert ref is not None
-    packed = (GOLDEN / "v2-tx-shared.chunk-0").read_bytes()
+    packed = (GOLDEN / "v1-tx-shared.chunk-0").read_bytes()
     for base in (b"", large_metadata.plain_metadata(SHARED)):
         with pytest.raises(CorruptRecordError, match="sha256 differs"):
             large_metadata.unpack_metadata(ref, packed, tx_path(45), base)

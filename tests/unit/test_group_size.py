@@ -104,7 +104,7 @@ def staged(rows_read: list[int], staged_bytes: int = 0) -> Manifest:
         for slot, rows in zip(slots, rows_read, strict=True)
     ]
     file = StagedFile(state="any", path="any", rows=1, bytes=staged_bytes)
-    return Manifest(slot=slots[-1], files=(file,), rows_read=sum(rows_read), group=tuple(members))
+    return Manifest(slot=slots[-1], files=(file,), rows_read=sum(rows_read), sinks={}, group=tuple(members))
 
 
 def test_where_spouts_do_not_say_it_there_are_few_until_passes_have_read_some() -> None:

@@ -24,7 +24,7 @@ from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.states.files.sink import FileSink
-from airflow_trident.types import parse_declared
+from airflow_trident.types import ddl, parse_declared
 from tests.fixtures.state import ticket
 from tests.power_cuts import Disk
 
@@ -59,7 +59,7 @@ def staged(folder: Path, *, counts_first: bool = False) -> None:
         if counts_first:  # as a pass of Spark does, before any data
             make_slot_folder(area.root, slot(txid))
         file = area.write(slot(txid), "counts", table())
-        area.publish(Manifest(slot=slot(txid), files=(file,), rows_read=2))
+        area.publish(Manifest(slot=slot(txid), files=(file,), rows_read=2, sinks={"counts": ddl(SCHEMA)}))
 
 
 def staged_by_a_killed_process(folder: Path) -> None:

@@ -23,7 +23,7 @@ from airflow_trident.io.private_files import read_own
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.types import parse_declared
+from airflow_trident.types import ddl, parse_declared
 
 SCHEMA = parse_declared("word string, n long")
 SLOT = Slot(topology="words", incarnation="i1", txid=1, attempt=0)
@@ -39,7 +39,7 @@ def usual_umask() -> Iterator[None]:
 def stage(folder: Path) -> None:
     area = StagingArea(str(folder))
     file = area.write(SLOT, "counts", pa.table({"word": ["a"], "n": [1]}, schema=arrow_schema(SCHEMA)))
-    area.publish(Manifest(slot=SLOT, files=(file,), rows_read=1))
+    area.publish(Manifest(slot=SLOT, files=(file,), rows_read=1, sinks={"counts": ddl(SCHEMA)}))
 
 
 def spool(folder: Path) -> None:

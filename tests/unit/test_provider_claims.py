@@ -18,9 +18,7 @@ from airflow_trident import (
     TridentEmitterOperator,
 )
 from airflow_trident.operators.base import incarnation_of_run
-from airflow_trident.protocol import records_v1
-from airflow_trident.protocol.records import Claim, claim_key
-from airflow_trident.runtime.phases import coordinate
+from airflow_trident.protocol.records import claim_key
 from tests.unit.test_provider_runs import Site, context_of, site
 
 __all__ = ["site"]
@@ -55,21 +53,6 @@ def test_a_retry_after_another_number_was_deployed_goes_on_behind_what_the_run_h
 def test_two_coordinators_of_one_topology_in_one_run_get_a_transaction_each(site: Site) -> None:
     assert [claimed(site, "run", task_id=task_id) for task_id in ("first.coordinate", "second.coordinate")] == [1, 2]
     assert [claimed(site, "run", task_id=task_id) for task_id in ("second.coordinate", "first.coordinate")] == [2, 1]
-
-
-@pytest.mark.parametrize(
-    ("keys", "most", "expected"),
-    [(["words/run/-1"], 1, 1), (["words/run/-1"], 2, [1, 2]), (["words/run/-1/0", "words/run/-1/1"], 2, [1, 2])],
-)
-def test_a_run_that_claimed_under_version_1_keeps_its_transactions(
-    site: Site, keys: list[str], most: int, expected: object
-) -> None:
-    ledger = site.ledger()
-    ledger.register(site.topology.definition())
-    for key in keys:
-        coordinate(ledger, site.topology, Claim(key=key, dag_id="words", run_id="run"), max_pending=9)
-    assert claimed(site, "run", most) == expected
-    assert claimed(site, "run", most, cleared=1) == expected
 
 
 def of_run(map_index: int = -1) -> Any:
@@ -131,5 +114,3 @@ CLAIMS = st.tuples(IDS, IDS, RUNS, st.integers(-1, 2), st.integers(0, 2))
 @given(CLAIMS, CLAIMS)
 def test_no_two_claims_have_one_key_whatever_their_runs_are_called(one: Any, other: Any) -> None:
     assert (claim_key(*one) == claim_key(*other)) == (one == other)
-    dag_id, _, run_id, map_index, index = other
-    assert claim_key(*one) not in records_v1.claim_keys(dag_id, run_id, map_index, index)

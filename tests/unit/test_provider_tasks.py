@@ -376,12 +376,6 @@ def test_arguments_for_the_other_sensors_of_a_dag_are_no_mistake() -> None:
         TridentTurnSensor(task_id="t", topology="words", txid=1)
 
 
-def test_a_task_that_an_older_version_deferred_goes_on(dag: DAG) -> None:
-    for kind in (TridentCoordinatorOperator, TridentCommitterOperator, TridentDrainOperator, TridentTurnSensor):
-        assert callable(getattr(kind, "resume", None)), kind
-        assert callable(getattr(kind, "execute_complete", None)), kind
-
-
 def test_a_killed_task_cancels_its_job_and_does_not_wait_for_ever(
     dag: DAG, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,33 +261,12 @@ def windows_of(fields: str, reads: str) -> Topology:
     return topology
 
 
-def recorded(topology: Topology, inputs: tuple[str, ...] | None) -> Definition:
-    """The definition with these inputs of the window, as an earlier version recorded it."""
-    now = topology.definition()
-    return replace(now, states={**now.states, "n_window": replace(now.states["n_window"], inputs=inputs)})
-
-
 def test_a_window_whose_fields_get_another_type_is_another_definition() -> None:
     """Its open windows hold tuples of the old type."""
     old, new = windows_of("a string, b decimal(9,2)", "a, b"), windows_of("a string, b decimal(11,2)", "a, b")
     (difference,) = old.definition().differences(new.definition())
     assert "of (a string, b decimal(9,2)) -> " in difference
     assert not old.definition().same_state(new.definition(), "n_window")
-
-
-@pytest.mark.parametrize("inputs", [("a, b",), None])
-def test_a_window_of_which_only_names_are_recorded_is_the_same_with_any_types(inputs: tuple[str, ...] | None) -> None:
-    now = windows_of("a string, b struct<x:long,y:int>", "a, b")
-    before = recorded(now, inputs)
-    assert before.differences(now.definition()) == now.definition().differences(before) == []
-    assert before.same_state(now.definition(), "n_window")
-
-
-def test_a_window_of_other_fields_is_another_definition_beside_names_only() -> None:
-    now = windows_of("a string, b long", "a, b")
-    for inputs in [("a, c",), ("b, a",), (), ("a, b", "c")]:
-        before = recorded(now, inputs)
-        assert len(before.differences(now.definition())) == len(now.definition().differences(before)) == 1, inputs
 
 
 class CountedSpout(PaperSpout):

@@ -60,7 +60,6 @@ def list_(args: Namespace) -> int | None:
             print(line)
         if eventless:
             print(eventless_text(eventless))
-        outcome = None if outcome is None else outcome.now(view.next_txid)
         if outcome is not None and outcome.is_bad:
             print(f"the coordinator begins nothing: {outcome_text(outcome)}: {one_line(outcome.error)}")
         if idle:
@@ -75,7 +74,7 @@ def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str
     :param idle: see :func:`airflow_trident.tasks.task_instances.standstill`.
     """
     blocked = view.blocked_by(view.next_txid) is not None
-    return blocked or bool(idle) or (outcome is not None and outcome.now(view.next_txid).is_bad)
+    return blocked or bool(idle) or (outcome is not None and outcome.is_bad)
 
 
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
@@ -141,7 +140,6 @@ def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str
     `replayed`: replays that have begun and not ended, late ones marked; `lost`: transactions that a state does without;
     `coordinator`: its last outcome, at `coordinated` (UTC); `lag`: data in the sources that no transaction took yet;
     `problem`: the coordinator's error, or `idle`, see :func:`stands_still`."""
-    outcome = None if outcome is None else outcome.now(view.next_txid)
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
     values = (

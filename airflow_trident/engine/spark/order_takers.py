@@ -54,7 +54,7 @@ def take(order: str, me: Taker) -> Taker:
     """
     said = driver_orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
     try:
-        return _TAKER.build(Taker, _TAKER.load(said, repr(order))[1], repr(order))
+        return _TAKER.build(Taker, _TAKER.load(said, repr(order)), repr(order))
     except SparkJobError:
         return NOBODY_KNOWN
 

@@ -55,7 +55,7 @@ def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
     """
     if not isinstance(exported, dict) or not isinstance(exported.get("transactions"), list):
         raise _EXPORT.damaged("", "it is not what `ledger export` writes")
-    version, body = _EXPORT.open({"version": 1, **exported}, "")
+    body = _EXPORT.open(exported, "")
     found = body.get("topology")
     other = found.get("name") if isinstance(found, dict) else None
     if other != name:
@@ -64,11 +64,11 @@ def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
     claims: Any = body.get("claims")
     try:
         contents = Contents(
-            topology=codec.decode_topology(_record(version, body["topology"], op=op), f"of the export/{name}"),
-            next_txid=codec.decode_head(_record(version, {"next": body["next_txid"]}), "head of the export"),
-            pointer=codec.decode_pointer(_record(version, body["pointer"]), "pointer of the export"),
-            exceptions=codec.decode_exceptions(_record(version, body["exceptions"]), "exceptions of the export"),
-            transactions=tuple(_transaction(version, one) for one in body["transactions"]),
+            topology=codec.decode_topology(_record(body["topology"], op=op), f"of the export/{name}"),
+            next_txid=codec.decode_head(_record({"next": body["next_txid"]}), "head of the export"),
+            pointer=codec.decode_pointer(_record(body["pointer"]), "pointer of the export"),
+            exceptions=codec.decode_exceptions(_record(body["exceptions"]), "exceptions of the export"),
+            transactions=tuple(_transaction(one) for one in body["transactions"]),
             claims=tuple(
                 ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms.get(key, now_ms)), op=op)
                 for key, txid in claims.items()
@@ -80,12 +80,12 @@ def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
     return contents
 
 
-def _record(version: int, body: Any, **more: Any) -> bytes:
-    return json.dumps({"v": version, **body, **more}).encode()
+def _record(body: Any, **more: Any) -> bytes:
+    return json.dumps({"v": VERSION, **body, **more}).encode()
 
 
-def _transaction(version: int, body: Any) -> TxRecord:
-    return codec.decode_tx(_record(version, body), f"of the export/{int(body['txid']):019d}")
+def _transaction(body: Any) -> TxRecord:
+    return codec.decode_tx(_record(body), f"of the export/{int(body['txid']):019d}")
 
 
 def _require_whole(contents: Contents) -> None:

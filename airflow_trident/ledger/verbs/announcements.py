@@ -78,7 +78,7 @@ def events_at(snap: Snapshot) -> AnnouncedEvents | None:
 
 def decode_events(data: bytes, path: str) -> AnnouncedEvents:
     """:raises CorruptRecordError: the list is damaged."""
-    return _FORMAT.build(AnnouncedEvents, _FORMAT.load(data, path)[1], path)
+    return _FORMAT.build(AnnouncedEvents, _FORMAT.load(data, path), path)
 
 
 def encode_events(events: AnnouncedEvents, *, op: str) -> bytes:

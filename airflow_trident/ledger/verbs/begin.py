@@ -130,7 +130,7 @@ def begin_many(
         return Unchanged(_in_order(known) or (() if records else NothingNew()))  # (): the step is full already
     last = taken[-1]
     lag = lag_of(codec.require_json(last.position, "the position")) if lag_of else {}
-    writes = [*creations, outcomes.begun(snap, last.claim, last.txid, lag)]
+    writes = [*creations, outcomes.begun(snap, last.claim, lag)]
     return _new_transactions(snap, known, taken, writes, enough_room=room == len(new))
 
 
@@ -158,7 +158,7 @@ def one_by_one(metadata_of: MetadataOf) -> BatchesOf:
 
 
 def _begun(snap: Snapshot, claim: Claim) -> Begun | None:
-    known = _known(snap, claim)
+    known = snap.claim(claim.key)
     return None if known is None else Begun(record=snap.tx(known.txid), txid=known.txid, new=False)
 
 
@@ -177,12 +177,6 @@ def require_different(claims: Sequence[Claim]) -> None:
     if len({claim.key for claim in claims}) < len(claims):
         keys = [claim.key for claim in claims]
         raise ConfigurationError(f"a group of transactions is claimed by {keys}", "Give each of them another key.")
-
-
-def _known(snap: Snapshot, claim: Claim) -> ClaimKey | None:
-    """Also looks under the keys of older versions: a run keeps its transaction when this package is upgraded
-    meanwhile."""
-    return next((known for key in (claim.key, *claim.former) if (known := snap.claim(key)) is not None), None)
 
 
 def _new_record(
@@ -204,7 +198,7 @@ def _new_record(
             for stream, value in metadata.items()
         },
         carried={stream: value for stream, value in position.items() if stream not in metadata},
-        claim=replace(claim, former=()),
+        claim=claim,
         op=snap.op,
         owner=owner,
         plan=plan,

@@ -18,17 +18,17 @@ _FORMAT = Format(noun="the coordinator's outcome", version=1, cure="The next run
 
 def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchanged[None]:
     """Writes the outcome, in a step of its own."""
-    said = outcome.after(outcome_at(snap), next_txid=snap.next_txid(), now_ms=snap.now_ms)
+    said = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
     if said is None:
         return Unchanged(None)
     path = snap.paths.coordinator
     return Change(writes=(written(snap, said),), witness=path, result=None, unchecked=frozenset({snap.paths.head}))
 
 
-def begun(snap: Snapshot, claim: Claim, txid: int, lag: dict[str, Lag]) -> Write:
+def begun(snap: Snapshot, claim: Claim, lag: dict[str, Lag]) -> Write:
     """The write that says that a transaction was begun, as a part of the step that begins it."""
     outcome = CoordinatorOutcome(kind=OutcomeKind.BEGUN, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag)
-    said = outcome.after(outcome_at(snap), next_txid=txid + 1, now_ms=snap.now_ms)
+    said = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
     assert said is not None
     return written(snap, said)
 
@@ -40,7 +40,7 @@ def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
     if data is None:
         return None
     try:
-        return _FORMAT.build(CoordinatorOutcome, _FORMAT.load(data, path)[1], path)
+        return _FORMAT.build(CoordinatorOutcome, _FORMAT.load(data, path), path)
     except CorruptError:
         return None
 

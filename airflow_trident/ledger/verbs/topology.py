@@ -28,7 +28,7 @@ def redefine(
         return Unchanged(topology)
     if differences and not accept_change:
         raise definition_changed(topology.name, differences)
-    # There are no differences, but this definition records more than an older version did: keep that.
+    # What differs may be no change, such as the stream that a note names: keep what is written now.
     return _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty))
 
 

@@ -54,7 +54,6 @@ class SqlSpout(Spout):
     """
 
     schema: Schema = ()
-    _limits = Limits()  # of spouts that an earlier version pickled
     _on_data_loss = OnDataLoss.ERROR
 
     def __init__(
@@ -111,10 +110,6 @@ class SqlSpout(Spout):
     def describe(self) -> str:
         table, query, key = self._what
         return f"SqlSpout({self._conn_id}, {table or query}, key {key})"
-
-
-JdbcSpout = SqlSpout
-"""The name in version 0.1."""
 
 
 @dataclass(frozen=True)

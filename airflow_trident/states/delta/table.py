@@ -192,7 +192,7 @@ class OpenDeltaTable(AppendingState):
     def _content(self, token: int) -> _Content:
         with self._files.open_input_file(self._path(token)) as file:
             data = file.read()
-        content = _FORMAT.build(_Content, _FORMAT.load(data, self._shown(token))[1], self._shown(token))
+        content = _FORMAT.build(_Content, _FORMAT.load(data, self._shown(token)), self._shown(token))
         if tuple(content.of) != (self._spec.topology, self._spec.name):
             raise _FORMAT.damaged(self._shown(token), f"it is of {content.of}")
         return content

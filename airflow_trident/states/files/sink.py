@@ -293,7 +293,7 @@ class OpenFileSink(AdmittingState):
 
     def _decode(self, data: bytes, path: str) -> _Record:
         place = f"of sink {self._spec.name!r} ({path!r})"
-        content = _FORMAT.build(_Content, _FORMAT.load(data, place)[1], place)
+        content = _FORMAT.build(_Content, _FORMAT.load(data, place), place)
         record = _Record(
             marker=_FORMAT.build(Marker, content.marker, place, needed=("holes",)),
             highest=content.highest,

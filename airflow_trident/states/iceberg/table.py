@@ -175,7 +175,7 @@ class OpenIcebergTable(AppendingState):
             self._require_new()
             return Known()
         where = f"{self._app!r} of {self._what}"
-        content = _FORMAT.build(_Content, _FORMAT.load(text, where)[1], where)
+        content = _FORMAT.build(_Content, _FORMAT.load(text, where), where)
         if tuple(content.of) != (self._spec.topology, self._spec.name):
             raise _FORMAT.damaged(where, f"it is of {content.of}")
         self._require_ancestor(content, where)

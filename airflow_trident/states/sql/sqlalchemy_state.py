@@ -99,10 +99,6 @@ class SqlState(StateFactory):
         return f"SqlState({self.conn_id}{f', {place}' if place else ''})"
 
 
-JdbcState = SqlState
-"""Its name in version 0.1."""
-
-
 class SqlAlchemyDialect(Dialect):
     """See :class:`SqlState`."""
 
