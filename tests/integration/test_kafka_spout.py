@@ -5,20 +5,26 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import confluent_kafka
+import confluent_kafka.admin
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
     SourceChangedError,
     SourceUnavailableError,
+    TridentError,
 )
 from airflow_trident.spouts.kafka.client import KafkaCluster
+from airflow_trident.spouts.kafka.ranges import LogPosition
+from airflow_trident.spouts.kafka.ranges import TopicPartition as KafkaPartition
 from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
 from airflow_trident.types import Json
 from tests.contracts.test_spouts import rows_of
@@ -434,6 +440,91 @@ def test_a_log_that_was_cut_off_and_grew_again_is_found_and_no_new_record_is_lef
         assert second["lost"] == [[topic.name, 0, 3, 6, "the log was cut off there and grew again"]]
         assert values(spout, second) == [f"new {number}" for number in range(news)]
         assert begin(spout, second) is None, "it is found once"
+
+
+class Failing:
+    """A client of the driver, whose call with a number fails; counts the calls of all."""
+
+    calls = fails_at = 0
+    error: KafkaError
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+
+        def called(*arguments: Any, **options: Any) -> Any:
+            Failing.calls += 1
+            if Failing.calls == Failing.fails_at:
+                raise KafkaException(Failing.error)
+            return found(*arguments, **options)
+
+        return called
+
+
+def test_an_error_of_the_driver_is_one_of_this_package_whichever_call_it_comes_from(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.create()
+    topic.send([(None, "a")] * 3)
+    topic.transaction([(None, "b")], commit=True)
+    spout = spout_of(topic, max_bytes=10_000, first_poll="uncommitted_earliest", timeout_s=1.0)
+    place = KafkaPartition(topic.name, 0)
+
+    def all_calls() -> None:
+        metadata = begin(spout)
+        rows_of(spout, metadata)
+        spout.coordinator().lag(metadata)
+        spout.coordinator().accept_source(metadata)
+        with KafkaCluster({"bootstrap.servers": topic.broker.hosts}, "K", 1.0) as cluster:
+            cluster.offsets_of_time([place], 0)
+            cluster.is_compacted(topic.name)
+            assert cluster.cuts({place: LogPosition(3, 0)}) == {}
+
+    consumer, admin = confluent_kafka.Consumer, confluent_kafka.admin.AdminClient
+    # The driver's classes are asked for by name when they are needed; no class of theirs can be replaced in place.
+    monkeypatch.setattr(
+        "airflow_trident.spouts.kafka.client.require_extra",
+        lambda name, extra: FailingModule(
+            __import__(name, fromlist=["_"]), {"Consumer": consumer, "AdminClient": admin}
+        ),
+    )
+    Failing.calls = Failing.fails_at = 0
+    all_calls()
+    total, passed = Failing.calls, []
+    codes = (KafkaError._TRANSPORT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    for number in range(1, total + 1):
+        Failing.error, Failing.calls, Failing.fails_at = KafkaError(codes[number % 3]), 0, number
+        with suppress(TridentError):
+            all_calls()
+            passed.append(number)
+    assert len(passed) < total / 2, "only what closes a consumer is ignored"
+
+
+@dataclass(frozen=True)
+class FailingModule:
+    """A module of the driver whose clients are :class:`Failing`."""
+
+    module: Any
+    clients: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.module, name)
+        return (lambda *arguments: Failing(found(*arguments))) if name in self.clients else found
+
+
+def test_a_broker_that_stops_in_the_middle_is_an_error_and_goes_on_later(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, str(number)) for number in range(5)])
+    spout = spout_of(topic, timeout_s=1.0)
+    metadata = begin(spout)
+    reading = spout.emitter().read(spout.emitter().splits(metadata)[0])
+    with topic.broker.stopped():
+        for ask in (lambda: list(reading), lambda: begin(spout, metadata), lambda: values(spout, metadata)):
+            with pytest.raises(SourceUnavailableError):
+                ask()
+    assert values(spout_of(topic), metadata) == [str(number) for number in range(5)]
 
 
 def test_settings_that_the_driver_does_not_know_are_an_error_to_correct() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from airflow_trident.closeable import Closing
@@ -221,7 +221,8 @@ class KafkaCluster(Closing):
         try:
             yield consumer
         finally:
-            consumer.close()
+            with suppress(self._module.KafkaException, RuntimeError):  # what was asked for is there, or has failed
+                consumer.close()
 
     def close(self) -> None:
         """The driver closes the connections when nothing refers to the client any more."""

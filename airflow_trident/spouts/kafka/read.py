@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.arrow import arrow_schema, fitted
 from airflow_trident.io.extras import require_extra
 from airflow_trident.spouts.kafka.client import EXTRA, PASSING, KafkaCluster, TopicGoneError, driver_errors, translated
 from airflow_trident.spouts.kafka.ranges import CUT_OFF, NO_EPOCH, NO_ID, LogOffsets, OffsetRange, TopicPartition
@@ -318,10 +318,22 @@ def _batch(place: TopicPartition, declared: Schema, messages: Sequence[Any]) -> 
     columns = []
     for field in schema:
         try:
-            columns.append(pa.array(_COLUMNS[field.name](messages), type=field.type))
-        except (pa.ArrowException, ValueError, OverflowError) as error:
+            columns.append(_column(field, messages))
+        except (pa.ArrowException, ValueError) as error:
             raise _unreadable(place, field, messages) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(field: pa.Field, messages: Sequence[Any]) -> pa.Array:
+    """
+    :raises ValueError: a record has no value of the field's type.
+    """
+    import pyarrow as pa
+
+    if field.name == "timestamp":
+        stamps = [stamp if kind else None for kind, stamp in (message.timestamp() for message in messages)]
+        return fitted(pa.array(stamps, pa.timestamp("ms", "UTC")), "timestamp")
+    return pa.array(_VALUES[field.name](messages), type=field.type)
 
 
 def _unreadable(place: TopicPartition, field: pa.Field, messages: Sequence[Any]) -> DamagedInputError:
@@ -331,8 +343,8 @@ def _unreadable(place: TopicPartition, field: pa.Field, messages: Sequence[Any])
     damaged = messages[0]
     for message in messages:
         try:
-            pa.array(_COLUMNS[field.name]([message]), type=field.type)
-        except (pa.ArrowException, ValueError, OverflowError):
+            _column(field, [message])
+        except (pa.ArrowException, ValueError):
             damaged = message
             break
     record = f"the record at offset {damaged.offset()} of {place}"
@@ -358,26 +370,12 @@ def _headers(messages: Sequence[Any], part: int) -> list[list[Any]]:
     return [[header[part] for header in message.headers() or ()] for message in messages]
 
 
-def _times_us(messages: Sequence[Any]) -> list[int | None]:
-    """
-    :raises OverflowError: a moment that no calendar of the layers behind has.
-    """
-    stamps = [message.timestamp() for message in messages]
-    times = [stamp for kind, stamp in stamps if kind]
-    if times and (min(times) < _FIRST_MS or max(times) > _LAST_MS):
-        raise OverflowError
-    return [stamp * 1000 if kind else None for kind, stamp in stamps]
-
-
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""Of the years 1 to 9999."""
-_COLUMNS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
+_VALUES: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
     "key": lambda messages: [message.key() for message in messages],
     "value": lambda messages: [message.value() for message in messages],
     "topic": lambda messages: [message.topic() for message in messages],
     "partition": lambda messages: [message.partition() for message in messages],
     "offset": lambda messages: [message.offset() for message in messages],
-    "timestamp": _times_us,
     "header_keys": lambda messages: _headers(messages, 0),
     "header_values": lambda messages: _headers(messages, 1),
 }
