@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,13 +21,17 @@ from airflow_trident.errors import (
     NewerRecordError,
     OutcomeUnknownError,
     StoreUnavailableError,
+    TridentError,
     UserCodeError,
 )
 from airflow_trident.io.redis import RedisServer
 from airflow_trident.operations.aggregators import Count, Max, Sum
+from airflow_trident.spouts.redis.keys import RedisSpout
+from airflow_trident.spouts.redis.stream import RedisStreamSpout
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
 from airflow_trident.states.redis.retrying import _require_no_eviction
 from airflow_trident.states.redis.state import OpenRedisState, RedisState
+from tests.contracts.test_spouts import rows_of
 from tests.fixtures.redis import Server, own_server
 from tests.fixtures.state import apply, batch, combined, content, counts, product, ticket
 
@@ -348,6 +353,68 @@ def test_a_replica_is_named_and_keeps_nothing(tmp_path: Path, takes_writes: bool
             admin.replicaof("NO", "ONE")
             assert content(state) == {}
             assert apply(state, ticket(1), batch(spec, ("a", 1))) is Applied.APPLIED
+
+
+DRIVERS_ERRORS = [
+    redis.exceptions.ConnectionError("Connection closed by server."),
+    redis.exceptions.TimeoutError("Timeout reading from socket"),
+    redis.exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400'"),
+    redis.exceptions.ResponseError("ERR an odd answer"),
+    redis.exceptions.NoPermissionError("NOPERM this user has no permissions to run it"),
+    redis.exceptions.ReadOnlyError("READONLY You can't write against a read only replica."),
+    redis.exceptions.OutOfMemoryError("OOM command not allowed"),
+    BrokenPipeError(32, "Broken pipe"),
+]
+
+
+def test_an_error_of_the_driver_is_one_of_this_package_whichever_answer_it_comes_instead_of(
+    where: dict[str, Any], client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.set("NEXT_WRITE", 1)
+    client.set("1", "one")
+    client.xadd("s", {"n": 1})
+    where["timeout_s"] = 2.0
+    answered = redis.connection.Connection.read_response
+    count, fails_at = 0, 0
+
+    def read_response(self: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count != fails_at:
+            return answered(self, *arguments, **options)
+        error = DRIVERS_ERRORS[fails_at % len(DRIVERS_ERRORS)]
+        if isinstance(error, redis.exceptions.ResponseError):
+            with suppress(redis.exceptions.ResponseError):
+                answered(self, *arguments, **options)  # the server says this instead
+        else:
+            self.disconnect()
+        raise error
+
+    def all_calls() -> None:
+        factory = RedisState(**where, key=f"k{fails_at}")
+        spec = combined(factory, "word string", "n long", Max())
+        with factory.make_state(spec) as state:
+            state.apply(ticket(1), batch(spec, ("a", 1)))
+            state.apply(ticket(2), batch(spec, ("a", 2)))
+            assert content(state) == {("a",): (2,)}
+            assert (state.get_many([("a",)]), state.count()) == ([(2,)], 1)
+        with RedisStateProvider(**where).new_state(f"n{fails_at}") as pairs:
+            pairs.put("a", 1)
+            pairs.prepare_commit(1, fence=1)
+            pairs.commit(1, fence=1)
+            assert list(pairs.iterator()) == [("a", 1)]
+        for spout in (RedisSpout(**where), RedisStreamSpout(**where, streams="s", fields="n long")):
+            metadata = spout.coordinator().initialize_transaction(1, None)
+            assert len(rows_of(spout, metadata)) == 1
+            spout.coordinator().lag(metadata)
+
+    monkeypatch.setattr(redis.connection.Connection, "read_response", read_response)
+    all_calls()
+    total = count
+    while fails_at < total:
+        count, fails_at = 0, fails_at + 1
+        with suppress(TridentError):
+            all_calls()
 
 
 # ---- disks and clusters ----------------------------------------------------------------------------------------
