@@ -20,8 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from airflow_trident.errors import DamagedInputError
-from tests.fixtures.file import TYPED, TYPED_ROW, UTC, read, written
+from airflow_trident.errors import ConfigurationError, DamagedInputError
+from airflow_trident.spouts.files.spout import FileSpout
+from tests.fixtures.file import TYPED, TYPED_ROW, UTC, begin, read, written
 
 # ---- text ------------------------------------------------------------------------------------------------------
 
@@ -58,6 +59,25 @@ def test_packed_files_are_known_by_their_content_whatever_their_names_are(tmp_pa
     assert read(path, split_bytes=5) == [("1",), ("22",), ("3",)]
     assert read(written(tmp_path, "b", pack(b"n\n1\n")), format="csv", fields="n long") == [(1,)]
     assert read(written(tmp_path, "b", pack(b'{"n": 1}')), format="json", fields="n long", split_bytes=5) == [(1,)]
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_spark_reads_no_packed_file_that_it_would_take_for_another_one(tmp_path: Path, kind: str) -> None:
+    """Its readers of texts are not used, and a script, which uses them, gets no such file."""
+    for name in ("a.txt", f"a{kind}"):
+        folder = tmp_path / name
+        folder.mkdir()
+        spout = FileSpout(str(written(folder, name, PACKERS[kind](b"1\n"))))
+        metadata, emitter = begin(spout), spout.emitter()
+        assert emitter.text_files(metadata) is None
+        if name == "a.txt" or kind == ".xz":
+            with pytest.raises(ConfigurationError, match=r"is packed by .*by its name for something else"):
+                emitter.batch_for_script(metadata, str(tmp_path))
+        else:
+            assert emitter.batch_for_script(metadata, str(tmp_path)) is not None
+    plain = FileSpout(str(written(tmp_path, "plain.gz", b"1\n")))
+    with pytest.raises(ConfigurationError, match="is not packed"):
+        plain.emitter().batch_for_script(begin(plain), str(tmp_path))
 
 
 @pytest.mark.parametrize(

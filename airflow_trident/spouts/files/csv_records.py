@@ -240,9 +240,10 @@ class CsvBlocks:
         """How much of what waits Arrow can read as it is, and with which quotes."""
         if not self._mark or self._mark not in self._waiting:
             return self._last_end(len(self._waiting)), None
-        if self.grammar.dialect.quote is None or self.grammar.dialect.escape is not None:
+        quote, escape = self.grammar.dialect.quote, self.grammar.dialect.escape
+        if quote is None or (escape is not None and escape.encode() in self._waiting):
             return 0, None
-        return self._quoted_cut(), self.grammar.dialect.quote
+        return self._quoted_cut(may_double=escape is None), quote
 
     def _last_end(self, upto: int) -> int:
         """Behind the last line end before `upto`, without a look at quotes."""
@@ -253,9 +254,12 @@ class CsvBlocks:
         # A last return may have its newline in the next block.
         return cut or content.rfind(b"\r", 0, min(upto, len(content) - 1)) + 1
 
-    def _quoted_cut(self) -> int:
+    def _quoted_cut(self, *, may_double: bool) -> int:
         """Behind the last record whose quotes, like those of all before it, are where RFC 4180 has them; 0: look at
-        each value."""
+        each value.
+
+        :param may_double: may a quote be doubled? In a dialect with an escape it may not.
+        """
         import numpy as np
 
         content = self._waiting
@@ -267,9 +271,10 @@ class CsvBlocks:
         is_end = np.zeros(256, dtype=bool)
         is_end[[ord(self.grammar.dialect.delimiter), 10, 13]] = True
         begins = (opening == 0) | is_end[data[opening - 1]]
-        begins[1:] |= opening[1:] == closing[: len(opening) - 1] + 1  # doubled
+        if may_double:
+            begins[1:] |= opening[1:] == closing[: len(opening) - 1] + 1
         behind = data[np.minimum(closing + 1, len(data) - 1)]
-        ends = (closing + 1 == len(data)) | is_end[behind] | (behind == self._mark[0])
+        ends = (closing + 1 == len(data)) | is_end[behind] | ((behind == self._mark[0]) & may_double)
         return cut if bool(begins.all()) and bool(ends.all()) else 0
 
     def _end_outside(self, quotes: Any) -> int:
