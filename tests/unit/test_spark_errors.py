@@ -26,6 +26,19 @@ def test_only_what_spark_cancelled_is_called_cancelled(text: str, cancelled: boo
     assert cure_of(text).startswith("It was cancelled") == cancelled
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+        "Lost task 0.0: java.io.EOFException\n\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handle",
+    ],
+)
+def test_a_python_worker_that_died_is_named_and_so_is_the_way_to_the_files_of_its_batch(text: str) -> None:
+    assert "A Python worker of Spark ended" in cure_of(text)
+    assert "ledger show" in cure_of(text)
+    assert "Python worker" not in cure_of("java.io.EOFException: Unexpected EOF of a shuffle file")
+
+
 UNLIKE = (
     "java.io.InvalidClassException: org.apache.spark.rdd.RDD; local class incompatible: stream classdesc "
     "serialVersionUID = 2156047220611086279, local class serialVersionUID = -2646589594477856326"

@@ -198,6 +198,12 @@ def cure_of(text: str) -> str:
         return "It was cancelled; run the task again if that was not intended."
     if "session_closed" in lowered or "session_not_found" in lowered or "session_changed" in lowered:
         return "A newer attempt took the session over, or the server was restarted; a retry opens a new one."
+    if "python worker exited unexpectedly" in lowered or ("eofexception" in lowered and "api.python" in lowered):
+        return (
+            "A Python worker of Spark ended while it was at work: it was killed, such as for lack of memory, or a "
+            "library crashed on what it read. `airflow trident ledger show TOPOLOGY TXID` names the files or positions "
+            "of the batch, and the executor's log has the worker's last words. A retry begins anew."
+        )
     if "connection refused" in lowered or "unavailable" in lowered:
         return "Check that Spark runs and can be reached; a retry begins anew."
     return "See the log of the Spark application; a retry begins anew."
