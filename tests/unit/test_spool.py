@@ -230,6 +230,27 @@ def test_a_source_that_hides_what_it_gave_goes_on_when_it_gives_what_was_skipped
     assert rows_of(spout, coordinator.initialize_transaction(3, second)) == ROWS[4:6]
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SystemExit(3), ValueError("x" * 20_000_000), ValueError("\udcff"), Unprintable()],
+    ids=lambda e: type(e).__name__,
+)
+def test_whatever_a_users_source_raises_is_one_bounded_error_to_retry(tmp_path: Path, error: BaseException) -> None:
+    def poll(most: int) -> None:
+        raise error
+
+    spout = spooled(tmp_path, CallableSource(poll, "id long, name string"))
+    with pytest.raises(SourceUnavailableError, match=rf"poll\) raised {type(error).__name__}") as caught:
+        begin(spout, None)
+    text = pickle.loads(pickle.dumps(caught.value)).message
+    assert len(text.encode()) < 100_000
+
+
 def test_an_item_twice_in_one_poll_is_one(tmp_path: Path) -> None:
     spout = spooled(tmp_path, given_polls(Polled(rows=[ROWS[0], ROWS[0], ROWS[1]], ids=["a", "a", "b"])))
     assert rows_of(spout, begin(spout, None)) == ROWS[:2]

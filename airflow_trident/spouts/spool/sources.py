@@ -23,7 +23,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.closeable import Closing
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceUnavailableError, TridentError
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceUnavailableError,
+    UserCodeError,
+    is_foreign,
+)
 from airflow_trident.spouts.checks import one_of
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
@@ -125,14 +131,20 @@ class CallableSource(SpoolSource):
 
 
 def _asked(source: str, call: Callable[[Any], Any], argument: Any) -> Any:
+    """The border around the functions of a :class:`CallableSource`.
+
+    :raises SourceUnavailableError: the function raised an error, whatever it is.
+    """
     try:
         return call(argument)
-    except TridentError:
-        raise
-    except Exception as error:
-        raise SourceUnavailableError(
-            f"{source} raised {type(error).__name__}: {error}", "Mend the source; the task's next try asks it again."
-        ) from error
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
+        carried = UserCodeError.carrying(error, source)
+    unavailable = SourceUnavailableError(carried.message, "Correct the source; the task's next try asks it again.")
+    for note in getattr(carried, "__notes__", ()):
+        unavailable.add_note(note)
+    raise unavailable
 
 
 class CommandSource(SpoolSource):
