@@ -553,6 +553,9 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
     import pyarrow.compute as pc
 
     types, given = pa.types, column.type
+    if types.is_float16(given):  # Arrow compares none of them
+        single = column.cast(pa.float32())
+        return single if target == single.type else _converted(single, target)
     if types.is_timestamp(given):
         return (column if given.tz else pc.assume_timezone(column, "UTC")).cast(target)
     if types.is_decimal(target) and types.is_integer(given):
