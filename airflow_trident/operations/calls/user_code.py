@@ -162,7 +162,8 @@ class Border:
     # ---- errors ------------------------------------------------------------------------------------------------
 
     def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
-        return self.error(values, f"gave {shown(output)}, where {arity} {'value is' if arity == 1 else 'values are'} declared")
+        declared = "1 value is" if arity == 1 else f"{arity} values are"
+        return self.error(values, f"gave {shown(output)}, where {declared} declared")
 
     def translate(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> None:
         """For an ``except`` clause, before its bare ``raise``: nothing, if the error is not the function's.
