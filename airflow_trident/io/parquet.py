@@ -62,6 +62,8 @@ def is_within_years(footer: Any, names: set[str]) -> bool:
             continue
         for group in range(footer.num_row_groups):
             found = footer.row_group(group).column(place).statistics
+            if not footer.row_group(group).num_rows:
+                continue
             if found is None or not (found.has_min_max or found.has_null_count):  # nulls alone have no least one
                 return False
             if found.has_min_max and not kind[0] <= found.min_raw <= found.max_raw <= kind[1]:

@@ -177,9 +177,9 @@ def unlike_members(
     doubled = [name for name in declared if given.count(name) > 1]
     missing = [name for name in declared if name not in given and not may_lack]
     extra = [name for name in given if name not in declared and not may_have_more]
-    for names, what in ((missing, "lacks"), (doubled, "has twice"), (extra, "has undeclared")):
+    for names, what in ((missing, "lacks the"), (doubled, "has twice the"), (extra, "has the undeclared")):
         if names:
-            return f"it {what} the member {names[0]!r}"
+            return f"it {what} member {names[0]!r}"
     return ""
 
 
