@@ -43,7 +43,7 @@ def start(order: MendingOrder) -> str:
     what = order.txid if order.txid is not None else f"{order.first}-{order.last}" if order.first else "unfinished"
     # Airflow keeps ids that begin with "backfill__" for its own backfills.
     prefix = f"page__{order.action}__{order.topology}__{what}__"
-    before = _runs(prefix)
+    before = _runs(prefix, topology=order.topology)  # names may contain what separates the parts of the prefix
     going = next((run for run in before if run["state"] not in _OVER), None)
     if going is not None:
         raise TransitionError(f"run {going['run_id']} does that already: it is {going['state']}", "Wait for it.")
