@@ -23,6 +23,7 @@ from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.drains import group_size
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import DrainLimits
+from airflow_trident.runtime.mending.rebuild import Rebuild
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Manifest
 
@@ -345,3 +346,19 @@ def test_what_a_drain_left_is_taken_up_in_groups(place: Place) -> None:
 def test_limits_that_make_no_sense_are_refused(limits: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         DrainLimits(**limits)
+
+
+def test_a_state_is_rebuilt_from_its_part_of_a_groups_batch_without_a_replay(place: Place) -> None:
+    place.drain(group=10, max_pending=10)
+    (place.folder / "two.db").unlink()
+    engine, said = Passes(), list[str]()
+    rebuilt = Rebuild(
+        ledger=place.ledger,
+        topology=place.topology,
+        engine=lambda: engine,
+        staging_root=str(place.folder / "staging"),
+        progress=said.append,
+    ).run(["two"])
+    assert rebuilt.replayed["two"].highest == place.count
+    assert engine.passes == []
+    assert place.holds()
