@@ -1,4 +1,9 @@
-"""How long a database may keep a task waiting: shared by all that connect to one."""
+"""How long a database may keep a task waiting, and what its sessions are set to: shared by all that connect to one.
+
+Settings of servers, roles and sessions change what statements mean and how values are written. Those that matter are
+set here: in PostgreSQL for each transaction, so that a connection that a pooler shares keeps nothing; in MySQL, MariaDB
+and SQL Server for the session, which nobody else uses.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +15,9 @@ from airflow_trident.errors import ConfigurationError
 _DEAD_AFTER_S = 60
 ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "tcp_user_timeout": _DEAD_AFTER_S * 1000}
 """Options of libpq: a dead network is noticed."""
-CURES = {
-    "55P03": "Let whoever holds the lock end, or raise lock_timeout_s.",
-    "57014": "Raise statement_timeout_s, or make batches smaller.",
-}
-"""By the SQLSTATE of PostgreSQL: the lock or the statement took too long."""
+MYSQL = ("mysql", "mariadb")
+_LATER_S = 5.0
+"""The server ends a statement itself at its limit: its word is waited for a little longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,37 +36,119 @@ class Limits:
                 raise ConfigurationError(f"{what} with {name}_timeout_s={seconds}", "It must be above 0.")
 
     @property
+    def answer_s(self) -> float:
+        """How long this side waits for an answer: longer than the server lets a statement take."""
+        return max(self.statement_s, self.lock_s) + min(_LATER_S, max(1.0, self.statement_s))
+
+    @property
+    def whole_connect_s(self) -> int:
+        """For drivers that take whole seconds."""
+        return max(1, round(self.connect_s))
+
+    @property
     def for_libpq(self) -> Mapping[str, int]:
         return {**ALIVE, "connect_timeout": max(2, round(self.connect_s))}
 
     def arguments(self, database: str, driver: str) -> Mapping[str, float]:
         """Arguments of a driver's `connect`, by SQLAlchemy's names of database and driver; none for one that is not
         known."""
-        connect_s, lock_s, statement_s = (max(1, round(one)) for one in (self.connect_s, self.lock_s, self.statement_s))
+        lock_s, statement_s, answer_s = (
+            max(1, round(seconds)) for seconds in (self.lock_s, self.statement_s, self.answer_s)
+        )
         match database, driver:
             case "postgresql", "psycopg" | "psycopg2":
                 return self.for_libpq
-            case "mysql" | "mariadb", "pymysql" | "mysqldb":
-                return {"connect_timeout": connect_s, "read_timeout": statement_s}
+            case "mysql" | "mariadb", "pymysql":
+                return {"connect_timeout": self.whole_connect_s, "write_timeout": answer_s}
+            case "mysql" | "mariadb", "mysqldb":
+                return {"connect_timeout": self.whole_connect_s, "read_timeout": answer_s, "write_timeout": answer_s}
             case "mssql", "pymssql":
-                return {"login_timeout": connect_s, "timeout": statement_s}
+                return {"login_timeout": self.whole_connect_s, "timeout": statement_s}
             case "sqlite", _:
                 return {"timeout": lock_s}
         return {}
 
-    def settings(self, database: str, options: str = "") -> tuple[str, ...]:
+    def session(self, database: str, *, writes: bool) -> tuple[str, ...]:
         """Statements for a new session, by SQLAlchemy's name of the database.
 
-        :param options: libpq's ``options`` of the connection: what they name is left as it is.
+        :param writes: it keeps a state, and its statements are this package's alone; a spout's query is a person's.
         """
-        lock_ms, statement_ms = round(self.lock_s * 1000), round(self.statement_s * 1000)
         match database:
-            case "postgresql":
-                both = {"lock_timeout": lock_ms, "statement_timeout": statement_ms}
-                calls = [f"set_config('{name}', '{most}', false)" for name, most in both.items() if name not in options]
-                return (f"SELECT {', '.join(calls)}",) if calls else ()
             case "mysql" | "mariadb":
-                return (f"SET lock_wait_timeout = {max(1, round(self.lock_s))}",)
+                return (_of_mysql(self, writes=writes),)
             case "mssql":
-                return (f"SET LOCK_TIMEOUT {lock_ms}",)
+                return (f"SET LOCK_TIMEOUT {round(self.lock_s * 1000)}",)
+            case "sqlite":
+                return (f"PRAGMA busy_timeout = {round(self.lock_s * 1000)}",)
         return ()
+
+    def transaction(self, database: str, *, writes: bool, options: str = "") -> tuple[str, ...]:
+        """Statements for the beginning of each transaction.
+
+        :param options: libpq's ``options`` of the connection: the limits that they name are left as they are.
+        """
+        return (_of_postgres(self, writes=writes, options=options),) if database == "postgresql" else ()
+
+
+# ---- PostgreSQL ------------------------------------------------------------------------------------------------
+
+_STYLES = {
+    "TimeZone": "UTC",  # an instant may be beyond the years of Python elsewhere
+    "DateStyle": "ISO",  # what drivers can read
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",  # a double as it is, also before PostgreSQL 12
+    "bytea_output": "hex",
+}
+_OF_STATES = {
+    "standard_conforming_strings": "on",
+    "transform_null_equals": "off",
+    "row_security": "off",  # rows that a policy hides are an error
+    "jit": "off",
+}
+# What the ledger calls committed must survive a crash of the server (P8).
+_DURABLE = (
+    "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' "
+    "ELSE current_setting('synchronous_commit') END, true)"
+)
+
+
+def _of_postgres(limits: Limits, *, writes: bool, options: str) -> str:
+    lock_ms, statement_ms = str(round(limits.lock_s * 1000)), str(round(limits.statement_s * 1000))
+    waits = {
+        "lock_timeout": lock_ms,
+        "statement_timeout": statement_ms,
+        "idle_in_transaction_session_timeout": statement_ms,
+    }
+    values = {**_STYLES, **(_OF_STATES if writes else {})}
+    values |= {name: most for name, most in waits.items() if name not in options}
+    calls = [f"set_config('{name}', '{value}', true)" for name, value in values.items()]
+    return f"SELECT {', '.join([*calls, _DURABLE] if writes else calls)}"
+
+
+# ---- MySQL and MariaDB -----------------------------------------------------------------------------------------
+
+_ALL_ROWS = 2**64 - 1
+# Without the modes that make two texts one, or cut values to fit. ANSI_QUOTES and others that a query may need are a
+# person's choice: only a state's statements are without them.
+_STRICT = "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'"
+_AS_STORED = "REPLACE(REPLACE(@@sql_mode, 'EMPTY_STRING_IS_NULL', ''), 'PAD_CHAR_TO_FULL_LENGTH', '')"
+
+
+def _of_mysql(limits: Limits, *, writes: bool) -> str:
+    lock_s = max(1, round(limits.lock_s))
+    values: dict[str, str | int] = {
+        "time_zone": "'+00:00'",  # columns of instants are given in the zone of the session
+        "sql_mode": _STRICT if writes else _AS_STORED,
+        "lock_wait_timeout": lock_s,  # also of ALTER TABLE
+        "innodb_lock_wait_timeout": lock_s,
+        "sql_select_limit": _ALL_ROWS,
+        "sql_auto_is_null": 0,
+    }
+    if writes:
+        values |= {"sql_safe_updates": 0, "foreign_key_checks": 1, "unique_checks": 1, "completion_type": 0}
+    told = ", ".join(f"{name} = {value}" for name, value in values.items())
+    # In comments that the one or the other server runs: MariaDB counts every statement, MySQL those that only read.
+    return (
+        f"SET {told} /*M!100108 , max_statement_time = {limits.statement_s:g} */ "
+        f"/*!80000 , max_execution_time = {round(limits.statement_s * 1000)} */"
+    )

@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.database_limits import Limits
+from airflow_trident.io.database_drivers import CONNECTORS, TEXT_GIVERS
+from airflow_trident.io.database_errors import EXTRA
+from airflow_trident.io.database_limits import MYSQL, Limits
 from airflow_trident.io.extras import require_extra
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-EXTRA = "sqlalchemy>=2"
 _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql": "mssql+pymssql"}
-# These databases convert columns of instants to the session's time zone; timestamps here are in UTC.
-_IN_UTC = dict.fromkeys(("mysql", "mariadb"), "SET time_zone = '+00:00'")
 # pymssql writes milliseconds otherwise, whatever the column holds.
 _EXACT_TIMES = {"mssql+pymssql": {"use_datetime2": True}}
-_NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query"})
+# A statement that a pooler sends to another session is not prepared there.
+_UNPREPARED: dict[str, dict[str, Any]] = {"psycopg": {"prepare_threshold": None, "client_encoding": "UTF8"}}
+_UNICODE = "utf8mb4"
+_TAKE_CHARSET = ("pymysql", "mysqldb", "mysqlconnector")
+_NO_OTHERS = Limits()
+_NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query", "client"})
 
 
 def scheme_of(where: Connection) -> str:
@@ -46,18 +50,22 @@ def database_url(where: Connection) -> sqlalchemy.URL:
     )
 
 
-def make_engine(where: Connection, who: str, limits: Limits | None = None, **options: Any) -> sqlalchemy.Engine:
-    """An engine whose errors show no parameters. Opens nothing.
+def make_engine(
+    where: Connection, who: str, limits: Limits = _NO_OTHERS, *, writes: bool = True, **options: Any
+) -> sqlalchemy.Engine:
+    """An engine whose errors show no parameters, with sessions that are set by `io.database_limits`. Opens nothing.
 
-    :param limits: of its sessions; extras of the connection go before. None: those of the driver and the database.
+    :param limits: of its sessions; extras of the connection go before.
+    :param writes: it keeps a state; otherwise it reads a source.
     :raises ConfigurationError: no driver for such a connection.
     """
     sa: Any = require_extra("sqlalchemy", EXTRA)
-    url = database_url(where)
-    given: dict[str, Any] = dict(_EXACT_TIMES.get(url.drivername, {}))
-    if limits is not None:
-        given |= limits.arguments(url.get_backend_name(), url.drivername.partition("+")[2])
-    options["connect_args"] = {name: value for name, value in given.items() if name not in url.query}
+    url = _in_unicode(database_url(where), where)
+    driver = url.drivername.partition("+")[2]
+    arguments: dict[str, Any] = dict(_EXACT_TIMES.get(url.drivername, {}))
+    arguments |= limits.arguments(url.get_backend_name(), driver)
+    arguments |= _UNPREPARED.get(driver, {})
+    options["connect_args"] = {name: value for name, value in arguments.items() if name not in url.query}
     try:
         engine: sqlalchemy.Engine = sa.create_engine(url, hide_parameters=True, **options)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
@@ -65,26 +73,58 @@ def make_engine(where: Connection, who: str, limits: Limits | None = None, **opt
             f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
             "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
         ) from None
-    told = str(url.query.get("options", ""))
-    settings = limits.settings(engine.dialect.name, told) if limits is not None else ()
-    if statement := _IN_UTC.get(engine.dialect.name):
-        settings = (statement, *settings)
-    if settings:
-        sa.event.listen(engine, "connect", lambda raw, _record: _execute(raw, settings))
+    _listen(engine, limits, writes=writes, options=str(url.query.get("options", "")))
     return engine
 
 
+def _in_unicode(url: sqlalchemy.URL, where: Connection) -> sqlalchemy.URL:
+    """The server would write a question mark for what another character set lacks."""
+    if not url.get_backend_name().startswith(MYSQL) or url.drivername.partition("+")[2] not in _TAKE_CHARSET:
+        return url
+    charset = str(url.query.get("charset", _UNICODE))
+    if charset.lower() not in (_UNICODE, "utf8", "utf8mb3"):
+        raise ConfigurationError(
+            f"the connection {where.conn_id!r} has the extra charset={charset!r}, which loses characters",
+            f"Take the extra away, or set it to {_UNICODE}.",
+        )
+    return url.update_query_dict({"charset": _UNICODE})
+
+
+def _listen(engine: sqlalchemy.Engine, limits: Limits, *, writes: bool, options: str) -> None:
+    """Sets each new session and each transaction."""
+    import sqlalchemy as sa
+
+    connector, gives_texts = CONNECTORS.get(engine.dialect.driver), TEXT_GIVERS.get(engine.dialect.driver)
+    session = limits.session(engine.dialect.name, writes=writes)
+    transaction = limits.transaction(engine.dialect.name, writes=writes, options=options)
+    if connector is not None:
+
+        @sa.event.listens_for(engine, "do_connect")
+        def connect(_dialect: Any, _record: Any, arguments: Any, named: dict[str, Any]) -> Any:
+            return connector(limits, *arguments, **named)
+
+    if session or (gives_texts and not writes):
+
+        @sa.event.listens_for(engine, "connect")
+        def set_session(raw: Any, _record: Any) -> None:
+            if gives_texts is not None and not writes:
+                gives_texts(raw)
+            if session:
+                _execute(raw, session)
+                raw.commit()  # what is not committed would be undone with the first transaction
+
+    if transaction:
+
+        @sa.event.listens_for(engine, "begin")
+        def set_transaction(connection: sqlalchemy.Connection) -> None:
+            # Not by SQLAlchemy: it would open a server's cursor for a connection that streams its results.
+            _execute(connection.connection.dbapi_connection, transaction)
+
+
 def _execute(raw: Any, statements: Sequence[str]) -> None:
-    """For the whole session: what is not committed would be undone with the first transaction."""
     cursor = raw.cursor()
     try:
         for statement in statements:
             cursor.execute(statement)
     finally:
         cursor.close()
-    raw.commit()
-
-
-def said(error: sqlalchemy.exc.DBAPIError, where: Connection) -> str:
-    """The driver's words in one line, without secrets."""
-    return " ".join(where.conceal(str(error.orig)).split())

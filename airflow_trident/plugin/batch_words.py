@@ -52,7 +52,8 @@ def _delta(value: dict[str, Any]) -> str:
 
 
 def _keys(value: dict[str, Any]) -> str:
-    return f"{_count(int(value['rows']), 'row')}, keys above {value['from']} up to {value['to']}"
+    above = "" if value["from"] is None else f" above {value['from']}"
+    return f"{_count(int(value['rows']), 'row')}, keys{above} up to {value['to']}"
 
 
 def _parts(value: dict[str, Any]) -> str:

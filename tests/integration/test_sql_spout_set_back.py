@@ -55,7 +55,7 @@ def table(tmp_path: Path) -> Iterator[Table]:
         yield table
 
 
-READ: Json = {"from": 0, "to": 5, "rows": 5}
+READ: Json = {"from": None, "to": 5, "rows": 5}
 
 
 @pytest.mark.parametrize("query", ["", "SELECT * FROM t"])
@@ -92,7 +92,7 @@ def test_rows_that_were_read_may_be_removed_from_the_front_or_all(table: Table) 
 def test_a_row_that_comes_among_the_last_ones_that_were_read_is_not_left_out_silently(table: Table, late: int) -> None:
     table.put(1, 2, 3, 4, 5)
     table.put(late, 6)
-    with pytest.raises(SourceChangedError, match=r"1 rows of .* above 0 and up to 5 after .*recorded 5 there"):
+    with pytest.raises(SourceChangedError, match=r"1 rows of .* with keys up to 5 after .*recorded 5 there"):
         table.begin(READ)
     table.database.execute("UPDATE t SET id = 7 WHERE rowid = 6")  # as the error says
     assert table.begin(READ) == {"from": 5, "to": 7, "rows": 2}
@@ -146,7 +146,7 @@ def test_a_transaction_that_is_not_committed_takes_the_rows_that_are_there_now(t
 def test_where_no_recorded_row_is_left_there_is_nothing_to_take(table: Table) -> None:
     coordinator = table.spout().coordinator()
     table.put(2)
-    assert coordinator.accept_source({**READ, "lost": 1}) == {"from": 0, "to": 5, "rows": 1, "lost": 1}
+    assert coordinator.accept_source({**READ, "lost": 1}) == {"from": None, "to": 5, "rows": 1, "lost": 1}
     table.remove("true")
     with pytest.raises(SourceChangedError, match="has 0 rows"):
         coordinator.accept_source(READ)

@@ -104,7 +104,7 @@ def test_while_a_writer_is_open_there_is_nothing_new_and_then_all_rows_come_once
         assert coordinator.initialize_transaction(1, None) is None
         run(slow, "COMMIT")
     found, first = all_rows(spout(postgres, place, read))
-    assert (found, first) == ([(1, "slow"), (2, "quick")], {"from": 0, "to": 2, "rows": 2})
+    assert (found, first) == ([(1, "slow"), (2, "quick")], {"from": None, "to": 2, "rows": 2})
 
 
 @contextmanager
@@ -166,15 +166,15 @@ def test_a_writer_that_is_prepared_while_it_is_waited_for_is_waited_for(
         finally:
             run(slow, f"COMMIT PREPARED '{place}'")
         asking.join(30)
-    assert found == [{"from": 0, "to": 2, "rows": 2}]
+    assert found == [{"from": None, "to": 2, "rows": 2}]
     assert all_rows(one)[0] == [(1, "slow"), (2, "quick")]
 
 
 def wait_for_a_look(postgres: PostgresServer, asking: threading.Thread) -> None:
     """Until the coordinator has begun to look for writers after now, and looked."""
     ended = (
-        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%RowExclusiveLock%%' AND state = 'idle' "
-        "AND pid <> pg_backend_pid() AND query_start > %s"
+        "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%%RowExclusiveLock%%' "
+        "AND state = 'idle in transaction' AND pid <> pg_backend_pid() AND query_start > %s"
     )
     with postgres.connect() as connection:
         now = connection.execute("SELECT clock_timestamp()").fetchone()
@@ -220,7 +220,7 @@ def test_of_a_table_of_another_server_that_time_is_waited(
     slept = watched_sleep(monkeypatch)
     for table in ("there", "everywhere"):
         metadata = spout(postgres, place, table, settle_s=7.5).coordinator().initialize_transaction(1, None)
-        assert metadata == {"from": 0, "to": 1, "rows": 1}
+        assert metadata == {"from": None, "to": 1, "rows": 1}
     assert slept == [7.5, 7.5]
 
 
@@ -241,5 +241,5 @@ def test_on_a_replica_that_time_is_waited_for_the_writers_of_the_primary_cannot_
 ) -> None:
     slept = watched_sleep(monkeypatch)
     one = SqlSpout("db", table="orders", fields="id long, n string", settle_s=7.5, connection=replica)
-    assert one.coordinator().initialize_transaction(1, None) == {"from": 0, "to": 1, "rows": 1}
+    assert one.coordinator().initialize_transaction(1, None) == {"from": None, "to": 1, "rows": 1}
     assert slept == [7.5]

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
-from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
-from airflow_trident.operations.expr.conversions import interval_of
 from airflow_trident.spouts.checks import one_of, require_at_least
 from airflow_trident.spouts.data_loss import TAKE_AS_IT_IS, OnDataLoss
-from airflow_trident.spouts.metadata import NumberRange, read_back
+from airflow_trident.spouts.metadata import read_back
 from airflow_trident.spouts.sql.source import NextKeys, SqlSource
-from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, parse_declared
+from airflow_trident.spouts.sql.values import table_of
+from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,8 +114,9 @@ class SqlSpout(Spout):
 
 @dataclass(frozen=True)
 class SqlCoordinator(Coordinator):
-    """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t. ``"lost"``: how
-    many rows came into the range before that one after it was recorded, and are in no transaction."""
+    """Metadata: ``{"from": f, "to": t, "rows": n}``: the n rows whose key is above f and at most t; f is null in the
+    first batch, before which no key was read. ``"lost"``: how many rows came into the range before that one after it
+    was recorded, and are in no transaction."""
 
     source: SqlSource
     max_rows: int
@@ -139,10 +140,9 @@ class SqlCoordinator(Coordinator):
         before = _range(previous) if previous is not None else None
         after = None if before is None else before[1]
         max_rows = self.max_rows
-        with _fitting(self.source):
-            if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
-                bytes_each = _table(self.source, sample).nbytes / len(sample)
-                max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
+        if self.max_bytes is not None and (sample := self.source.sample(after, _SAMPLE_ROWS)):
+            bytes_each = _table(self.source, sample).nbytes / len(sample)
+            max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
         look = self.source.look(None if before is None else before[:2], max_rows, self.settle_s)
         lost = 0 if before is None else self._lost(before, look)
         if look.found is None:
@@ -151,7 +151,7 @@ class SqlCoordinator(Coordinator):
         known: dict[str, Json] = {"from": begin, "to": end, "rows": rows}
         return {**known, "lost": lost} if lost else known
 
-    def _lost(self, before: tuple[int, int, int], look: NextKeys) -> int:
+    def _lost(self, before: tuple[int | None, int, int], look: NextKeys) -> int:
         """How many rows came into the range `before` after it was recorded."""
         begin, end, rows = before
         lost = 0 if look.rows_before is None else max(0, look.rows_before - rows)
@@ -201,37 +201,20 @@ class SqlEmitter(Emitter):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         begin, end, rows = _range(split.body)
         found = 0
-        with _fitting(self.source):
-            for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
-                found += len(piece)
-                yield from _table(self.source, piece).to_batches()
+        for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
+            found += len(piece)
+            yield from _table(self.source, piece).to_batches()
         if found != rows:
             raise _changed(self.source, begin, end, rows, found)
 
 
 def _table(source: SqlSource, rows: list[tuple[object, ...]]) -> pa.Table:
-    intervals = [place for place, field in enumerate(source.fields) if field.type == INTERVAL]
-    return rows_to_table(source.fields, [_with_intervals(row, intervals) for row in rows] if intervals else rows)
+    return table_of(source.describe(), source.fields, source.database, rows)
 
 
-def _with_intervals(row: tuple[object, ...], places: list[int]) -> tuple[object, ...]:
-    """Databases without intervals give whole numbers of microseconds."""
-    parts = list(row)
-    for place in places:
-        part = parts[place]
-        parts[place] = interval_of(part) if isinstance(part, int) and not isinstance(part, bool) else part
-    return tuple(parts)
-
-
-def _fitting(source: SqlSource) -> AbstractContextManager[None]:
-    cure = "Declare the types that the database has, or convert them in a query."
-    return fitting(f"{source.describe()}: rows do not fit the fields", source.fields, cure)
-
-
-def _changed(source: SqlSource, begin: int, end: int, recorded: int, found: int) -> SourceChangedError:
+def _changed(source: SqlSource, begin: int | None, end: int, recorded: int, found: int) -> SourceChangedError:
     return SourceChangedError(
-        f"{source.describe()} has {found} rows with keys above {begin} and up to {end}, and the transaction recorded "
-        f"{recorded}",
+        f"{source.describe()} has {found} rows with {_keys(begin, end)}, and the transaction recorded {recorded}",
         f"Put them back as they were and replay; or have the transaction take those that are there: {TAKE_AS_IT_IS}. "
         "Rows must not be deleted, and no row may come with a lower key than others that are older than settle_s.",
     )
@@ -247,19 +230,31 @@ def _went_back(source: SqlSource, end: int, highest: int) -> SourceChangedError:
     )
 
 
-def _came_late(source: SqlSource, begin: int, end: int, recorded: int, late: int) -> SourceChangedError:
+def _came_late(source: SqlSource, begin: int | None, end: int, recorded: int, late: int) -> SourceChangedError:
     return SourceChangedError(
-        f"{late} rows of {source.describe()} came with keys above {begin} and up to {end} after the transaction that "
+        f"{late} rows of {source.describe()} came with {_keys(begin, end)} after the transaction that "
         f"recorded {recorded} there: committed late, or under keys that were given out again",
         f"Nothing was begun. Give them keys above {end}; or, if that transaction is not committed, have it take them, "
         f'and replay it: {TAKE_AS_IT_IS}. on_data_loss="continue" records how many are left out and goes on.',
     )
 
 
-class _Rows(NumberRange, frozen=True):
+def _keys(begin: int | None, end: int) -> str:
+    return f"keys up to {end}" if begin is None else f"keys above {begin} and up to {end}"
+
+
+class _Rows(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
+    """`begin`: None in the first batch; versions before recorded the number below its least key."""
+
+    begin: int | None
+    end: int
     rows: int
 
+    def __post_init__(self) -> None:
+        if self.begin is not None and self.begin > self.end:
+            raise ValueError(f"{self.begin} to {self.end} is no range")
 
-def _range(metadata: Json) -> tuple[int, int, int]:
+
+def _range(metadata: Json) -> tuple[int | None, int, int]:
     found = read_back(_Rows, metadata, "a SqlSpout")
     return found.begin, found.end, found.rows

@@ -29,7 +29,10 @@ WITH RECURSIVE below AS (
 # r, p and f are tables, tables with partitions, and tables of other servers.
 _WHAT = f"""{_RELATED}
 SELECT coalesce(bool_and(c.relkind IN ('r', 'p', 'f')), false) AS tables,
-pg_is_in_recovery() OR coalesce(bool_or(c.relkind = 'f'), false) AS elsewhere
+pg_is_in_recovery() OR coalesce(bool_or(c.relkind = 'f'), false)
+OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid IN (SELECT oid FROM related))
+OR (NOT coalesce(bool_and(c.relkind IN ('r', 'p', 'f')), false) AND EXISTS (SELECT FROM pg_subscription_rel))
+AS elsewhere
 FROM related JOIN pg_class c ON c.oid = related.oid
 """
 # A transaction that inserts into a table holds this lock from before its key is drawn until the transaction ends.
@@ -49,7 +52,8 @@ _OF_ALL = (
 def wait_for_writers(connection: sqlalchemy.Connection, table: Any, settle_s: float) -> bool:
     """Wait until the transactions that were writing to `table` have ended, or to any table if it is a view.
 
-    Writers on other servers cannot be seen, neither from a replica nor for a foreign table: `settle_s` is waited.
+    Writers on other servers cannot be seen: not from a replica, for a foreign table, or for a table that a subscription
+    fills. Then `settle_s` is waited.
 
     :param connection: each of its statements sees what was committed before it.
     :returns: False: they have not ended within `settle_s`.

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import OutcomeUnknownError
+from airflow_trident.errors import (
+    ConfigurationError,
+    CorruptError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TridentError,
+)
+from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_errors import DatabaseFault, Fault
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value
+from airflow_trident.states.sql.alterations import Alteration
 from airflow_trident.types import Field, ddl
 
 if TYPE_CHECKING:
@@ -57,6 +66,8 @@ class Dialect(ABC):
     data: str
     before: str = ""
     """What :meth:`lacking` calls that table; empty if the state is not opaque."""
+    allow_triggers: Sequence[str] = ()
+    """Names of triggers and rules of these tables that a person allows."""
 
     @property
     def definition(self) -> str:
@@ -99,7 +110,12 @@ class Dialect(ABC):
         """A transaction without writes. All its statements see the same committed transactions, if the database can."""
 
     def lock(self) -> None:
-        """Block other committers of this state until the commit, if `for_update` is not enough (T7)."""
+        """Block other committers of this state until the commit, if `for_update` is not enough (T7), and everybody who
+        would alter its tables."""
+
+    def alterations(self) -> Sequence[Alteration]:
+        """What somebody did to the state's tables, those that are there. Also called outside of a transaction."""
+        return ()
 
     @abstractmethod
     def close(self) -> None: ...
@@ -173,6 +189,34 @@ class Dialect(ABC):
     @abstractmethod
     def pairs(self) -> Iterator[tuple[Key, Value]]:
         """All keys and values, in pieces: the state may be larger than memory. Outside of a transaction."""
+
+
+_RESTORE = "Somebody changed the tables of the state, or they cannot hold its fields: restore them, or name another."
+_CURES = {
+    Fault.RIGHTS: "Let the user of the connection create tables in the schema, and read and write its own.",
+    Fault.ABSENT: _RESTORE,
+    Fault.VALUE: _RESTORE,
+    Fault.UNREADABLE: "Correct the value that it names, or keep the state in another table, or with other fields.",
+}
+
+
+def store_error(fault: DatabaseFault, where: Connection) -> TridentError:
+    """One clear error for a database's error; nothing was applied."""
+    text, cure = f"{where.describe()} {fault.kind} ({fault.text})", fault.cure or _CURES.get(fault.kind, "")
+    if fault.passes:
+        return StoreUnavailableError(text, f"{cure} Nothing was applied.")
+    if fault.kind is Fault.DAMAGED:
+        return CorruptError(text, cure)
+    return ConfigurationError(text, f"{cure} Nothing was applied.")
+
+
+def changed_otherwise(spec: StateSpec, table: str, sent: object, changed: object) -> ConfigurationError:
+    """The database did something else than it was told; the transaction is rolled back."""
+    return ConfigurationError(
+        f"state {spec.name!r} sent {sent} to the table {table}, and the database has {changed}",
+        "A trigger, a rule, a changed column or another kind of table does that: make the table as it was. "
+        "Nothing was applied.",
+    )
 
 
 def quote(name: str) -> str:

@@ -15,6 +15,7 @@ from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.states.core.checks import require_plain_keys
+from airflow_trident.states.sql.alterations import require_names
 from airflow_trident.states.sql.postgres_dialect import PostgresDialect
 from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, default_table, require_name
 from airflow_trident.states.sql.store import SqlStore
@@ -30,8 +31,9 @@ class PostgresState(StateFactory):
     :param table: its name; by default ``<topology>_<state>``.
     :param schema: of the table; made if missing; by default the first one of the connection's search path.
     :param connection: explicit settings instead of `conn_id`.
-    :param lock_timeout_s: how long to wait for another committer of the same state.
+    :param lock_timeout_s: how long to wait for another committer of the same state, and for who alters its tables.
     :param statement_timeout_s: time limit for one statement, and for user code between two statements.
+    :param allow_triggers: names of triggers and rules of its tables that change none of their rows; others are refused.
     """
 
     conn_id: str = "postgres_default"
@@ -41,6 +43,7 @@ class PostgresState(StateFactory):
     connect_timeout_s: float = field(default=10.0, kw_only=True)
     lock_timeout_s: float = field(default=30.0, kw_only=True)
     statement_timeout_s: float = field(default=600.0, kw_only=True)
+    allow_triggers: tuple[str, ...] = field(default=(), kw_only=True)
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
     max_value_bytes = 2**29 - 4096
@@ -54,6 +57,7 @@ class PostgresState(StateFactory):
         if self.schema is not None:
             require_name("schema", self.schema)
         self._limits.require_positive("PostgresState")
+        require_names("PostgresState", self.allow_triggers)
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -69,10 +73,11 @@ class PostgresState(StateFactory):
         self.validate(spec)
         return SqlStore(PostgresDialect(*self.opening(spec)))
 
-    def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits]:
+    def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits, tuple[str, ...]]:
         """The arguments of a :class:`PostgresDialect`."""
         table = self.table or default_table(spec.topology, spec.name)
-        return self.connection or resolve(self.conn_id), spec, self.schema or "", table, self._limits
+        where = self.connection or resolve(self.conn_id)
+        return where, spec, self.schema or "", table, self._limits, self.allow_triggers
 
     @property
     def _limits(self) -> Limits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedBatch
@@ -13,11 +13,13 @@ from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.database_errors import Fault
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key
-from airflow_trident.states.sql.dialect import Dialect, quote
-from airflow_trident.states.sql.postgres_connect import connect, is_lost, said, store_error
-from airflow_trident.states.sql.postgres_copy import copy_text, decoder, parameter
+from airflow_trident.states.sql.alterations import Alteration, in_postgres, of_columns
+from airflow_trident.states.sql.dialect import Dialect, changed_otherwise, quote, store_error
+from airflow_trident.states.sql.postgres_connect import connect, fault_in
+from airflow_trident.states.sql.postgres_copy import column_type, copy_text, decoder, parameter
 from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, index_of
 from airflow_trident.types import Schema, names_of
 
@@ -42,20 +44,6 @@ _IS_OF_OTHERS = (
     "SELECT 1 WHERE to_regclass(:index) IS NOT NULL "
     "AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass(:name) AND indisunique)"
 )
-# What the driver can read: with others it fails, or an instant is beyond the years that Python has.
-_STYLES = (
-    "set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true), "
-    "set_config('IntervalStyle', 'postgres', true)"
-)
-# synchronous_commit is on: what the ledger calls committed must survive a crash of the server (P8).
-_SETTINGS = (
-    f"SELECT {_STYLES}, set_config('jit', 'off', true), set_config('lock_timeout', %s, true), "
-    "set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true), "
-    "set_config('synchronous_commit', CASE "
-    "WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' "
-    "ELSE current_setting('synchronous_commit') END, true)"
-)
-
 
 _NAME_OR_PARAMETER = re.compile(r'"[^"]*"|:(\w+)')
 
@@ -77,14 +65,25 @@ class PostgresDialect(Dialect):
 
     factory = "PostgresState(conn_id, table=...)"
     for_update = " FOR UPDATE"
+    _is_begun = False
 
-    def __init__(self, where: Connection, spec: StateSpec, schema: str, table: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        where: Connection,
+        spec: StateSpec,
+        schema: str,
+        table: str,
+        limits: Limits,
+        allow_triggers: Sequence[str] = (),
+    ) -> None:
         self.spec, self.table, self.place = spec, table, where.describe()
         self._where = where
+        self.allow_triggers = allow_triggers
         self._limits = limits
+        (self._settings,) = limits.transaction("postgresql", writes=True, options=str(where.extra.get("options", "")))
         self.connection = self._connect()
         try:
-            with self.errors():
+            with self.errors(), self.reading():
                 known = schema or str(self.execute("SELECT coalesce(current_schema(), 'public')")[0][0])
         except BaseException:
             self.close()
@@ -103,8 +102,9 @@ class PostgresDialect(Dialect):
     def execute(self, statement: str, parameters: Mapping[str, Any] | None = None) -> Sequence[Sequence[Any]]:
         if parameters:
             statement = _NAME_OR_PARAMETER.sub(_as_psycopg, statement.replace("%", "%%"))
-        cursor = run(self.connection, statement, parameters)
-        return cursor.fetchall() if cursor.description else ()
+        with self.reading():
+            cursor = run(self.connection, statement, parameters)
+            return cursor.fetchall() if cursor.description else ()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -112,20 +112,29 @@ class PostgresDialect(Dialect):
 
         try:
             yield
-        except psycopg.Error as error:
-            raise store_error(error, self._where) from error
+        except (psycopg.Error, ConnectionError, TimeoutError) as error:
+            raise store_error(fault_in(error, self._where), self._where) from error
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        run(self.connection, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-        try:
-            statement_ms = str(round(self._limits.statement_s * 1000))
-            run(self.connection, _SETTINGS, (str(round(self._limits.lock_s * 1000)), statement_ms, statement_ms))
+        with self._begun("READ COMMITTED READ WRITE"):
             yield
-        except BaseException:
+            self._commit()
+
+    @contextmanager
+    def _begun(self, how: str) -> Iterator[None]:
+        """A transaction with the limits, until the end of the block; inside of another one nothing of its own."""
+        if self._is_begun:
+            yield
+            return
+        run(self.connection, f"BEGIN ISOLATION LEVEL {how}")
+        self._is_begun = True
+        try:
+            run(self.connection, self._settings)
+            yield
+        finally:
+            self._is_begun = False
             self._roll_back()
-            raise
-        self._commit()
 
     def _commit(self) -> None:
         import psycopg
@@ -133,8 +142,9 @@ class PostgresDialect(Dialect):
         try:
             status = run(self.connection, "COMMIT").statusmessage
         except psycopg.Error as error:
-            if is_lost(error):
-                raise self.outcome_unknown(said(error, self._where)) from error
+            fault = fault_in(error, self._where)
+            if fault.kind in (Fault.LOST, Fault.UNAVAILABLE):
+                raise self.outcome_unknown(fault.text) from error
             raise
         if status != "COMMIT":
             raise StoreUnavailableError(
@@ -143,23 +153,20 @@ class PostgresDialect(Dialect):
             )
 
     def _roll_back(self) -> None:
+        """Nothing happens after a commit."""
         import psycopg
 
+        if self.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+            return
         try:
             run(self.connection, "ROLLBACK")
         except psycopg.Error:
             # The connection is gone; the server ends the transaction by itself. The caller reports the first error.
             self.connection.close()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """All statements see the same committed transactions."""
-        run(self.connection, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        try:
-            run(self.connection, f"SELECT {_STYLES}")
-            yield
-        finally:
-            self._roll_back()
+        return self._begun("REPEATABLE READ READ ONLY")
 
     def close(self) -> None:
         self.connection.close()
@@ -181,8 +188,8 @@ class PostgresDialect(Dialect):
             yield
 
     def lacking(self) -> Sequence[str]:
-        asked = "SELECT name FROM unnest(%s::text[]) name WHERE to_regclass(name) IS NULL"
-        return [name for (name,) in run(self.connection, asked, [[self.markers, *self._tables()]])]
+        asked = "SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL"
+        return [name for (name,) in self.execute(asked, {"names": [self.markers, *self._tables()]})]
 
     def make(self, table: str) -> None:
         for statement in {self.markers: [_CREATE_MARKERS.format(self.markers)], **self._tables()}[table]:
@@ -205,6 +212,19 @@ class PostgresDialect(Dialect):
         found = self.execute(_COLUMNS, {"name": str(before)})
         return any(not set(names_of(self._layout.batch_fields)) <= set(columns) for (columns,) in found)
 
+    def lock(self) -> None:
+        """The tables are as they are until the commit."""
+        run(self.connection, f"LOCK TABLE {', '.join(self._tables())} IN ROW EXCLUSIVE MODE")
+
+    def alterations(self) -> Sequence[Alteration]:
+        found = in_postgres(self.execute, [self.markers, *self._tables()], [column.name for column in self._columns()])
+        for table in self._tables():
+            found += of_columns(self.execute, table, {one.name: column_type(one.type) for one in self._columns()})
+        return found
+
+    def _columns(self) -> Schema:
+        return self._layout.batch_fields
+
     # ---- the state's table -------------------------------------------------------------------------------------
 
     def stage(self, batch: StagedBatch) -> None:
@@ -220,9 +240,28 @@ class PostgresDialect(Dialect):
         """
         :param statement: COPY ... FROM STDIN.
         """
-        with self.connection.cursor().copy(statement.encode()) as copy:
-            for text in copy_text(pieces, fields, len(self.spec.keys)):
+        sent = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal sent
+            for piece in pieces:
+                sent += piece.num_rows
+                yield piece
+
+        cursor = self.connection.cursor()
+        with cursor.copy(statement.encode()) as copy:
+            for text in copy_text(counted(), fields, len(self.spec.keys)):
                 copy.write(text)
+        self._require_rows(sent, cursor.rowcount)
+
+    def _require_rows(self, sent: int, changed: int) -> None:
+        if sent != changed:
+            raise changed_otherwise(self.spec, self.shown, f"{sent} rows", f"{changed} rows changed")
+
+    def _require_all(self, source: Place | str, cursor: psycopg.Cursor[Any]) -> None:
+        """An INSERT of all rows of `source` changed as many."""
+        row = run(self.connection, self._layout.count(source)).fetchone()
+        self._require_rows(row[0] if row else 0, cursor.rowcount)
 
     def merge_natively(self, batch: StagedBatch) -> bool:
         """False: a sum overflows (or becomes infinite), or a key is twice in the batch. The merge in this process then
@@ -234,10 +273,11 @@ class PostgresDialect(Dialect):
         run(self.connection, "SAVEPOINT trident")
         try:
             self._keep()
-            run(self.connection, self._layout.merge(_BATCH))
+            merged = run(self.connection, self._layout.merge(_BATCH))
         except (psycopg.errors.NumericValueOutOfRange, psycopg.errors.CardinalityViolation):
             run(self.connection, "ROLLBACK TO trident")
             return False
+        self._require_all(_BATCH, merged)
         run(self.connection, "RELEASE trident")
         return True
 
@@ -256,24 +296,26 @@ class PostgresDialect(Dialect):
         self._copy(rows_to_table(layout.batch_fields, rows).to_batches(), layout.batch_fields)
         if keeps:
             self._keep()
-        self._run(layout.write(_BATCH, target, self._patterns(_BATCH)))
+        self._write(_BATCH, target)
 
     def _keep(self) -> None:
         if self.spec.opaque:
             layout = self._layout
             run(self.connection, f"DELETE FROM {layout.before}")
-            self._run([layout.keep(_BATCH, nulls) for nulls in self._patterns(_BATCH)])
+            for nulls in self._patterns(_BATCH):
+                run(self.connection, layout.keep(_BATCH, nulls))
 
     def restore_before(self) -> None:
-        layout = self._layout
-        self._run(layout.write(layout.before, layout.place, self._patterns(layout.before)))
+        self._write(self._layout.before, self._layout.place)
+
+    def _write(self, source: Place | str, target: Place) -> None:
+        """Remove the keys that `source` marks, and put its other rows."""
+        for statement in self._layout.write(source, target, self._patterns(source)):
+            last = run(self.connection, statement)
+        self._require_all(source, last)
 
     def _patterns(self, source: Place | str) -> list[tuple[bool, ...]]:
         return [tuple(row) for row in run(self.connection, self._layout.patterns(source))]
-
-    def _run(self, statements: Sequence[str]) -> None:
-        for statement in statements:
-            run(self.connection, statement)
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
@@ -321,7 +363,7 @@ class PostgresDialect(Dialect):
             connection.transaction(),
             connection.cursor(name="trident_items") as rows,
         ):
-            run(connection, f"SELECT {_STYLES}")
+            run(connection, self._settings)
             rows.itersize = _KEYS_AT_ONCE
             for row in rows.execute(statement.encode()):
                 yield tuple(code(part) for code, part in zip(decoders, row, strict=True))

@@ -148,6 +148,10 @@ class PostgresLayout:
         updates += [f"{REMOVED} = false"] if target == self.before else []
         return [*remove, f"{self._insert(target, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"]
 
+    def count(self, source: Place | str) -> str:
+        """The number of rows of `source` that are not removed."""
+        return f"SELECT count(*) FROM {_name(source)} WHERE NOT {REMOVED}"
+
     def keep(self, batch: str, nulls: Sequence[bool]) -> str:
         """Copy the values stored under the keys of a batch into `before`."""
         keys, values = self.spec.key_names, self.spec.value_names

@@ -1,8 +1,8 @@
 """States in tables of any database that SQLAlchemy has a driver for, such as MySQL, MariaDB or SQL Server.
 
 A committer first updates its marker's row without a change, which only one at a time can do. Batch and marker then
-change in the same transaction. The values of the batch's keys are read, merged in this process, and written by the
-database's upsert, or by delete and insert if it has none.
+change in the same transaction. The values of the batch's keys are read, merged in this process, written by the
+database's upsert, or by delete and insert if it has none, and read again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.database_errors import DatabaseFault, errors_of, fault_of
+from airflow_trident.io.database_limits import MYSQL, Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.sql import EXTRA, make_engine, said, scheme_of
+from airflow_trident.io.sql import make_engine, scheme_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value
-from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect
+from airflow_trident.states.sql.alterations import Alteration, in_postgres, in_sqlalchemy, require_names
+from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, store_error
 from airflow_trident.states.sql.postgres_table import default_table
 from airflow_trident.states.sql.sqlalchemy_table import REMOVED, SPECIAL, Tables, digest
 from airflow_trident.states.sql.store import SqlStore
@@ -32,16 +34,8 @@ if TYPE_CHECKING:
 
 _LONGEST_TABLE = 47
 _ROWS_AT_ONCE = 10_000
-_WAIT_FOR_LOCKS = {
-    "postgresql": "SET lock_timeout = {ms}",
-    "mysql": "SET innodb_lock_wait_timeout = {s}, sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
-    "mariadb": "SET innodb_lock_wait_timeout = {s}, sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
-    "mssql": "SET LOCK_TIMEOUT {ms}",
-    "sqlite": "PRAGMA busy_timeout = {ms}",
-}
 # Elsewhere a repeatable read locks what it has read: readers and committers would block each other.
 _HAVE_SNAPSHOTS = ("postgresql", "mysql", "mariadb")
-_REFUSED = ("authentication failed", "Access denied", "Login failed", "no such table", "unable to open", "readonly")
 _EMPTY_IS_NULL = "oracle"
 
 
@@ -54,14 +48,20 @@ class SqlState(StateFactory):
     :param table: its name; by default ``<topology>_<state>``.
     :param schema: of the table; it must exist.
     :param connection: explicit settings instead of `conn_id`.
-    :param lock_timeout_s: how long to wait for another committer of the same state.
+    :param connect_timeout_s: time limit for a connection.
+    :param lock_timeout_s: how long to wait for another committer of the same state, and for who alters its tables.
+    :param statement_timeout_s: time limit for one statement.
+    :param allow_triggers: names of triggers and rules of its tables that change none of their rows; others are refused.
     """
 
     conn_id: str
     table: str | None = None
     schema: str | None = None
     connection: Connection | None = field(default=None, kw_only=True)
+    connect_timeout_s: float = field(default=10.0, kw_only=True)
     lock_timeout_s: float = field(default=30.0, kw_only=True)
+    statement_timeout_s: float = field(default=600.0, kw_only=True)
+    allow_triggers: tuple[str, ...] = field(default=(), kw_only=True)
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
@@ -72,8 +72,14 @@ class SqlState(StateFactory):
             raise ConfigurationError(
                 f"{self.table!r} cannot be the table of a state", f"Give it a name of 1 to {_LONGEST_TABLE} letters."
             )
-        if self.lock_timeout_s <= 0:
-            raise ConfigurationError(f"SqlState with lock_timeout_s={self.lock_timeout_s}", "It must be above 0.")
+        self.limits.require_positive("SqlState")
+        require_names("SqlState", self.allow_triggers)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            connect_s=self.connect_timeout_s, lock_s=self.lock_timeout_s, statement_s=self.statement_timeout_s
+        )
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -109,10 +115,10 @@ class SqlAlchemyDialect(Dialect):
     def __init__(self, where: Connection, spec: StateSpec, factory: SqlState) -> None:
         self.spec, self.place = spec, where.describe()
         self._where = where
-        self._lock_timeout_s = factory.lock_timeout_s
+        self.allow_triggers = factory.allow_triggers
         if scheme_of(where).startswith(_EMPTY_IS_NULL):
             raise ConfigurationError(f"{self.place} keeps empty texts as null", "Use another database.")
-        self.engine = make_engine(where, factory.describe(), pool_size=1, pool_pre_ping=True)
+        self.engine = make_engine(where, factory.describe(), factory.limits, pool_size=1, pool_pre_ping=True)
         self._kind = self.engine.dialect.name
         self.table = factory.table or default_table(spec.topology, spec.name)
         self._tables = Tables(self._kind, factory.schema, self.table, spec)
@@ -143,35 +149,37 @@ class SqlAlchemyDialect(Dialect):
         return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 
     @contextmanager
-    def _connected(self) -> Iterator[sa.Connection]:
-        """The transaction's connection, or a new one."""
+    def _connected(self, **options: Any) -> Iterator[sa.Connection]:
+        """The transaction's connection, or a new one with these options of SQLAlchemy. What ends it does not matter any
+        more: everything is committed then, or an error is on its way that must not be replaced by another."""
         if self._connection is not None:
             yield self._connection
-        else:
-            with self.engine.connect() as connection:
-                yield connection
+            return
+        connection = self.engine.connect()
+        try:
+            yield connection.execution_options(**options)
+        finally:
+            try:
+                connection.close()
+            except errors_of(self.engine.dialect):
+                connection.invalidate()
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        sa: Any = require_extra("sqlalchemy", EXTRA)
         try:
             yield
-        except sa.exc.DBAPIError as error:
-            raise _store_error(error, self._where) from None
-        except sa.exc.TimeoutError as error:
-            raise StoreUnavailableError(f"{self.place}: {error}", "Run the task again.") from error
+        except errors_of(self.engine.dialect) as error:
+            raise store_error(self._fault(error), self._where) from None
+
+    def _fault(self, error: BaseException) -> DatabaseFault:
+        return fault_of(error, self._kind, self._where)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        import sqlalchemy as sa
-
-        with self.engine.connect() as connection:
-            if self._kind != "sqlite":
-                # After the lock, reads must see what the previous committer has written.
-                connection.execution_options(isolation_level="READ COMMITTED")
-            if setting := _WAIT_FOR_LOCKS.get(self._kind):
-                seconds = max(1, round(self._lock_timeout_s))
-                connection.exec_driver_sql(setting.format(ms=round(self._lock_timeout_s * 1000), s=seconds))
+        # After the lock, reads must see what the previous committer has written.
+        options = {} if self._kind == "sqlite" else {"isolation_level": "READ COMMITTED"}
+        more: dict[str, Any] = {"postgresql_readonly": False} if self._kind == "postgresql" else {}
+        with self._connected(**options, **more) as connection:
             self._connection = connection
             try:
                 yield
@@ -179,15 +187,15 @@ class SqlAlchemyDialect(Dialect):
                 self._connection = None
             try:
                 connection.commit()
-            except sa.exc.DBAPIError as error:
-                raise self.outcome_unknown(said(error, self._where)) from None
+            except errors_of(self.engine.dialect) as error:
+                fault = self._fault(error)
+                raise (self.outcome_unknown(fault.text) if fault.passes else store_error(fault, self._where)) from None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        with self.engine.connect() as connection:
-            if self._kind in _HAVE_SNAPSHOTS:
-                connection.execution_options(isolation_level="REPEATABLE READ")
-            elif self._kind == "sqlite":
+        options = {"isolation_level": "REPEATABLE READ"} if self._kind in _HAVE_SNAPSHOTS else {}
+        with self._connected(**options) as connection:
+            if self._kind == "sqlite":
                 # Its driver begins no transaction before a SELECT.
                 connection.exec_driver_sql("BEGIN")
             self._connection = connection
@@ -199,6 +207,37 @@ class SqlAlchemyDialect(Dialect):
     def lock(self) -> None:
         """An update: every database locks what it updates, and later reads see the newest values."""
         self.execute(f"UPDATE {self.markers} SET fence = fence WHERE {self.mine}", self.row)
+        tables = [name for name in (self.data, self.before) if name]
+        if self._kind == "postgresql":
+            self.execute(f"LOCK TABLE {', '.join(tables)} IN ROW EXCLUSIVE MODE")
+        elif self._kind in MYSQL:
+            for name in tables:  # a table that was read in a transaction is altered after it
+                self.execute(f"SELECT 1 FROM {name} LIMIT 0")
+
+    def alterations(self) -> Sequence[Alteration]:
+        import sqlalchemy as sa
+
+        tables = self._tables
+        keyed = [tables.data, tables.before] if self.before else [tables.data]
+        columns = [column.name for column in tables.before.c]
+        if self._kind == "postgresql":
+            return in_postgres(self.execute, [self.markers, self.data, *filter(None, [self.before])], columns)
+        statement = in_sqlalchemy(self._kind)
+        if not statement:
+            return ()
+        names = [table.name for table in (tables.markers, *keyed)]
+        parameters: dict[str, Any] = {
+            "schema": tables.data.schema,
+            "key": KEY_COLUMN,
+            "tables": [name.lower() for name in names] if self._kind == "sqlite" else names,
+            "keyed": [table.name for table in keyed],
+            "columns": columns,
+        }
+        used = {name: value for name, value in parameters.items() if f":{name}" in statement}
+        many = [name for name, value in used.items() if isinstance(value, list)]
+        text = sa.text(statement).bindparams(*(sa.bindparam(name, expanding=True) for name in many))
+        with self._connected() as connection:
+            return [Alteration(*map(str, row)) for row in connection.execute(text, used)]
 
     def close(self) -> None:
         self.engine.dispose()
@@ -221,7 +260,7 @@ class SqlAlchemyDialect(Dialect):
     def _has(self, table: sa.Table) -> bool:
         import sqlalchemy as sa
 
-        with self.engine.connect() as connection:
+        with self._connected() as connection:
             return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
     def stranger(self) -> tuple[str, Sequence[str]] | None:
@@ -230,20 +269,18 @@ class SqlAlchemyDialect(Dialect):
         before = self._tables.before
         if not self.spec.opaque or not self._has(before):
             return None
-        with self.engine.connect() as connection:
+        with self._connected() as connection:
             found = sa.inspect(connection).get_columns(before.name, schema=before.schema)
         needed = {column.name.lower() for column in before.c}
         return None if needed <= {one["name"].lower() for one in found} else (f"the table {before}", [before.name])
 
     def make(self, table: str) -> None:
         """Make the table, unless another process was first."""
-        import sqlalchemy as sa
-
         made = self._needed()[table]
         try:
             with self.transaction():
                 made.create(self._open)
-        except sa.exc.DBAPIError:
+        except errors_of(self.engine.dialect):
             if not self._has(made):
                 raise
 
@@ -274,9 +311,12 @@ class SqlAlchemyDialect(Dialect):
         if keeps:
             self._tables.keep(self._open, dict(zip(changes, self.lookup(list(changes)), strict=True)))
         self._tables.put(self._open, self._tables.data, changes)
+        self._tables.require_put(self._open, changes)
 
     def restore_before(self) -> None:
-        self._tables.put(self._open, self._tables.data, self._tables.kept(self._open))
+        kept = self._tables.kept(self._open)
+        self._tables.put(self._open, self._tables.data, kept)
+        self._tables.require_put(self._open, kept)
 
     def kept(self, keys: Sequence[Key]) -> Changes:
         kept = self._tables.kept(self._open)
@@ -288,23 +328,6 @@ class SqlAlchemyDialect(Dialect):
     def pairs(self) -> Iterator[tuple[Key, Value]]:
         import sqlalchemy as sa
 
-        with self.engine.connect() as connection:
+        with self._connected() as connection:
             streaming = connection.execution_options(stream_results=True, max_row_buffer=_ROWS_AT_ONCE)
             yield from map(self._tables.pair, streaming.execute(sa.select(self._tables.data)).mappings())
-
-
-def _store_error(error: sa.exc.DBAPIError, where: Connection) -> TridentError:
-    """One clear error for the driver's error; nothing was applied."""
-    import sqlalchemy as sa
-
-    text = said(error, where)
-    if any(words in text for words in _REFUSED):
-        return ConfigurationError(f"{where.describe()} does not allow it ({text})", "Mend the connection or its user.")
-    if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError | sa.exc.InternalError):
-        return StoreUnavailableError(
-            f"{where.describe()} failed ({text})", "Mend it and run the task again. Nothing was applied."
-        )
-    return ConfigurationError(
-        f"{where.describe()} does not accept it ({text})",
-        "Somebody changed the tables of the state, or they cannot hold its fields: restore them, or name another.",
-    )

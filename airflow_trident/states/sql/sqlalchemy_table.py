@@ -19,10 +19,11 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import StateSpec
+from airflow_trident.errors import CorruptRecordError
 from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.core.text_values import Coder, decoder, encoder, key_text, same
-from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of
+from airflow_trident.states.sql.dialect import KEY_COLUMN, changed_otherwise, fields_of
 from airflow_trident.states.sql.postgres_copy import hide_zero, show_zero
 from airflow_trident.types import INTERVAL, REAL_TYPES, Field, is_nested
 
@@ -189,8 +190,23 @@ class Tables:
         for begin in range(0, len(names), _KEYS_AT_ONCE):
             some = names[begin : begin + _KEYS_AT_ONCE]
             for row in connection.execute(sa.select(self.data).where(self.data.c[KEY_COLUMN].in_(some))).mappings():
+                if row[KEY_COLUMN] in found:
+                    raise CorruptRecordError(
+                        f"the table {self.data} of state {self.spec.name!r} has the key {self.pair(row)[0]!r} twice",
+                        "It lost its primary key: remove what is doubled, and make the key again.",
+                    )
                 found[row[KEY_COLUMN]] = self.pair(row)[1]
         return [found.get(name) for name in names]
+
+    def require_put(self, connection: sa.Connection, changes: Changes) -> None:
+        """Read again what was written.
+
+        :raises ConfigurationError: it is not there.
+        """
+        for (key, sent), stored in zip(changes.items(), self.look_up(connection, list(changes)), strict=True):
+            # NaN is not equal to itself, and equal numbers may be written in two ways.
+            if sent != stored and repr(sent) != repr(stored):
+                raise changed_otherwise(self.spec, str(self.data), f"{sent!r:.100} for key {key!r:.100}", stored)
 
     def kept(self, connection: sa.Connection) -> Changes:
         """The keys of the highest txid, with their values before it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedBatch
@@ -20,7 +20,8 @@ from airflow_trident.io.datasets import Dataset, sqlite_dataset
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, does_not_fit
-from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, quote, safe_name
+from airflow_trident.states.sql.alterations import Alteration, in_sqlite, require_names
+from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, changed_otherwise, quote, safe_name
 from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file, violated_column
 from airflow_trident.states.sql.sqlite_table import SqliteLayout
 from airflow_trident.states.sql.store import SqlStore
@@ -53,11 +54,13 @@ class SqliteState(StateFactory):
         file and its folder are made if missing.
     :param table: its name; by default ``<topology>_<state>``.
     :param busy_timeout_s: how long to wait for another writer of the file.
+    :param allow_triggers: names of triggers of its tables that change none of their rows; others are refused.
     """
 
     path: str
     table: str | None = None
     busy_timeout_s: float = 30.0
+    allow_triggers: tuple[str, ...] = field(default=(), kw_only=True)
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
     max_value_bytes = 10**9 - 4096
@@ -65,6 +68,7 @@ class SqliteState(StateFactory):
 
     def __post_init__(self) -> None:
         require_file("SqliteState", self.path, "a state", "MemoryState() keeps states in memory")
+        require_names("SqliteState", self.allow_triggers)
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
@@ -81,7 +85,8 @@ class SqliteState(StateFactory):
         :raises DefinitionChangedError: the state was made with other fields.
         """
         self.validate(spec)
-        return SqlStore(SqliteDialect(SqliteFile(self.path, self.busy_timeout_s), self._layout(spec)))
+        file = SqliteFile(self.path, self.busy_timeout_s)
+        return SqlStore(SqliteDialect(file, self._layout(spec), self.allow_triggers))
 
     def takes_pieces(self, spec: StateSpec) -> bool:
         return self._layout(spec).merges_natively
@@ -102,8 +107,9 @@ class SqliteDialect(Dialect):
     factory = "SqliteState(path, table=...)"
     markers = MARKERS
 
-    def __init__(self, file: SqliteFile, layout: SqliteLayout) -> None:
+    def __init__(self, file: SqliteFile, layout: SqliteLayout, allow_triggers: Sequence[str] = ()) -> None:
         self.file = file
+        self.allow_triggers = allow_triggers
         self.spec, self.table = layout.spec, layout.table
         self.place, self.shown, self.data = repr(file.path), repr(layout.table), quote(layout.table)
         self._layout = layout
@@ -154,6 +160,10 @@ class SqliteDialect(Dialect):
         for statement in made[table]:
             self.execute(statement)
 
+    def alterations(self) -> Sequence[Alteration]:
+        before = [self._before.table, self._before_keys] if self.spec.opaque else []
+        return in_sqlite(self.execute, [MARKERS, self.table, *before])
+
     def stranger(self) -> tuple[str, Sequence[str]] | None:
         """The keys of a state `n` would be in the table of what was before, for a state `n_keys`."""
         if not self.spec.opaque:
@@ -178,7 +188,7 @@ class SqliteDialect(Dialect):
             return False
         self._keep(row[0] for row in self._encoded(batch))
         try:
-            self.file.connection.executemany(layout.merge, self._encoded(batch))
+            self._require_rows(batch.num_rows, self.file.connection.executemany(layout.merge, self._encoded(batch)))
         except sqlite3.IntegrityError as error:
             column = violated_column(error)
             raise does_not_fit(self.spec, f"{column} is beyond the largest 64-bit number") from error
@@ -214,8 +224,13 @@ class SqliteDialect(Dialect):
         put = [(*key, *value) for key, value in changes.items() if value is not None]
         columns = columns_of(put, len(layout.fields))
         removed = [(layout.encode_key(key),) for key, value in changes.items() if value is None]
-        self.file.connection.executemany(layout.upsert, layout.encode_rows(columns, len(put)))
+        rows = layout.encode_rows(columns, len(put))
+        self._require_rows(len(put), self.file.connection.executemany(layout.upsert, rows))
         self.file.connection.executemany(layout.delete, removed)
+
+    def _require_rows(self, sent: int, cursor: sqlite3.Cursor) -> None:
+        if sent != max(0, cursor.rowcount):
+            raise changed_otherwise(self.spec, self.shown, f"{sent} rows", f"{cursor.rowcount} rows changed")
 
     # ---- before the highest txid -------------------------------------------------------------------------------
 

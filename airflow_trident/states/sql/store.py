@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Applied, Marker, Verdict
@@ -15,7 +15,8 @@ from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
-from airflow_trident.states.sql.dialect import Dialect
+from airflow_trident.states.sql.alterations import require_unaltered
+from airflow_trident.states.sql.dialect import Dialect, changed_otherwise
 from airflow_trident.types import Json
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class SqlStore(AdmittingState):
         db = self.dialect
         if not db.lacking() and self._is_registered():
             self._require_own()
+            self._require_unaltered()
             return
         with db.making():
             lacking = db.lacking()
@@ -67,6 +69,14 @@ class SqlStore(AdmittingState):
                 self._enter(is_free=db.data in lacking)
             for table in own:
                 db.make(table)
+            self._require_unaltered()
+
+    def _require_unaltered(self) -> None:
+        """
+        :raises ConfigurationError: something in the database makes rows other than those that are sent.
+        """
+        db = self.dialect
+        require_unaltered(self._who, db.place, db.alterations(), db.allow_triggers)
 
     def _require_whole(self, lacking: Sequence[str]) -> None:
         """What was applied is in tables that were made before it: one that is lacking now was removed since.
@@ -128,11 +138,7 @@ class SqlStore(AdmittingState):
             return self._marker()
 
     def _marker(self, how: str = "") -> Marker | None:
-        db = self.dialect
-        rows = db.execute(f"SELECT {', '.join(_MARKER)} FROM {db.markers} WHERE {db.mine}{how}", db.row)
-        if not rows:
-            raise self._row_is_bad("is gone")
-        incarnation, high, fence, holes, position, attempt = rows[0]
+        incarnation, high, fence, holes, position, attempt = self._marker_row(how)
         if high is None:
             return None
         try:
@@ -149,6 +155,13 @@ class SqlStore(AdmittingState):
         except (ValueError, TypeError) as error:
             raise self._row_is_bad(f"cannot be read ({error})") from error
 
+    def _marker_row(self, how: str) -> Sequence[Any]:
+        db = self.dialect
+        rows = db.execute(f"SELECT {', '.join(_MARKER)} FROM {db.markers} WHERE {db.mine}{how}", db.row)
+        if not rows:
+            raise self._row_is_bad("is gone")
+        return rows[0]
+
     def _row_is_bad(self, why: str) -> CorruptRecordError:
         db = self.dialect
         return CorruptRecordError(
@@ -161,6 +174,9 @@ class SqlStore(AdmittingState):
         row |= {"holes": json.dumps(marker.holes), "position": _position_text(marker)}
         changed = ", ".join(f"{name} = :{name}" for name in _MARKER)
         db.execute(f"UPDATE {db.markers} SET {changed} WHERE {db.mine}", db.row | row)
+        now = dict(zip(_MARKER, self._marker_row(""), strict=True))
+        if now != row:
+            raise changed_otherwise(self._spec, db.markers, row, now)
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
@@ -174,6 +190,7 @@ class SqlStore(AdmittingState):
             db.stage(batch)
             # From here until the commit no other committer of this state can change anything (T7).
             db.lock()
+            self._require_unaltered()
             known = self._marker(db.for_update)
             marker, verdict = admit(known, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
             if verdict is not Verdict.SKIP:
@@ -203,6 +220,7 @@ class SqlStore(AdmittingState):
         with db.errors(), db.transaction():
             db.stage(self._in_memory(arrow_schema(spec.staged).empty_table() if whole is None else whole))
             db.lock()
+            self._require_unaltered()
             known = self._marker(db.for_update)
             marker, verdicts = admit_group(known, group.tickets, state=spec.name, commutes=spec.commutes)
             if Verdict.APPLY in verdicts:

@@ -84,6 +84,9 @@ class SinkDialect(PostgresDialect):
         index = f"CREATE INDEX {quote(f'{self.table}_txid')} ON {self.data} ({quote(self.txid_column)})"
         return {self.data: [f"CREATE TABLE {self.data} ({columns})", index]}
 
+    def _columns(self) -> Schema:
+        return self.fields
+
     def stranger(self) -> None:
         """There is nothing beside the table."""
 
