@@ -187,8 +187,9 @@ class Tables:
 
         names = [self.key_of(key) for key in keys]
         found: dict[str, Value] = {}
-        for begin in range(0, len(names), _KEYS_AT_ONCE):
-            some = names[begin : begin + _KEYS_AT_ONCE]
+        distinct = list(dict.fromkeys(names))
+        for begin in range(0, len(distinct), _KEYS_AT_ONCE):
+            some = distinct[begin : begin + _KEYS_AT_ONCE]
             for row in connection.execute(sa.select(self.data).where(self.data.c[KEY_COLUMN].in_(some))).mappings():
                 if row[KEY_COLUMN] in found:
                     raise CorruptRecordError(
