@@ -39,7 +39,7 @@ of values one of these states is enough."""
 OF_VALUES = ("test_state_values.py", "test_opaque_states.py")
 MARIADB = "sqlalchemy on mariadb"
 OF_MARIADB = ("test_states.py", "test_opaque_states.py")
-"""What `make test` tries on MariaDB, where the same code runs as on PostgreSQL and SQLite; `make contracts` tries all."""
+"""What `make test` tries on MariaDB, where the code of SqlState runs as on PostgreSQL; `make contracts` tries all."""
 SEEDS = 2
 """Random orders over each store; the simulation plays more of them with the decision that all stores share."""
 
