@@ -107,7 +107,7 @@ def _array(values: Sequence[Any], type_text: str) -> pa.Array:
 
 def _has_zones(values: Sequence[Any], type_text: str) -> bool:
     """Arrow drops the zone of a time of day."""
-    return type_text == "time" and any(value is not None and value.tzinfo is not None for value in values)
+    return type_text == "time" and any(getattr(value, "tzinfo", None) is not None for value in values)
 
 
 def _has_long_fractions(values: Sequence[Any]) -> bool:
