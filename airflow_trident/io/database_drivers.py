@@ -28,7 +28,7 @@ _CANNOT_CONNECT = (2002, 2003, 2006, 2013)
 
 
 @dataclass(frozen=True)
-class Patience:
+class AnswerWait:
     """How long one connection waits for an answer.
 
     :param answers: does the server answer a second connection? It takes the time limit for a connection.
@@ -72,7 +72,7 @@ def _psycopg_connection() -> type[psycopg.Connection[Any]]:
     class AnsweredConnection(psycopg.Connection[Any]):
         """All that waits for the server goes through `wait`."""
 
-        patience: Patience | None = None
+        patience: AnswerWait | None = None
 
         def wait(self, gen: Any, *args: Any, **named: Any) -> Any:
             if self.patience is None:
@@ -116,7 +116,7 @@ def connect_psycopg(limits: Limits, *args: Any, **named: Any) -> psycopg.Connect
         return True
 
     connection: Any = _psycopg_connection().connect(*args, **named)
-    connection.patience = Patience(limits, answers)
+    connection.patience = AnswerWait(limits, answers)
     return connection  # type: ignore[no-any-return]
 
 
@@ -178,11 +178,11 @@ def _pymysql_connection() -> type[Any]:
     class AnsweredConnection(pymysql.connections.Connection):  # type: ignore[misc]  # pymysql has no types
         """Every statement goes through `_execute_command`; then the server's first byte is waited for."""
 
-        patience: Patience | None = None
+        patience: AnswerWait | None = None
         packet_bytes: int | None = None
         """What the server takes in one statement."""
 
-        def allow(self, patience: Patience, read_s: float | None) -> None:
+        def allow(self, patience: AnswerWait, read_s: float | None) -> None:
             """The handshake is over: from now on statements are waited for."""
             self.patience = patience
             self._read_timeout = patience.most_s if read_s is None else read_s
@@ -243,7 +243,7 @@ def connect_pymysql(limits: Limits, *args: Any, **named: Any) -> Any:
 
     connection = kind(*args, **{"cursorclass": kind.usual_cursor, **greeting})
     try:
-        connection.allow(Patience(limits, answers), named.get("read_timeout"))
+        connection.allow(AnswerWait(limits, answers), named.get("read_timeout"))
     except BaseException:
         with suppress(pymysql.MySQLError):
             connection.close()
