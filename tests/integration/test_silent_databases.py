@@ -24,12 +24,14 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io import database_drivers, sql
 from airflow_trident.io.connections import Connection
+from airflow_trident.operations.aggregators import Max
 from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.states.sql.sqlite import SqliteState
 from tests.faults.swallowing_proxy import SwallowingProxy
 from tests.fixtures import mariadb as maria
 from tests.fixtures.mariadb import MariaDbServer, mariadb_state
 from tests.fixtures.postgres import postgres_state, running, sql_state
-from tests.fixtures.state import batch, content, counts, ticket
+from tests.fixtures.state import batch, combined, content, counts, ticket
 
 SHORT = {"connect_timeout_s": 1.0, "lock_timeout_s": 0.5, "statement_timeout_s": 1.0}
 STATES: dict[str, Callable[..., StateFactory]] = {
@@ -323,9 +325,6 @@ def test_a_permanent_error_is_not_retried(tmp_path: Path, mariadb: MariaDbServer
 def test_a_value_above_what_a_server_takes_is_refused_and_names_the_setting(
     tmp_path: Path, mariadb: MariaDbServer
 ) -> None:
-    from airflow_trident.operations.aggregators import Max
-    from tests.fixtures.state import combined
-
     spec = combined(mariadb_state(tmp_path), "k long", "text string", Max())
     mariadb.run("SET GLOBAL max_allowed_packet = 1048576")
     try:
@@ -339,3 +338,21 @@ def test_a_value_above_what_a_server_takes_is_refused_and_names_the_setting(
             assert state.apply(ticket(2), batch(spec, (99, "y"))) is Applied.APPLIED
     finally:
         mariadb.run("SET GLOBAL max_allowed_packet = 16777216")
+
+
+def on_sqlite(folder: Path) -> SqliteState:
+    return SqliteState(str(folder / "states.db"))
+
+
+@pytest.mark.parametrize("rows", [10_000, pytest.param(200_000, marks=pytest.mark.rare)])
+@pytest.mark.parametrize("make", [*STATES.values(), on_sqlite])
+def test_a_batch_above_every_buffer_is_whole(tmp_path: Path, make: Callable[..., StateFactory], rows: int) -> None:
+    spec = combined(make(tmp_path), "k long", "text string, b binary", Max(), Max())
+    escaped = "\\'\"\n" * 1_000_000
+    large = [(-1, "é" * 2_500_000, None), (-2, None, bytes(range(256)) * 20_000), (-3, escaped, b"\\'" * 9)]
+    small = [(number, f"t{number}", None) for number in range(rows)]
+    with spec.factory.make_state(spec) as state:
+        for txid in (1, 2):
+            state.apply(ticket(txid), batch(spec, *large, *small))
+        assert state.get_many([(key,) for key, *_ in large]) == [tuple(values) for _, *values in large]
+        assert state.count() == rows + len(large)

@@ -21,8 +21,8 @@ from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.spouts.checks import one_of, require_at_least
 from airflow_trident.spouts.data_loss import TAKE_AS_IT_IS, OnDataLoss
 from airflow_trident.spouts.metadata import read_back
-from airflow_trident.spouts.sql.source import NextKeys, SqlSource
 from airflow_trident.spouts.sql.driver_values import table_of
+from airflow_trident.spouts.sql.source import NextKeys, SqlSource
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:
