@@ -157,7 +157,7 @@ def give_texts_by_psycopg2(raw: Any) -> None:
                 return text
             try:
                 return exact(text, cursor)
-            except (ValueError, OverflowError, extensions.QueryCanceledError, raw.Error):
+            except (ValueError, OverflowError, raw.Error):
                 return text
 
         return cast
