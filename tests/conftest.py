@@ -22,6 +22,7 @@ from tests.fixtures.gcs import gcs, gcs_lake, gcs_object_server, gcs_server  # n
 from tests.fixtures.grouped_words import grouped_words  # noqa: F401 - a fixture for all
 from tests.fixtures.hdfs import folder, hdfs  # noqa: F401 - fixtures for all
 from tests.fixtures.kafka import kafka, topic  # noqa: F401 - fixtures for all
+from tests.fixtures.mariadb import mariadb  # noqa: F401 - a fixture for all
 from tests.fixtures.object_store import bucket, lake, object_server, s3_server  # noqa: F401 - fixtures for all
 from tests.fixtures.postgres import postgres  # noqa: F401 - a fixture for all
 from tests.fixtures.redis import client, where  # noqa: F401 - fixtures for all

@@ -148,12 +148,12 @@ def give_texts(connection: psycopg.Connection[Any]) -> None:
 
 
 def give_texts_by_psycopg2(raw: Any) -> None:
-    """As :func:`give_texts`. The driver would give the largest date for infinity."""
+    """As :func:`give_texts`. The driver would give the largest date for infinity, and midnight for 24:00."""
     from psycopg2 import extensions
 
     def caster(exact: Any) -> Callable[[str | None, Any], Any]:
         def cast(text: str | None, cursor: Any) -> Any:
-            if text is None or "infinity" in text:
+            if text is None or "infinity" in text or text.startswith("24:"):
                 return text
             try:
                 return exact(text, cursor)

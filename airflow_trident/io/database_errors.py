@@ -105,12 +105,12 @@ def errors_of(dialect: sqlalchemy.Dialect | None) -> tuple[type[Exception], ...]
 
 
 def _code_of(error: BaseException) -> str:
+    first = error.args[0] if error.args else None
+    if isinstance(first, int) and not isinstance(error, OSError):
+        return str(first)  # pymysql has an SQLSTATE, too, which says less
     for name in ("sqlstate", "pgcode", "sqlite_errorcode"):
         if (code := getattr(error, name, None)) is not None:
             return str(code)
-    first = error.args[0] if error.args else None
-    if isinstance(first, int) and not isinstance(error, OSError):
-        return str(first)
     return ""
 
 

@@ -104,8 +104,8 @@ def _listen(engine: sqlalchemy.Engine, limits: Limits, *, writes: bool, options:
             return connector(limits, *arguments, **named)
 
     if session or (gives_texts and not writes):
-
-        @sa.event.listens_for(engine, "connect")
+        # Before SQLAlchemy asks for the settings of the first session: it quotes names as they say.
+        @sa.event.listens_for(engine, "connect", insert=True)
         def set_session(raw: Any, _record: Any) -> None:
             if gives_texts is not None and not writes:
                 gives_texts(raw)

@@ -121,8 +121,11 @@ class SqlSource:
         columns = [source.c[name] for name in names_of(self.fields)]
         statement = sa.select(key.label("trident_key"), *columns).where(*_within(key, begin, end))
         # Not AUTOCOMMIT: the server's cursors exist only in transactions.
-        with self._open(stream_results=True, max_row_buffer=at_once) as connection:
-            for piece in connection.execute(statement).partitions(at_once):
+        with (
+            self._open(stream_results=True, max_row_buffer=at_once) as connection,
+            connection.execute(statement) as rows,
+        ):
+            for piece in rows.partitions(at_once):
                 yield [tuple(row) for row in piece]
 
     @property

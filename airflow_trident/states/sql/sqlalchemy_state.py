@@ -330,4 +330,5 @@ class SqlAlchemyDialect(Dialect):
 
         with self._connected() as connection:
             streaming = connection.execution_options(stream_results=True, max_row_buffer=_ROWS_AT_ONCE)
-            yield from map(self._tables.pair, streaming.execute(sa.select(self._tables.data)).mappings())
+            with streaming.execute(sa.select(self._tables.data)) as rows:
+                yield from map(self._tables.pair, rows.mappings())
