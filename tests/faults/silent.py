@@ -39,7 +39,10 @@ class SilentServer:
 
 
 class SilentProxy:
-    """Passes bytes to and from a real server until `hush`; from then on it swallows them."""
+    """Passes bytes to and from a real server until `hush`, or until a packet comes that has the text `hush_at`; from then
+    on it swallows them."""
+
+    hush_at: bytes | None = None
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -78,6 +81,8 @@ class SilentProxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while content := source.recv(1 << 16):
+                if self.hush_at is not None and self.hush_at in content:
+                    self.hush()
                 if not self._hushed.is_set():
                     sink.sendall(content)
         if not self._hushed.is_set():

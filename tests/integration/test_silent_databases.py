@@ -27,7 +27,7 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Max
 from airflow_trident.spouts.sql.spout import SqlSpout
 from airflow_trident.states.sql.sqlite import SqliteState
-from tests.faults.swallowing_proxy import SwallowingProxy
+from tests.faults.silent import SilentProxy
 from tests.fixtures import mariadb as maria
 from tests.fixtures.mariadb import MariaDbServer, mariadb_state
 from tests.fixtures.postgres import postgres_state, running, sql_state
@@ -45,26 +45,26 @@ def server_of(kind: str) -> Connection:
     return maria.running().connection if kind == "mariadb" else running().connection
 
 
-def through(proxy: SwallowingProxy, kind: str) -> Connection:
+def through(proxy: SilentProxy, kind: str) -> Connection:
     extra = {} if kind == "mariadb" else {"sslmode": "disable", "gssencmode": "disable"}
     return replace(server_of(kind), port=proxy.port, extra=extra)
 
 
 @pytest.fixture
-def proxy(request: pytest.FixtureRequest) -> Iterator[SwallowingProxy]:
-    with SwallowingProxy(server_of(request.getfixturevalue("kind")).port or 0) as made:
+def proxy(request: pytest.FixtureRequest) -> Iterator[SilentProxy]:
+    with SilentProxy(f"127.0.0.1:{server_of(request.getfixturevalue('kind')).port}") as made:
         yield made
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_a_commit_in_a_silent_database_ends_and_is_run_again(tmp_path: Path, kind: str, proxy: SwallowingProxy) -> None:
+def test_a_commit_in_a_silent_database_ends_and_is_run_again(tmp_path: Path, kind: str, proxy: SilentProxy) -> None:
     direct = counts(STATES[kind](tmp_path))
     with direct.factory.make_state(direct) as state:
         state.apply(ticket(1), batch(direct, ("a", 1)))
     spec = counts(replace(direct.factory, connection=through(proxy, kind), **SHORT))
     with spec.factory.make_state(spec) as state:
         assert state.get_many([("a",)]) == [(1,)]
-        proxy.silent_after = b"INSERT INTO"
+        proxy.hush_at = b"INSERT INTO"
         with pytest.raises(StoreUnavailableError, match="Nothing was applied"):
             state.apply(ticket(2), batch(spec, ("a", 1)))
         with pytest.raises(StoreUnavailableError):  # a new connection, or one that is gone
@@ -78,22 +78,22 @@ def test_a_commit_in_a_silent_database_ends_and_is_run_again(tmp_path: Path, kin
 
 @pytest.mark.parametrize("kind", STATES)
 def test_of_a_commit_that_a_silent_database_has_got_nobody_knows_the_outcome(
-    tmp_path: Path, kind: str, proxy: SwallowingProxy
+    tmp_path: Path, kind: str, proxy: SilentProxy
 ) -> None:
     STATES[kind](tmp_path).make_state(counts(STATES[kind](tmp_path))).close()
     spec = counts(replace(STATES[kind](tmp_path), connection=through(proxy, kind), **SHORT))
     with spec.factory.make_state(spec) as state:
-        proxy.silent_after = b"COMMIT"
+        proxy.hush_at = b"COMMIT"
         with pytest.raises(OutcomeUnknownError):
             state.apply(ticket(2), batch(spec, ("a", 1)))
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_a_silent_source_ends_the_look_for_new_rows(kind: str, proxy: SwallowingProxy) -> None:
+def test_a_silent_source_ends_the_look_for_new_rows(kind: str, proxy: SilentProxy) -> None:
     query = "SELECT 1 AS id"
     one = SqlSpout("db", query=query, fields="id long", settle_s=0.0, connection=through(proxy, kind), **SHORT)
     assert one.coordinator().is_ready(None)
-    proxy.silent_after = b"SELECT 1 AS id"
+    proxy.hush_at = b"SELECT 1 AS id"
     for _ in range(2):
         with pytest.raises(SourceUnavailableError, match="cannot be read"):
             one.coordinator().is_ready(None)
@@ -101,14 +101,14 @@ def test_a_silent_source_ends_the_look_for_new_rows(kind: str, proxy: Swallowing
 
 @pytest.mark.parametrize("kind", ["sqlalchemy on postgres", "mariadb"])
 def test_a_server_that_takes_no_other_connection_is_silent_long_before_the_limit_of_a_statement(
-    tmp_path: Path, kind: str, proxy: SwallowingProxy, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: str, proxy: SilentProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_drivers, "_LOOK_EVERY_S", 0.2)
     STATES[kind](tmp_path).make_state(counts(STATES[kind](tmp_path))).close()
     limits = {**SHORT, "connect_timeout_s": 2.0, "statement_timeout_s": 3600.0}
     spec = counts(replace(STATES[kind](tmp_path), connection=through(proxy, kind), **limits))
     with spec.factory.make_state(spec) as state:
-        proxy.silent_after = b"INSERT INTO"
+        proxy.hush_at = b"INSERT INTO"
         with pytest.raises(StoreUnavailableError, match="took no other connection"):
             state.apply(ticket(2), batch(spec, ("a", 1)))
 
