@@ -39,7 +39,7 @@ class SilentServer:
 
 
 class SilentProxy:
-    """Passes bytes to and from a real server until `hush`, or until a packet comes that has the text `hush_at`; from then
+    """Passes bytes to and from a real server until `hush`, or until a packet comes that has the text `hush_at`. From then
     on it swallows them."""
 
     hush_at: bytes | None = None
