@@ -39,8 +39,10 @@ class SilentServer:
 
 
 class SilentProxy:
-    """Passes bytes to and from a real server until `hush`, or until a packet with the text `hush_at` comes; from then on
-    it swallows them."""
+    """Passes bytes to and from a real server until `hush`, or until a packet with the text `hush_at` comes.
+
+    From then on it swallows them.
+    """
 
     hush_at: bytes | None = None
 
