@@ -147,8 +147,10 @@ def _of_mysql(limits: Limits, *, writes: bool) -> str:
     if writes:
         values |= {"sql_safe_updates": 0, "foreign_key_checks": 1, "unique_checks": 1, "completion_type": 0}
     told = ", ".join(f"{name} = {value}" for name, value in values.items())
-    # In comments that the one or the other server runs: MariaDB counts every statement, MySQL those that only read.
+    # In comments that the one or the other server runs. MariaDB limits every statement, MySQL those that only read.
+    # A transaction whose client is gone without a word keeps its locks only so long.
+    idle_s = max(1, round(limits.statement_s))
     return (
-        f"SET {told} /*M!100108 , max_statement_time = {limits.statement_s:g} */ "
+        f"SET {told} /*M!100300 , max_statement_time = {limits.statement_s:g}, idle_transaction_timeout = {idle_s} */ "
         f"/*!80000 , max_execution_time = {round(limits.statement_s * 1000)} */"
     )
