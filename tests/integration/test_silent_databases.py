@@ -26,11 +26,13 @@ from airflow_trident.io import database_drivers, sql
 from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Max
 from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.states.sql.postgres import PostgresState
+from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.states.sql.sqlite import SqliteState
 from tests.faults.silent import SilentProxy
 from tests.fixtures import mariadb as maria
 from tests.fixtures.mariadb import MariaDbServer, mariadb_state
-from tests.fixtures.postgres import postgres_state, running, sql_state
+from tests.fixtures.postgres import CONN_ID, postgres_state, running, sql_state
 from tests.fixtures.state import batch, combined, content, counts, ticket
 
 SHORT = {"connect_timeout_s": 1.0, "lock_timeout_s": 0.5, "statement_timeout_s": 1.0}
@@ -231,8 +233,6 @@ def test_an_error_of_the_driver_is_one_of_ours_whichever_call_raises_it(
     number = iter(range(10_000))
 
     def play() -> None:
-        from airflow_trident.states.sql.sqlalchemy_state import SqlState
-
         where = Connection(conn_type="sqlite", host=str(tmp_path / f"{next(number)}.db"))
         use(SqlState("db", connection=where))
 
@@ -286,10 +286,13 @@ def test_an_error_of_psycopg_is_one_of_ours_whatever_waits_for_the_server(
 
     monkeypatch.setattr(kind, "wait", watched)
     number = iter(range(10_000))
-    for make, step in ((postgres_state, 9), (sql_state, 13)):
+    for kind_of_state, step in ((PostgresState, 9), (SqlState, 13)):
 
-        def play(make: Callable[..., StateFactory] = make) -> None:
-            use(make(tmp_path / str(next(number))))
+        def play(made: Any = kind_of_state) -> None:
+            schema = f"walked_{made.__name__}_{next(number)}".lower()
+            with running().connect() as connection:  # by a connection that nothing watches
+                connection.execute(f"CREATE SCHEMA {schema}".encode())
+            use(made(CONN_ID, schema=schema))
 
         assert walk(play, armed.append, lambda: psycopg.OperationalError("no"), step) > 3
 
