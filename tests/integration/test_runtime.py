@@ -257,7 +257,7 @@ def test_p11_a_wiped_ledger_refuses_to_begin(world: World) -> None:
     world.process(1)
     world.committer().commit(1)
     world.ledger = MemoryLedger("world")
-    with pytest.raises(LedgerBehindStateError, match="wiped, or restored"):
+    with pytest.raises(LedgerBehindStateError, match="the ledger was deleted"):
         world.begin("run-2")
     assert world.counts() == {"a": 1, "b": 1}
 
