@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _BLANK = b" \t\r"
-_GOES_ON = re.compile(rb"\}[ \t]*[^,}\] \t\r\n]|\}[ \t]*\r[^\n]")
+_GOES_ON = re.compile(rb"\}(?!\n)[ \t]*+(?:[^,}\] \t\r\n]|\r[^\n])")
 """Something behind an object that is no part of one around it, or a text that looks so."""
 _MAX_DEPTH = 1000
 _FLOAT_LIMIT = 2.0**128 - 2.0**103
@@ -119,9 +119,9 @@ class _JsonLines:
     def _is_deep(self, begins: Any, data: Any) -> bool:
         import numpy as np
 
-        opened = np.cumsum((data == ord("{")) | (data == ord("[")))
-        of_lines = np.diff(np.append(opened[begins], opened[-1]))
-        return bool(of_lines.max(initial=0) > _MAX_DEPTH)
+        opened = np.flatnonzero((data == ord("{")) | (data == ord("[")))
+        before = np.searchsorted(opened, begins)
+        return bool(np.diff(np.append(before, len(opened))).max(initial=0) > _MAX_DEPTH)
 
     # ---- the values ----------------------------------------------------------------------------------------------
 
