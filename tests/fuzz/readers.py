@@ -411,6 +411,8 @@ def csv_values(random: Random) -> None:
     plain = text.strip(" \t")
     if kind.startswith("decimal") and re.match(r"[+-]?[0.]+[eE]", plain):
         return  # Arrow refuses a zero with a large exponent
+    if kind == "timestamp" and re.match(r"\d{4}-\d\d-\d\d[ T]\d\d(?!:)", plain):
+        return  # Arrow takes hours alone, too
     try:
         expected: Rows | None = [(_VALUES[kind](plain) if text else None, "")]
     except (ValueError, ArithmeticError):
