@@ -55,7 +55,7 @@ def opened(root: Path, txid: int, many: int, kind: str, *, known: bool = True) -
         _watched.append((str(root / "staging"), seen))
         try:
             now = ticket(txid, attempt=0)
-            apply_batch("rows", state, now, staged_batches(area, manifest, now, plan)["rows"])
+            apply_batch(state, now, staged_batches(area, manifest, now, plan)["rows"])
         finally:
             _watched.pop()
         assert sum(1 for _ in state.items()) >= 2 * many
@@ -121,5 +121,5 @@ def test_footers_of_wide_files_are_read_from_the_files_and_not_kept_by_the_drive
     assert sum(len(file.footer) for file in files) <= 3 * footers.MOST_BYTES_OF_A_FILE
     manifest = area.load(area.publish(Manifest(slot=slot, files=files, rows_read=0, sinks=plan.staged_fields)))
     with sink.state.factory.make_state(sink.state) as state:
-        apply_batch("rows", state, ticket(1), staged_batches(area, manifest, ticket(1), plan)["rows"])
+        apply_batch(state, ticket(1), staged_batches(area, manifest, ticket(1), plan)["rows"])
         assert [row for _, row in state.items()] == 3 * [tuple(range(1000))]

@@ -153,7 +153,7 @@ def test_what_a_state_may_have_is_not_emitted_again_by_another_plan(
     ticket = site.ledger.gate(1, owner="killed")
     if held:
         with OpenStates(before) as states:
-            apply_batch("total", states.opened()["total"], ticket, site.committer()._staged(ticket)["total"])
+            apply_batch(states.opened()["total"], ticket, site.committer()._staged(ticket)["total"])
     changed(site, totals(store, Max()))
     with pytest.raises(OtherPlanError, match=r"total was something else.*as it was.*take-back t 1"):
         site.committer().commit(1, take_over=True)

@@ -145,7 +145,7 @@ def test_a_committer_that_wakes_up_brings_nothing_in_where_it_was_taken_back(tmp
         with OpenStates(world.topology) as states:
             for name, state in states.opened().items():
                 try:
-                    apply_batch(name, state, ticket, batches[name])  # type: ignore[arg-type]
+                    apply_batch(state, ticket, batches[name])  # type: ignore[arg-type]
                 except FencedError:
                     refused.append(name)
 

@@ -57,7 +57,7 @@ def main(kind: str, folder: Path, how: str, megabytes: int, root: str) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         now = ticket(2, topology="large")
         batch = staged_batches(area, manifest, now, topology.compile())[sink.name]
-        print(apply_batch("state", state, now, rows_of(batch) if how == "whole" else batch))
+        print(apply_batch(state, now, rows_of(batch) if how == "whole" else batch))
 
 
 if __name__ == "__main__":

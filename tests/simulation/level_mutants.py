@@ -33,7 +33,7 @@ def _() -> Sequence[Patch]:
             plan, ticket, opened, batches, lambda name, batch: results.update({name: batch}), self.progress
         )
         for name, batch in results.items():
-            apply_batch(name, opened[name], ticket, batch)
+            apply_batch(opened[name], ticket, batch)
         return {}
 
     return [(Committer, "_into_states", into_states)]
@@ -43,7 +43,7 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     def into_states(self: Committer, ticket: Any, batches: dict[str, Any], states: Any) -> dict[str, int]:
         opened = states.opened()
-        said = [apply_batch(name, opened[name], ticket, batch) for name, batch in batches.items()]
+        said = [apply_batch(opened[name], ticket, batch) for name, batch in batches.items()]
         if Applied.APPLIED in said:
             _levels(self, ticket, batches, opened)
         return {}
@@ -56,11 +56,11 @@ def _() -> Sequence[Patch]:
     def into_states(self: Committer, ticket: Any, batches: dict[str, Any], states: Any) -> dict[str, int]:
         opened, following = states.opened(), self.ledger.view(ticket.txid + 1).tx
         for name, batch in batches.items():
-            apply_batch(name, opened[name], ticket, batch)
+            apply_batch(opened[name], ticket, batch)
         if following is not None and following.status is Status.PROCESSED and following.staged is not None:
             early = replace(ticket, txid=following.txid, attempt=following.attempt, staged=following.staged)
             for name, batch in self._staged(early).items():
-                apply_batch(name, opened[name], early, batch)
+                apply_batch(opened[name], early, batch)
         _levels(self, ticket, batches, opened)
         return {}
 
@@ -101,7 +101,7 @@ def _() -> Sequence[Patch]:
 
 def _levels(committer: Committer, ticket: Any, batches: dict[str, Any], opened: Any) -> None:
     def apply(name: str, batch: Any) -> None:
-        apply_batch(name, opened[name], ticket, batch)
+        apply_batch(opened[name], ticket, batch)
 
     apply_downstream(committer.topology.compile(), ticket, opened, batches, apply, committer.progress)
 
