@@ -4,7 +4,7 @@
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo demo-tables tweets test quick rare browser fuzz golden histories model contracts test-yarn submit-kills aftermath compat bench site lint types imports format venv lock java archive clean
+.PHONY: help demo demo-tables tweets test quick rare browser fuzz golden histories model contracts test-yarn submit-kills aftermath compat bench site lint types imports words format venv lock java archive clean
 
 # What Airflow and Spark start is started with the environment's python, too.
 RUN := PATH="$(CURDIR)/.venv/bin:$$PATH"
@@ -53,6 +53,7 @@ help:
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
 	@echo "make imports   the layers of the package"
+	@echo "make words     breaches of the rules for words, in documents and texts of the package; a lower ceiling is written"
 	@echo "make format    let ruff correct what it can"
 	@echo "make venv      only fill .venv (the other targets do it, too)"
 	@echo "make lock      write the locks of requirements/ again (needs uv; ARGS=--upgrade for newer versions)"
@@ -127,6 +128,10 @@ types: venv
 # without its cache, which remembers what was imported from a module that did not exist yet
 imports: venv
 	@$(RUN) lint-imports --no-logo --no-cache
+
+# The counts of tools/words.json become lower where there are fewer breaches.
+words: venv
+	@$(RUN) python -m tools.words --write
 
 format: venv
 	@$(RUN) ruff check --fix .
