@@ -1,4 +1,4 @@
-"""An ordinary Spark job: DataFrames and SQL over new orders, written to a Delta and an Iceberg table, both or none."""
+"""An ordinary Spark job: DataFrames and SQL over new orders, written to a Delta and an Iceberg table."""
 
 import os
 from datetime import timedelta

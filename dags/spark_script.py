@@ -1,4 +1,4 @@
-"""A PySpark script, started by spark-submit, that writes to a Delta and an Iceberg table, both or none."""
+"""A PySpark script, started by spark-submit, that writes to a Delta and an Iceberg table."""
 
 import os
 from datetime import timedelta

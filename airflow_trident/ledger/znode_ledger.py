@@ -67,8 +67,8 @@ class ZNodeLedger(Ledger):
 
         :raises TransitionError: the topology has a ledger with transactions, or somebody else wrote meanwhile.
         """
-        op, now_ms = uuid.uuid4().hex[:16], self._clock_ms()
-        contents = contents_of(exported, self.topology_name, op=op, now_ms=now_ms)
+        op = uuid.uuid4().hex[:16]
+        contents = contents_of(exported, self.topology_name, op=op)
         version = prepare_import(self.znodes, self._path, contents)
         last = [Set(self._path, codec.encode_topology(contents.topology, op=op), version)]
         if not self.transactor.apply(last, witness=self._path, op=op):

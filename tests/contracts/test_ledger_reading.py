@@ -71,7 +71,7 @@ def test_the_export_has_everything(ledger: Ledger) -> None:
     assert export["exceptions"] == {"failed": [], "skipped": [3], "late": [], "replaying": [], "closed": []}
     assert [record["status"] for record in export["transactions"]] == ["COMMITTED", "COMMITTED", "SKIPPED"]
     assert export["claims"] == {claim(number).key: number for number in (1, 2, 3)}
-    assert export["version"] == 2
+    assert export["version"] == 1
     assert export["topology"]["definition"]["spouts"] == {"lines": {"text": "FixedBatchSpout", "kind": "transactional"}}
 
 

@@ -145,9 +145,3 @@ def test_what_is_no_whole_export_is_refused_before_anything_is_written(
     with pytest.raises(error, match=said):
         ZNodeLedger(MemoryZNodes(tree), "words").import_from({**exported, **change})
     assert not tree.children("/airflow-trident/v1")
-
-
-def test_an_old_export_without_the_times_of_runs_takes_them_for_young(exported: dict[str, Json]) -> None:
-    ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "words", clock_ms=lambda: 77)
-    ledger.import_from({name: value for name, value in exported.items() if name not in ("version", "claim_run_ms")})
-    assert set(ledger.export()["claim_run_ms"].values()) == {77}  # type: ignore[union-attr]

@@ -8,11 +8,12 @@ from dataclasses import asdict
 
 from airflow_trident.ledger.paths import BUCKETS, LedgerPaths
 from airflow_trident.ledger.znodes import ZNodes
-from airflow_trident.protocol import codec
+from airflow_trident.protocol import codec, record_format
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.types import Json
 
-VERSION = 2
+VERSION = record_format.VERSION
+"""The export has the bodies of the records."""
 READ_AT_ONCE = 500
 """How many records one round trip reads."""
 

@@ -26,7 +26,6 @@ from airflow_trident.types import Json
 _EXPORT = Format(
     noun="the export", version=VERSION, key="version", cure="Nothing was written: export the ledger again."
 )
-"""Its version is that of the records in it."""
 UNFINISHED = b'{"v":1,"op":"","unfinished":"import"}'
 """Stands in the place of the topology's record until the import is over."""
 _STEP_OPS, _STEP_BYTES = 400, 400 * 1024
@@ -44,11 +43,9 @@ class Contents:
     claims: tuple[ClaimKey, ...]
 
 
-def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
+def contents_of(exported: Json, name: str, *, op: str) -> Contents:
     """Checks what `export` wrote.
 
-    :param now_ms: the due time of runs whose time the export does not tell. They are refused, not begun anew, once
-        their claims are forgotten.
     :raises ConfigurationError: it is the export of another topology.
     :raises CorruptRecordError: it is damaged, or contradicts itself.
     :raises NewerRecordError: a newer version of this package wrote it.
@@ -60,7 +57,7 @@ def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
     other = found.get("name") if isinstance(found, dict) else None
     if other != name:
         raise ConfigurationError(f"the export is that of topology {other!r}, not of {name!r}", "Name that one.")
-    run_ms: Any = body.get("claim_run_ms", {})
+    run_ms: Any = body.get("claim_run_ms")
     claims: Any = body.get("claims")
     try:
         contents = Contents(
@@ -70,7 +67,7 @@ def contents_of(exported: Json, name: str, *, op: str, now_ms: int) -> Contents:
             exceptions=codec.decode_exceptions(_record(body["exceptions"]), "exceptions of the export"),
             transactions=tuple(_transaction(one) for one in body["transactions"]),
             claims=tuple(
-                ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms.get(key, now_ms)), op=op)
+                ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms[key]), op=op)
                 for key, txid in claims.items()
             ),
         )

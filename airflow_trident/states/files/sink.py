@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 _FORMAT = Format(
     noun="the record",
-    version=2,
+    version=1,
     key="version",
     cure="Restore the folder from a copy. If the file is empty or cut off, on a file system without hard links, its "
     "committer died while it wrote: remove it when nobody commits.",
@@ -129,9 +129,9 @@ class _Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """The record in stored form. `of`: topology and state; missing in records of version 0.1."""
+    """The record in stored form. `of`: topology and state."""
 
-    of: tuple[str, str] | None = None
+    of: tuple[str, str]
     fields: str
     marker: dict[str, Any]
     highest: str | None
@@ -242,8 +242,6 @@ class OpenFileSink(AdmittingState):
         won = self._write(version, record)
         if won:
             self._finish(record)
-            if version == 1:  # this makes a committer of version 0.1 refuse
-                self.files.succeed(self._record_name(0), self._record_name(1))
             self._clean(version)
         elif record.publish is not None:
             self.files.forget([record.publish[0]])
@@ -269,8 +267,7 @@ class OpenFileSink(AdmittingState):
         return max(self._versions(), default=0) < version + KEEP
 
     def _record_name(self, version: int) -> str:
-        """Version 0: the single file of version 0.1 of the package."""
-        return f"{self._name}.{version:019d}.json" if version else f"{self._name}.json"
+        return f"{self._name}.{version:019d}.json"
 
     def _versions(self) -> list[int]:
         return [int(found[1]) for found in map(self._record.match, self.files.noted()) if found]
@@ -278,7 +275,7 @@ class OpenFileSink(AdmittingState):
     def _read(self) -> tuple[int, _Record]:
         """The last record, and its version."""
         version = max(self._versions(), default=0)
-        while True:
+        while version:
             name, content = self._record_name(version), None
             with suppress(FileNotFoundError), self.files.errors():
                 content = self.files.note(name)
@@ -288,8 +285,7 @@ class OpenFileSink(AdmittingState):
                 continue
             if content is not None:
                 return version, self._decode(content, f"{self.files.where}/{META}/{name}")
-            if not version:
-                return 0, _Record()
+        return 0, _Record()
 
     def _decode(self, data: bytes, path: str) -> _Record:
         place = f"of sink {self._spec.name!r} ({path!r})"
@@ -303,7 +299,7 @@ class OpenFileSink(AdmittingState):
         names = (record.highest, record.remove, *(record.publish or ()))
         if not all(name is None or (stays_inside(name) and "/" not in name) for name in names):
             raise _FORMAT.damaged(place, f"it names files elsewhere ({names})")
-        if content.of not in (None, (self._spec.topology, self._spec.name)):
+        if content.of != (self._spec.topology, self._spec.name):
             topology, state = content.of
             raise ConfigurationError(
                 f"sink {self._spec.name!r} of topology {self._spec.topology!r} would have the files {self._name}-* in "

@@ -4,8 +4,6 @@ store appears whole or not at all."""
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -78,9 +76,6 @@ class SinkFolder(ABC):
     def open(self, final: str) -> BinaryIO:
         """Open a published file for reading."""
 
-    def succeed(self, earlier: str, record: str) -> None:
-        """Replace a record that an earlier version of the package reads, if it exists."""
-
     def errors(self) -> AbstractContextManager[None]:
         """Translates errors of the operating system."""
         return nullcontext()
@@ -132,12 +127,6 @@ class LocalSinkFolder(SinkFolder):
 
     def open(self, final: str) -> BinaryIO:
         return open(os.path.join(self.folder, final), "rb")
-
-    def succeed(self, earlier: str, record: str) -> None:
-        if os.path.exists(self._noted(earlier)):
-            copy = self._noted(f"{record}.{uuid.uuid4().hex}.tmp")
-            shutil.copyfile(self._noted(record), copy)
-            os.replace(copy, self._noted(earlier))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
