@@ -137,8 +137,8 @@ def test_a_batch_whose_pieces_end_with_an_error_leaves_nothing_and_then_comes_wh
         yield from whole[:-1]
         raise StagingError("a staged file is missing", "Run the processing phase again.")
 
-    def batch(pieces: Callable[[], Iterator[pa.RecordBatch]]) -> StagedBatch:
-        return StagedBatch(schema=FIELDS, num_rows=3, pieces=pieces)
+    def batch(pieces: Callable[[], Iterator[pa.RecordBatch]], rows: int = 3) -> StagedBatch:
+        return StagedBatch(schema=FIELDS, num_rows=rows, pieces=pieces)
 
     with spec.factory.make_state(spec) as state:
         assert state.apply_staged(ticket(1), batch(lambda: iter(whole))) is Applied.APPLIED
@@ -148,7 +148,7 @@ def test_a_batch_whose_pieces_end_with_an_error_leaves_nothing_and_then_comes_wh
             state.apply_staged(ticket(2), batch(broken))
         assert held(spec) == before
         assert state.apply_staged(ticket(2, fence=50), batch(lambda: iter(whole))) is Applied.APPLIED
-        assert state.apply_staged(ticket(3, fence=60), batch(lambda: iter(()))) is Applied.APPLIED
+        assert state.apply_staged(ticket(3, fence=60), batch(lambda: iter(()), 0)) is Applied.APPLIED
     marker, rows = held(spec)
     assert marker.high == 3
     assert sum(row[1] for row in rows) == 12

@@ -284,6 +284,6 @@ def test_t12_without_a_group_redis_and_delta_store_what_they_stored_before() -> 
     record = json.loads(encode_record(spec, "hash", marker, op="o", kept=0))
     assert json.loads(encode_record(spec, "hash", grouped, op="o", kept=0)) == {**record, "group": [[1, "a"], [2, "b"]]}
     footer = json.loads(Footer(marker=marker, bounds=(0,)).to_bytes())
-    assert set(footer) == {"v", "marker", "bounds"}
+    assert set(footer) == {"v", "marker", "bounds", "files"}
     assert set(footer["marker"]) == {"incarnation", "high", "fence", "holes", "position", "attempt"}
     assert json.loads(Footer(marker=grouped, bounds=(0,)).to_bytes()) == {**footer, "group": [[1, "a"], [2, "b"]]}
