@@ -90,7 +90,8 @@ from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 
 started = []
-sys.addaudithook(lambda event, said: started.append(repr(said[:2])) if event in ("subprocess.Popen", "os.exec") else None)
+programs = ("subprocess.Popen", "os.exec")
+sys.addaudithook(lambda event, said: started.append(repr(said[:2])) if event in programs else None)
 open("FOLDER/blocked", "w").close()
 drain = SubmittedDrain(
     topology=in_cluster.get_task("drain").topology, conn_id="spark_cluster", conf=SMALL, app_name="to be killed",
