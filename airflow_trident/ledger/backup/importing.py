@@ -67,8 +67,7 @@ def contents_of(exported: Json, name: str, *, op: str) -> Contents:
             exceptions=codec.decode_exceptions(_record(body["exceptions"]), "exceptions of the export"),
             transactions=tuple(_transaction(one) for one in body["transactions"]),
             claims=tuple(
-                ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms[key]), op=op)
-                for key, txid in claims.items()
+                ClaimKey(key=key, txid=int(txid), run_ms=int(run_ms[key]), op=op) for key, txid in claims.items()
             ),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
