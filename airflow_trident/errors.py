@@ -325,11 +325,16 @@ _OURS = re.compile(r"/airflow_trident/(?:operations|engine|states|spouts|contrac
 
 
 def is_foreign(error: BaseException) -> bool:
-    """Did foreign code raise this of its own will? Not if a person, a border further in, or Airflow ends the work: its
-    time-outs are raised in whatever code runs."""
+    """Did foreign code raise this of its own will?
+
+    Not if a person, a border further in, Airflow or this package ends the work: time-outs are raised in whatever code runs.
+    """
     if isinstance(error, PASSING):
         return False
-    return isinstance(error, Exception) or type(error).__module__.partition(".")[0] != "airflow"
+    return isinstance(error, Exception) or type(error).__module__.partition(".")[0] not in (
+        "airflow",
+        "airflow_trident",
+    )
 
 
 class UserCodeError(TridentError):

@@ -99,7 +99,7 @@ def test_a_kill_between_any_two_transactions_of_a_rebuild_is_mended_by_running_i
     site.run(4)
     restore()
 
-    class Killed(BaseException):
+    class Killed(KeyboardInterrupt):
         pass
 
     for left in (5, 2):

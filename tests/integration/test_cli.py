@@ -290,11 +290,16 @@ def test_a_ledger_that_was_lost_is_repaired_by_the_commands_of_the_how_to(site: 
     wipe = re.findall(r"^ +python -c '(.*)'$", how_to, re.MULTILINE)[0]
     wipe = wipe.replace("127.0.0.1:2181", site.home.hosts).replace("/airflow-trident", site.home.root)
     seen, *repairs = re.findall(r"^ +airflow trident (repair words.*)$", how_to, re.MULTILINE)
-    assert (seen, repairs[0]) == ("repair words --dry-run", "repair words")
+    assert (seen, *repairs[:2]) == (
+        "repair words --dry-run",
+        "repair words",
+        'repair words --take-over "the ledger was deleted"',
+    )
     site.home.run([sys.executable, "-c", wipe])
 
-    planned, nothing, done, again = site.tridents(seen, "ledger list", *repairs[:1], *repairs[:1])
+    planned, nothing, refused, done, again = site.tridents(seen, "ledger list", *repairs[:2], repairs[1])
     assert (planned.code, nothing.out) == (0, "no topology has a ledger yet\n"), planned.err
+    assert (refused.code, "the ledger that is there never was that one" in refused.err) == (1, True), refused
     assert done.code == 0, done.err
     assert again.code == 1
     assert site.statuses() == [Status.COMMITTED]

@@ -92,7 +92,7 @@ def test_p11_a_ledger_that_is_behind_by_a_fence_alone_is_seeded_too(world: World
 
 
 def test_a_repair_that_was_killed_is_run_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(BaseException):
+    class Killed(KeyboardInterrupt):
         pass
 
     def killed(*_: object, **__: object) -> None:
@@ -268,7 +268,7 @@ def test_a_group_that_only_one_state_has_goes_on_if_the_ledger_that_is_there_kno
     for txid in (2, 3):
         world.process(txid)
 
-    class Killed(BaseException):
+    class Killed(KeyboardInterrupt):
         pass
 
     def killed(line: str) -> None:

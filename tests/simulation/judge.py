@@ -32,8 +32,8 @@ class Sweep:
     began: int
 
 
-class Broken(BaseException):
-    """A promise is broken. Not an Exception, so that no production code catches it."""
+class Broken(KeyboardInterrupt):
+    """A promise is broken. No border takes this for an error of users' code."""
 
 
 @dataclass

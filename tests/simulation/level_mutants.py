@@ -87,8 +87,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("a level takes the values of a newer attempt for those that it has", "levels-opaque")
 def _() -> Sequence[Patch]:
-    def apply(name: str, state: Any, ticket: Any, batch: Any) -> Applied:
-        return original(name, state, replace(ticket, attempt=0) if state.spec.in_order else ticket, batch)
+    def apply(state: Any, ticket: Any, batch: Any) -> Applied:
+        return original(state, replace(ticket, attempt=0) if state.spec.in_order else ticket, batch)
 
     original = apply_batch
     return [(commit, "apply_batch", apply)]

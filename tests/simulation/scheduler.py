@@ -14,12 +14,12 @@ from functools import partial
 from greenlet import getcurrent, greenlet
 
 
-class Stopped(BaseException):
+class Stopped(KeyboardInterrupt):
     """The history is over: the player must leave."""
 
 
-class Killed(BaseException):
-    """The process died here. Not an Exception, so that no production code catches it."""
+class Killed(KeyboardInterrupt):
+    """The process died here. No border takes this for an error of users' code."""
 
 
 @dataclass

@@ -132,7 +132,7 @@ class Planned(Engine):
         return Manifest(slot=job.slot, files=(file,), rows_read=2, sinks=job.plan.staged_fields)
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     pass
 
 

@@ -51,8 +51,9 @@ class FileEmitter(Emitter):
         bodies: list[tuple[Json, int]] = []
         for recorded in recorded_files(metadata, base):
             size, where = recorded.size, os.path.join(base, recorded.path)
-            file: dict[str, Json] = {"file": self.source.looked_at(where, recorded).to_json(), "path": where}
-            if self.reading.format.has_lines and size > self.split_bytes and self._is_plain(where, recorded):
+            now = self.source.looked_at(where, recorded)
+            file: dict[str, Json] = {"file": now.to_json(), "path": where}
+            if self.reading.format.has_lines and size > self.split_bytes and self._is_plain(where, now):
                 begins = range(0, size, self.split_bytes)
                 parts = [(at, min(at + self.split_bytes, size)) for at in begins]
                 bodies.extend(({**file, "begin": begin, "end": end}, end - begin) for begin, end in parts)
@@ -60,11 +61,11 @@ class FileEmitter(Emitter):
                 bodies.append((file, size))
         return [Split(index, body, size_bytes) for index, (body, size_bytes) in enumerate(bodies)]
 
-    def _is_plain(self, where: str, recorded: RecordedFile) -> bool:
+    def _is_plain(self, where: str, file: RecordedFile) -> bool:
         """Is the file not packed? If it cannot be opened, the reader will raise the error."""
         try:
-            with self.source.opened(where, recorded) as file:
-                return packing_of(file.read(HEAD_BYTES)) is None
+            with self.source.opened(where, file) as stream:
+                return packing_of(stream.read(HEAD_BYTES)) is None
         except (SourceChangedError, SourceUnavailableError):
             return True
 
