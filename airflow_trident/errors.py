@@ -327,7 +327,7 @@ _OURS = re.compile(r"/airflow_trident/(?:operations|engine|states|spouts|contrac
 def is_foreign(error: BaseException) -> bool:
     """Did foreign code raise this of its own will?
 
-    Not if a person, a border further in, Airflow or this package ends the work: time-outs are raised in whatever code runs.
+    Not if a person, a border further in, Airflow or this package ends the work: time-outs come up in any code.
     """
     if isinstance(error, PASSING):
         return False
