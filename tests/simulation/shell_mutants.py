@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from airflow_trident.ledger.verbs import commits
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.operators import base
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
@@ -93,16 +92,6 @@ def _() -> Sequence[Patch]:
 @mutant("a run waits for another that Airflow does not start before it has ended", "tasks")
 def _() -> Sequence[Patch]:
     return [(asking_airflow, "_in_queued_runs", lambda answers, asker: answers)]
-
-
-@mutant("a run waits for one that is queued behind it and whose tasks have other names now", "ready-opaque")
-def _() -> Sequence[Patch]:
-    return [(asking_airflow, "YET_TO_COME", asking_airflow.STARTABLE - {"scheduled"})]
-
-
-@mutant("a committer opens the gate by a record that it remembers", "versions")
-def _() -> Sequence[Patch]:
-    return [(commits, "_require_as_seen", lambda tx, seen: None)]
 
 
 @mutant("a run without new data replays what another left FAILED", "tasks")
