@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,11 +69,14 @@ class OfVersion(Sessions):
 
 
 @pytest.mark.parametrize(("version", "local", "told"), [("4.0.5", False, 1), ("4.0.5", True, 0), ("4.1.4", False, 0)])
-def test_that_runs_can_be_mixed_is_said_once_where_executors_can_be_lost(version: str, local: bool, told: int) -> None:
+def test_that_runs_can_be_mixed_is_said_once_where_executors_can_be_lost(
+    version: str, local: bool, told: int, tmp_path: Path
+) -> None:
     said: list[str] = []
     engine = SparkEngine(OfVersion(version, local=local))
+    job = replace(make_job(TOPOLOGIES["word_count"], tmp_path), progress=said.append)
     for _ in range(2):
-        with engine._upkeep("words", said.append):
+        with engine._attached(job):
             pass
     assert sum("rows of two runs" in line for line in said) == told
 

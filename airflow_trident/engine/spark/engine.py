@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
@@ -29,15 +29,6 @@ from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentE
 from airflow_trident.io.extras import require_extra
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opening:
-    """What a session is opened for; a :class:`Job` says the same."""
-
-    slot: Slot
-    progress: Callable[[str], object]
-    trial: bool
 
 
 class SparkEngine(Engine):
@@ -105,7 +96,7 @@ class SparkEngine(Engine):
             return PlanRun(own, job, native=True).physical()
 
     @contextmanager
-    def _attached(self, job: Job | Opening) -> Iterator[Attached]:
+    def _attached(self, job: Job) -> Iterator[Attached]:
         began = time.monotonic()
         attached = self._opened(job)
         if attached.about != self._told:  # only once per application: a drain runs thousands of attempts
@@ -129,14 +120,14 @@ class SparkEngine(Engine):
                 self._running.remove((job.slot, attached))
             attached.release()
 
-    def _opened(self, job: Job | Opening) -> Attached:
+    def _opened(self, job: Job) -> Attached:
         try:
             return self._open(job)
         except Exception as error:  # noqa: BLE001 - as in a job
             typed = translate(error, _what(job))
             raise typed from _cause(typed, error)
 
-    def _open(self, job: Job | Opening) -> Attached:
+    def _open(self, job: Job) -> Attached:
         require_extra("pyspark", "airflow-trident[spark]")
         what = self._sessions.opening()
         with self._lock:  # of several threads only one says it
@@ -227,7 +218,5 @@ def _cause(typed: TridentError, error: Exception) -> BaseException | None:
     return error if isinstance(typed, SparkJobError) else None
 
 
-def _what(job: Job | Opening) -> str:
-    if isinstance(job, Opening):
-        return f"Spark of the upkeep of topology {job.slot.topology!r}"
+def _what(job: Job) -> str:
     return f"Spark job of topology {job.slot.topology!r}, transaction {job.slot.txid}, attempt {job.slot.attempt}"
