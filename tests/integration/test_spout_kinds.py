@@ -201,6 +201,8 @@ def test_a_queue_that_gives_only_what_was_skipped_fails_the_coordinator_instead_
 class FilesOfTransactions(TransactionalSpout[Json]):
     """Each transaction has a file with its one row, which is removed when the spout may forget it."""
 
+    repeats_metadata = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
