@@ -128,7 +128,7 @@ class World:
             batch = staged_batch(area, area.load(ticket.staged), ticket, sink)
             spec = self.topology.states["counts"]
             with spec.factory.make_state(spec) as state:
-                apply_batch("counts", state, ticket, batch)
+                apply_batch(state, ticket, batch)
 
         self._note(who, run)
 
