@@ -27,8 +27,6 @@ UNFINISHED = ".trident-unfinished-"
 LEFT_DAYS = 7
 """What is hidden for so long is deleted. A writer that was only stopped finds that and fails; its task writes again."""
 _PRIVATE = "700"
-_AHEAD_BYTES_OF_PARQUET = 64 << 10
-"""Little: Arrow asks for whole columns of a row group, and what is ahead of them is mostly not wanted."""
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,10 @@ class Storage(ABC):
         """
         return io.BytesIO(self.get(name))
 
-    def open_ranges(self, name: str, size: int, ahead_bytes: int = _AHEAD_BYTES) -> BinaryIO:
+    def open_ranges(self, name: str, size: int) -> BinaryIO:
         """Opens for reading piece by piece; asks for nothing before something is read.
 
         :param size: of the content, in bytes. Reading a shorter one, or none, raises an OSError.
-        :param ahead_bytes: the least that is read at a time.
         """
 
         def fetch(begin: int, end: int) -> bytes:
@@ -124,7 +123,7 @@ class Storage(ABC):
                 raise OSError(f"{self.at(name)!r} has fewer than {size} bytes")
             return content
 
-        return cast("BinaryIO", RangedFile(size, fetch, ahead_bytes))
+        return cast("BinaryIO", RangedFile(size, fetch, _AHEAD_BYTES))
 
     def require_usable(self) -> None:
         """Does it exist, may this user write to it, and does it take names only once? Checked when an attempt begins.
