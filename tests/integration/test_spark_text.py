@@ -90,7 +90,7 @@ def test_python_reads_where_python_runs_on_the_lines_or_a_name_would_mean_someth
 ) -> None:
     files, odd = put(tmp_path / "files", [b"a b\n"]), put(tmp_path / "odd", [])
     (odd / "a[1]{b}.txt").write_text("line\n")
-    (odd / "c.bz2").write_text("not packed\n")
+    (odd / "c.deflate").write_text("a name by which Spark would unpack it\n")
 
     def functions(topology: Topology) -> None:
         keep(topology.new_stream("lines", FileSpout(str(files))).each("line", str.split, "word string"))

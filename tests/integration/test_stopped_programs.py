@@ -27,14 +27,14 @@ from tools.kills import STOPS
 pytestmark = pytest.mark.zookeeper
 
 
-def started(program: str, arguments: Sequence[str], point: str = "") -> subprocess.Popen[bytes]:
+def started(program: str, arguments: Sequence[str], log: Path, point: str = "") -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", f"tests.programs.{program}", *arguments]
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, env=os.environ | {STOPS: point}, cwd=REPOSITORY, stdout=quiet, stderr=quiet)
+    with log.open("wb") as said:
+        return subprocess.Popen(command, env=os.environ | {STOPS: point}, cwd=REPOSITORY, stdout=said, stderr=said)
 
 
-def has_stopped(process: subprocess.Popen[bytes], marker: Path) -> bool:
-    assert process.poll() is None, "it ended before it came there"
+def has_stopped(process: subprocess.Popen[bytes], marker: Path, log: Path) -> bool:
+    assert process.poll() is None, log.read_text()
     if not marker.exists():
         return False
     ps = subprocess.run(["ps", "-o", "state=", "-p", f"{process.pid}"], capture_output=True, text=True, check=True)
@@ -71,9 +71,11 @@ def test_drains_stopped_at_every_milestone_change_nothing_when_they_go_on_after_
     try:
         for point in points:
             marker = tmp_path / f"at-{point}"
-            zombies.append(started(program, arguments, f"{point}@{txid}:{marker}"))
-            wait_for(lambda: has_stopped(zombies[-1], marker), 900)  # noqa: B023
-        assert started(program, arguments).wait() == 0
+            log = tmp_path / f"{point}.log"
+            zombies.append(started(program, arguments, log, f"{point}@{txid}:{marker}"))
+            wait_for(lambda: has_stopped(zombies[-1], marker, log), 900)  # noqa: B023
+        log = tmp_path / "last.log"
+        assert started(program, arguments, log).wait() == 0, log.read_text()
         before = seen()
         for zombie in zombies:
             zombie.send_signal(signal.SIGCONT)

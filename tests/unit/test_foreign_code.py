@@ -20,6 +20,8 @@ import pytest
 import airflow_trident
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.ledger.workers import Worker, is_alive
+from airflow_trident.operations.aggregators import Count
+from airflow_trident.operations.calls.user_code import Border, copied
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.runtime.deployed.named_worker import NamedWorker, _Served
 from airflow_trident.runtime.deployed.running_topology import Means, RunningTopology
@@ -224,3 +226,26 @@ def test_what_a_border_lets_through_is_an_error_of_this_package() -> None:
 
     with pytest.raises(TridentError, match="the module raised SystemExit: 3"), guarded("the module"):
         raise SystemExit(3)
+
+
+def test_a_function_is_copied_while_another_thread_imports_modules() -> None:
+    """Passes run in threads, and a function may import what it needs when it runs."""
+    ended = threading.Event()
+    names = [f"imported_beside_{number}" for number in range(200)]
+
+    def importing() -> None:
+        while not ended.is_set():
+            sys.modules.update((name, types.ModuleType(name)) for name in names)
+            for name in names:
+                del sys.modules[name]
+
+    interval, thread = sys.getswitchinterval(), threading.Thread(target=importing)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(2000):
+            assert copied(Count(), Border("count", "Count", (), 1)) is not None
+    finally:
+        ended.set()
+        thread.join()
+        sys.setswitchinterval(interval)

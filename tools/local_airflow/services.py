@@ -116,11 +116,14 @@ class LocalAirflow:
         self._start("api-server", "api-server", "--host", "127.0.0.1", "--port", port, "--workers", "1")
         self._start("dag-processor", "dag-processor")
         self.start_scheduler()
-        self._start("triggerer", "triggerer", "--skip-serve-logs")
+        self.start_triggerer()
 
     def start_scheduler(self) -> None:
         environment = {**self.environment, **self.for_tasks}
         self.processes.start("scheduler", self.command("scheduler", "--skip-serve-logs"), environment)
+
+    def start_triggerer(self) -> None:
+        self._start("triggerer", "triggerer", "--skip-serve-logs")
 
     def wait_healthy(self, *, timeout_s: float = HEALTHY_S) -> None:
         """Return when every component is healthy. A task that is queued before the API server listens would fail.

@@ -79,7 +79,7 @@ def copied(function: T, border: Border) -> T:
     """
     if isinstance(function, FunctionType):
         return function
-    modules: dict[int, Any] = {id(module): module for module in sys.modules.values()}  # not copied
+    modules: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}  # not copied; others import
     try:
         return copy.deepcopy(function, modules)
     except BaseException as error:
