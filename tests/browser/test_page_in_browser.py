@@ -13,6 +13,7 @@ from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
+from tests.fixtures import single
 from tests.fixtures.browser import (
     Login,
     asked_files,
@@ -122,7 +123,7 @@ def test_a_click_counts_although_its_row_changes_while_the_button_is_held(
     button = window.get_by_role("button", name="Replay, transaction 1")
     with held(window, button, by):
         with page.ledger(small) as ledger:
-            ledger.start_attempt(1, owner="the second one")
+            single.attempt(ledger, 1, owner="the second one")
             fail(ledger, 1, "ValueError: another")
         with window.expect_response(re.compile(f"/api/topologies/{small}")):
             window.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -134,9 +135,9 @@ def test_a_click_counts_although_its_row_changes_while_the_button_is_held(
 
 def test_each_attempt_is_kept_with_its_error_and_who_made_it(login: Login, page: PageServer, small: str) -> None:
     with page.ledger(small) as ledger:
-        ledger.start_attempt(1, owner="the second one")
+        single.attempt(ledger, 1, owner="the second one")
         fail(ledger, 1, "ValueError: another")
-        ledger.start_attempt(1, owner="the last one")
+        single.attempt(ledger, 1, owner="the last one")
     window = login("ada", f"/trident/?topology={small}&txid=1")
     past = window.locator("table.attempts tbody tr")
     expect(past).to_have_count(3)
@@ -333,7 +334,7 @@ def test_what_moved_while_the_dialog_was_open_is_said_in_it_and_not_touched(
     open_row(window, 1)
     window.get_by_role("button", name="Skip, transaction 1").click()
     with page.ledger(small) as ledger:
-        ledger.start_attempt(1, owner="another")
+        single.attempt(ledger, 1, owner="another")
     confirm(window)
     expect(window.locator("#dialog-error")).to_contain_text("has moved: it is PROCESSING, attempt 1 now")
     assert status(page, small, 1) is Status.PROCESSING

@@ -17,6 +17,7 @@ from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.states.sql.sqlite import SqliteState
+from tests.fixtures import single
 from tests.fixtures.behind import marker_of, rebuild, site_of
 from tests.fixtures.committing import NAMES, Site, expected, two_counts
 
@@ -76,11 +77,11 @@ def test_a_commit_during_which_a_state_is_accepted_is_not_over_before_that_state
     site = Site(two_counts(factory, names=("one",)), tmp_path / "staging")
     txid = site.begin("run")
     site.process(txid)
-    ticket = site.ledger.gate(txid, owner=Owner(program="old"))
+    ticket = single.gate(site.ledger, txid, owner=Owner(program="old"))
     other = site.client()
     other.register(two_counts(factory).definition(), accept_change=True)
     with pytest.raises(FencedError, match="state 'two' came to topology 'half'"):
-        site.ledger.committed(ticket)
+        single.committed(site.ledger, ticket)
 
 
 def test_a_changed_state_that_holds_nothing_begins_anew_and_one_that_has_data_keeps_its_past(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from airflow_trident.protocol.decide import Blocked, Full, Paused
 from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, Owner, claim_key
 from airflow_trident.protocol.statuses import TRANSITIONS, Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     DEFINITION,
     OTHER_STAGED,
@@ -87,7 +88,7 @@ def test_l1_p1_a_claim_that_asks_again_gets_the_same_txid_from_any_client(place:
     ledger, other = place.registered(), place.registered()
     first = begun(ledger, 1)
     begun(other, 2)
-    again = other.begin(claim(1), lines)
+    again = single.begin(other, claim(1), lines)
     assert again == Begun(record=ledger.view(first).tx, txid=first, new=False)
     assert ledger.view(0).next_txid == 3
 
@@ -95,14 +96,14 @@ def test_l1_p1_a_claim_that_asks_again_gets_the_same_txid_from_any_client(place:
 def test_l1_p1_a_claim_gets_its_txid_even_when_paused_full_or_without_new_data(ledger: Ledger) -> None:
     txid = begun(ledger, 1)
     ledger.set_command(Command.PAUSE)
-    result = ledger.begin(claim(1), nothing, max_pending=1)
+    result = single.begin(ledger, claim(1), nothing, max_pending=1)
     assert isinstance(result, Begun)
     assert (result.txid, result.new) == (txid, False)
 
 
 def test_l1_p1_a_claim_outlives_the_record_of_its_transaction(ledger: Ledger) -> None:
     committed_up_to(ledger, 4, retention=1)
-    assert ledger.begin(claim(2, cleared=True), lines) == Begun(record=None, txid=2, new=False)
+    assert single.begin(ledger, claim(2, cleared=True), lines) == Begun(record=None, txid=2, new=False)
 
 
 RUN_IDS = [
@@ -121,7 +122,7 @@ def test_l1_p1_a_claim_of_any_run_id_gets_one_txid_and_nobody_elses(place: Place
     ledger, other = place.registered(), place.registered()
     for txid, one in enumerate((run_id, f"{run_id} "), 1):
         for client, new in ((ledger, True), (other, False)):
-            found = client.begin(of(one), lines, max_pending=9)
+            found = single.begin(client, of(one), lines, max_pending=9)
             assert isinstance(found, Begun)
             assert (found.txid, found.new) == (txid, new)
     record = other.view(1).tx
@@ -145,14 +146,14 @@ def test_p1_two_at_once_get_two_txids(place: Place) -> None:
 
 def test_nothing_new_begins_nothing(ledger: Ledger) -> None:
     before = ledger.export()
-    assert ledger.begin(claim(1), nothing) == NothingNew()
+    assert single.begin(ledger, claim(1), nothing) == NothingNew()
     assert ledger.export() == before
     assert begun(ledger, 1) == 1
 
 
 def test_p2_metadata_is_recorded_as_given_and_never_changes(ledger: Ledger) -> None:
     metadata = {"lines": {"files": ["ä.txt", "b\udc80"], "bytes": [0, 2**60], "nested": [{"a": None, "b": 1.5}]}}
-    ledger.begin(claim(1), lambda txid, position: metadata)
+    single.begin(ledger, claim(1), lambda txid, position: metadata)
     commit(ledger, 1)
     record = ledger.view(1).tx
     assert record is not None
@@ -167,7 +168,7 @@ def test_the_next_transaction_goes_on_from_the_last_position_of_every_stream(led
         return {"odd" if txid % 2 else "even": txid}
 
     for number in range(1, 5):
-        ledger.begin(claim(number), in_turn, max_pending=9)
+        single.begin(ledger, claim(number), in_turn, max_pending=9)
     assert seen[-4:] == [(1, {}), (2, {"odd": 1}), (3, {"odd": 1, "even": 2}), (4, {"odd": 3, "even": 2})]
     record = ledger.view(4).tx
     assert record is not None
@@ -175,13 +176,13 @@ def test_the_next_transaction_goes_on_from_the_last_position_of_every_stream(led
 
 
 def test_what_a_spout_does_to_its_argument_changes_nothing_that_is_recorded(ledger: Ledger) -> None:
-    ledger.begin(claim(1), lambda txid, position: {"a": [1], "b": 1})
+    single.begin(ledger, claim(1), lambda txid, position: {"a": [1], "b": 1})
 
     def careless(txid: int, position: dict) -> dict:
         position["a"].append("spoilt")
         return {"b": 2}
 
-    ledger.begin(claim(2), careless)
+    single.begin(ledger, claim(2), careless)
     assert [record.position for record in ledger.transactions()] == [{"a": [1], "b": 1}, {"a": [1], "b": 2}]
 
 
@@ -189,18 +190,18 @@ def test_what_a_spout_does_to_its_argument_changes_nothing_that_is_recorded(ledg
 def test_p2_large_metadata_comes_back_whole_and_goes_when_its_transaction_is_pruned(place: Place, size: int) -> None:
     ledger = place.registered()
     metadata = {"lines": {str(number): [number, number + 17] for number in range(size // 25)}}
-    ledger.begin(claim(1), lambda txid, position: metadata)
+    single.begin(ledger, claim(1), lambda txid, position: metadata)
     commit(ledger, 1)
     seen = place.open().view(1).tx
     assert seen is not None
     assert seen.metadata == metadata
     other = place.open()
-    other.begin(claim(2), lambda txid, position: {"more": position == metadata})
+    single.begin(other, claim(2), lambda txid, position: {"more": position == metadata})
     following = other.view(2).tx
     assert following is not None
     assert (following.metadata, following.carried) == ({"more": True}, metadata)
     for number in (3, 4):
-        ledger.begin(claim(number), lambda txid, position: {"lines": 0, "more": 0}, max_pending=9)
+        single.begin(ledger, claim(number), lambda txid, position: {"lines": 0, "more": 0}, max_pending=9)
     for txid in (2, 3, 4):
         commit(ledger, txid, retention=1)
     assert list(statuses(ledger)) == [4]
@@ -213,14 +214,14 @@ def test_p2_large_metadata_comes_back_whole_and_goes_when_its_transaction_is_pru
 @pytest.mark.parametrize("metadata", [{1: "a"}, {"a": (1, 2)}, {"a": float("nan")}, {"a": {1, 2}}, object()])
 def test_metadata_that_json_would_change_is_refused_and_begins_nothing(ledger: Ledger, metadata: object) -> None:
     with pytest.raises(ConfigurationError, match="JSON"):
-        ledger.begin(claim(1), lambda txid, position: {"lines": metadata})
+        single.begin(ledger, claim(1), lambda txid, position: {"lines": metadata})
     assert ledger.view(0).next_txid == 1
 
 
 def test_p5_no_more_than_max_pending_are_uncommitted(ledger: Ledger) -> None:
     begun(ledger, 1)
     begun(ledger, 2)
-    assert ledger.begin(claim(3), lines, max_pending=2) == Full(oldest=1, pending=2)
+    assert single.begin(ledger, claim(3), lines, max_pending=2) == Full(oldest=1, pending=2)
     commit(ledger, 1)
     assert begun(ledger, 3, max_pending=2) == 3
 
@@ -229,7 +230,7 @@ def test_a_full_window_behind_a_failed_transaction_is_blocked_not_full(ledger: L
     begun(ledger, 1)
     begun(ledger, 2)
     ledger.fail(1, NO_ATTEMPT, "killed")
-    assert ledger.begin(claim(3), lines, max_pending=2) == Blocked(by=1)
+    assert single.begin(ledger, claim(3), lines, max_pending=2) == Blocked(by=1)
 
 
 @pytest.mark.parametrize("command", [Command.PAUSE, Command.SHUTDOWN])
@@ -237,7 +238,7 @@ def test_a_paused_topology_begins_nothing_and_finishes_what_it_has(place: Place,
     ledger, other = place.registered(), place.registered()
     begun(ledger, 1)
     other.set_command(command)
-    assert ledger.begin(claim(2), lines) == Paused(command=command)
+    assert single.begin(ledger, claim(2), lines) == Paused(command=command)
     assert commit(ledger, 1).status is Status.COMMITTED
     other.set_command(Command.RUN)
     assert begun(ledger, 2) == 2
@@ -246,9 +247,9 @@ def test_a_paused_topology_begins_nothing_and_finishes_what_it_has(place: Place,
 # ---- L2: all or nothing ----------------------------------------------------------------------------------------
 
 VERBS: dict[Status, Callable[[Ledger, int, int], object]] = {
-    Status.PROCESSING: lambda ledger, txid, attempt: ledger.start_attempt(txid, owner="x"),
-    Status.PROCESSED: lambda ledger, txid, attempt: ledger.processed(txid, attempt, OTHER_STAGED),
-    Status.COMMITTING: lambda ledger, txid, attempt: ledger.gate(txid, owner="x"),
+    Status.PROCESSING: lambda ledger, txid, attempt: single.attempt(ledger, txid, owner="x"),
+    Status.PROCESSED: lambda ledger, txid, attempt: single.processed(ledger, txid, attempt, OTHER_STAGED),
+    Status.COMMITTING: lambda ledger, txid, attempt: single.gate(ledger, txid, owner="x"),
     Status.FAILED: lambda ledger, txid, attempt: ledger.fail(txid, attempt, "x"),
     Status.SKIPPED: lambda ledger, txid, attempt: ledger.skip(txid, "x"),
 }
@@ -282,7 +283,7 @@ def test_an_attempt_that_fails_for_good_lets_others_pass_in_the_same_step_unless
     ledger = place.registered()
     begun(ledger, 1)
     begun(ledger, 2)
-    attempt = ledger.start_attempt(1, owner="emitter").attempt
+    attempt = single.attempt(ledger, 1, owner="emitter").attempt
     with pytest.raises(StaleAttemptError):
         ledger.fail(1, attempt - 1, "late", skip="late")
     record = ledger.fail(1, attempt, "boom", skip="on_failure=skip")
@@ -290,7 +291,7 @@ def test_an_attempt_that_fails_for_good_lets_others_pass_in_the_same_step_unless
     view = ledger.view(2)
     assert (view.pointer.committed, view.exceptions.failed, list(view.exceptions.skipped)) == (1, (), [1])
     brought_to(ledger, 2, Status.PROCESSED)
-    again = ledger.restart_attempt(ledger.gate(2, owner="committer"), owner="committer")
+    again = single.attempt(ledger, single.gate(ledger, 2, owner="committer"), owner="committer")
     assert ledger.fail(2, again.attempt, "boom", skip="on_failure=skip").status is Status.FAILED
 
 
@@ -311,18 +312,18 @@ def test_l2_a_pruned_transaction_is_refused_as_committed(ledger: Ledger, verb: S
 
 def test_a_verb_takes_its_arguments_by_name_too(ledger: Ledger) -> None:
     begun(ledger, 1)
-    attempt = ledger.start_attempt(txid=1, owner="somebody").attempt
-    assert ledger.fail(txid=1, attempt=attempt, error="a name").status is Status.FAILED
+    (record,) = ledger.restart_many(members=[1], owner="somebody")
+    assert ledger.fail(txid=1, attempt=record.attempt, error="a name").status is Status.FAILED
 
 
 def test_a_word_that_was_heard_already_is_a_success_without_effect(ledger: Ledger) -> None:
     ticket = gated(ledger, begun(ledger, 1))
     before = ledger.export()
-    assert ledger.processed(1, 0, STAGED) == ledger.view(1).tx
+    assert single.processed(ledger, 1, 0, STAGED) == ledger.view(1).tx
     assert ledger.export() == before
-    done = ledger.committed(ticket)
-    assert ledger.committed(ticket) == done
-    assert ledger.processed(1, 0, STAGED) == done
+    done = single.committed(ledger, ticket)
+    assert single.committed(ledger, ticket) == done
+    assert single.processed(ledger, 1, 0, STAGED) == done
 
 
 # ---- L4, L5, P3, P4: attempts ----------------------------------------------------------------------------------
@@ -331,16 +332,16 @@ def test_a_word_that_was_heard_already_is_a_success_without_effect(ledger: Ledge
 def test_l4_p3_every_attempt_gets_another_higher_id_for_ever(place: Place) -> None:
     ledger, other = place.registered(), place.registered()
     begun(ledger, 1)
-    attempts = [one.start_attempt(1, owner="e").attempt for one in (ledger, other, ledger, other)]
+    attempts = [single.attempt(one, 1, owner="e").attempt for one in (ledger, other, ledger, other)]
     ledger.fail(1, 3, "used up")
-    attempts.append(other.start_attempt(1, owner="replay").attempt)
+    attempts.append(single.attempt(other, 1, owner="replay").attempt)
     assert attempts == [0, 1, 2, 3, 4]
 
 
 def test_p3_an_attempt_is_durable_before_its_number_is_given_out(place: Place) -> None:
     ledger = place.registered()
     begun(ledger, 1)
-    record = ledger.start_attempt(1, owner="host/7")
+    record = single.attempt(ledger, 1, owner="host/7")
     assert place.open().view(1).tx == record
     assert (record.owner, record.status, record.staged) == (Owner(program="host/7"), Status.PROCESSING, None)
 
@@ -349,26 +350,26 @@ def test_p3_an_attempt_is_durable_before_its_number_is_given_out(place: Place) -
 def test_l5_p4_the_word_of_an_attempt_that_is_not_current_changes_nothing(place: Place, attempt: int) -> None:
     zombie, ledger = place.registered(), place.registered()
     begun(ledger, 1)
-    zombie.start_attempt(1, owner="zombie")
-    ledger.start_attempt(1, owner="new")
+    single.attempt(zombie, 1, owner="zombie")
+    single.attempt(ledger, 1, owner="new")
     before = ledger.export()
     for word in (
-        lambda: zombie.processed(1, attempt, STAGED),
+        lambda: single.processed(zombie, 1, attempt, STAGED),
         lambda: zombie.attempt_failed(1, attempt, "x"),
         lambda: zombie.fail(1, attempt, "x"),
     ):
         with pytest.raises(StaleAttemptError, match=rf"attempt {attempt} of transaction 1.*1"):
             word()
     assert ledger.export() == before
-    assert ledger.processed(1, 1, STAGED).status is Status.PROCESSED
+    assert single.processed(ledger, 1, 1, STAGED).status is Status.PROCESSED
 
 
 def test_p4_a_zombie_cannot_take_back_what_a_newer_attempt_committed(place: Place) -> None:
     zombie, ledger = place.registered(), place.registered()
     begun(ledger, 1)
-    zombie.start_attempt(1, owner="zombie")
+    single.attempt(zombie, 1, owner="zombie")
     commit(ledger, 1)
-    for word in (lambda: zombie.processed(1, 0, STAGED), lambda: zombie.fail(1, 0, "x")):
+    for word in (lambda: single.processed(zombie, 1, 0, STAGED), lambda: zombie.fail(1, 0, "x")):
         with pytest.raises(StaleAttemptError):
             word()
     assert statuses(ledger) == {1: Status.COMMITTED}
@@ -376,25 +377,25 @@ def test_p4_a_zombie_cannot_take_back_what_a_newer_attempt_committed(place: Plac
 
 def test_p3_a_first_attempt_may_begin_with_its_transaction(place: Place) -> None:
     ledger = place.registered()
-    result = ledger.begin(claim(1), lines, attempt_by="drain")
+    result = single.begin(ledger, claim(1), lines, attempt_by="drain")
     assert isinstance(result, Begun)
     assert result.record == place.open().view(1).tx
     assert result.record is not None
     assert (result.record.attempt, str(result.record.owner)) == (0, "drain")
-    assert ledger.begin(claim(1), lines, attempt_by="another") == Begun(record=result.record, txid=1, new=False)
-    assert ledger.start_attempt(1, owner="another").attempt == 1
+    assert single.begin(ledger, claim(1), lines, attempt_by="another") == Begun(record=result.record, txid=1, new=False)
+    assert single.attempt(ledger, 1, owner="another").attempt == 1
 
 
 def test_p3_nothing_is_processed_without_an_attempt(ledger: Ledger) -> None:
     begun(ledger, 1)
     with pytest.raises(TransitionError, match="transaction 1 was not attempted"):
-        ledger.processed(1, NO_ATTEMPT, STAGED)
+        single.processed(ledger, 1, NO_ATTEMPT, STAGED)
 
 
 def test_a_failed_attempt_is_noted_and_the_transaction_goes_on(ledger: Ledger) -> None:
     begun(ledger, 1)
-    ledger.start_attempt(1, owner="e")
+    single.attempt(ledger, 1, owner="e")
     noted = ledger.attempt_failed(1, 0, "ValueError: x" * 1_000)
     assert (noted.status, noted.error[:13], len(noted.error)) == (Status.PROCESSING, "ValueError: x", 4_000)
-    assert ledger.start_attempt(1, owner="e").error == noted.error
-    assert ledger.processed(1, 1, STAGED).error == ""
+    assert single.attempt(ledger, 1, owner="e").error == noted.error
+    assert single.processed(ledger, 1, 1, STAGED).error == ""

@@ -13,6 +13,7 @@ from airflow_trident.protocol.accepted_source import MendedSources
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.ledger import STAGED, begun, brought_to, commit, gated, processed
 
 
@@ -64,12 +65,12 @@ def test_p2_a_mended_source_gives_new_metadata_and_a_new_attempt_and_fails_until
     assert ledger.view(0).exceptions.failed == (1,)
     # what was under way with the old batch comes too late (P4)
     with pytest.raises(StaleAttemptError):
-        ledger.processed(1, before.attempt, STAGED)
+        single.processed(ledger, 1, before.attempt, STAGED)
     # later ones keep their batch, and know what was read before it
     assert [lines(ledger, txid) for txid in (2, 3)] == [{**position(txid), "behind": "mended"} for txid in (2, 3)]
     assert (tx(ledger, 2).status, tx(ledger, 2).staged) == (Status.PROCESSED, STAGED)
     commit(ledger, 1)
-    assert ledger.committed(ledger.gate(2, owner="c")).status is Status.COMMITTED
+    assert single.committed(ledger, single.gate(ledger, 2, owner="c")).status is Status.COMMITTED
     assert tx(ledger, 1).accepted == ("line 3 had no amount",)
 
 
@@ -111,7 +112,7 @@ def test_p2_a_batch_that_a_state_may_have_is_never_changed(ledger: Ledger, case:
     elif case in ("touched", "emitted again"):
         ticket = gated(ledger, 1)
         if case == "emitted again":
-            ledger.restart_attempt(ticket, owner="c")
+            single.attempt(ledger, ticket, owner="c")
     elif case == "passed":
         ledger.skip(1, "withdrawn")
     before = ledger.transactions()
@@ -123,7 +124,7 @@ def test_p2_a_batch_that_a_state_may_have_is_never_changed(ledger: Ledger, case:
 def test_what_failed_first_is_kept_until_an_attempt_goes_well(ledger: Ledger) -> None:
     begun(ledger, 1)
     for text in ("a bad row", "a bad row", "the file changed", "it changed again"):
-        ledger.attempt_failed(1, ledger.start_attempt(1, owner="e").attempt, text)
+        ledger.attempt_failed(1, single.attempt(ledger, 1, owner="e").attempt, text)
     assert (tx(ledger, 1).error, tx(ledger, 1).first_error) == ("it changed again", "a bad row")
     ledger.fail(1, tx(ledger, 1).attempt, "used up")
     assert (tx(ledger, 1).error, tx(ledger, 1).first_error) == ("used up", "a bad row")

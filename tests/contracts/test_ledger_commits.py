@@ -16,6 +16,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import Exceptions
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     OTHER_STAGED,
     STAGED,
@@ -36,13 +37,13 @@ def test_l6_p6_a_commit_starts_only_after_every_lower_one_committed_or_was_skipp
         processed(ledger, begun(ledger, number))
     for early in (2, 3, 4):
         with pytest.raises(TransitionError, match=rf"transaction {early - 1} is not committed yet"):
-            ledger.gate(early, owner="c")
-    ledger.committed(ledger.gate(1, owner="c"))
+            single.gate(ledger, early, owner="c")
+    single.committed(ledger, single.gate(ledger, 1, owner="c"))
     ledger.skip(2, "x")
     with pytest.raises(TransitionError, match="transaction 3 is not committed yet"):
-        ledger.gate(4, owner="c")
-    ledger.committed(ledger.gate(3, owner="c"))
-    ledger.committed(ledger.gate(4, owner="c"))
+        single.gate(ledger, 4, owner="c")
+    single.committed(ledger, single.gate(ledger, 3, owner="c"))
+    single.committed(ledger, single.gate(ledger, 4, owner="c"))
     assert list(statuses(ledger).values()) == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED, Status.COMMITTED]
 
 
@@ -52,7 +53,7 @@ def test_l6_p6_a_failed_transaction_blocks_every_later_one_until_it_is_replayed(
     ledger.fail(1, 0, "used up")
     for later in (2, 3):
         with pytest.raises(TransitionError, match="transaction 1 is FAILED"):
-            ledger.gate(later, owner="c")
+            single.gate(ledger, later, owner="c")
     assert ledger.view(3).blocked_by(3) == 1
     for txid in (1, 2, 3):
         commit(ledger, txid)
@@ -63,16 +64,16 @@ def test_l6_p6_a_failed_transaction_blocks_every_later_one_until_it_is_replayed(
 def test_l6_p7_each_opening_has_a_higher_fence_and_voids_the_former_ticket(place: Place) -> None:
     one, two = place.registered(), place.registered()
     old = gated(one, begun(one, 1))
-    new = two.gate(1, owner="second")
+    new = single.gate(two, 1, owner="second")
     assert new.fence > old.fence
     assert (old.late, new.late) == (False, False)
     with pytest.raises(FencedError, match=rf"fence {old.fence}.*transaction 1"):
-        one.committed(old)
+        single.committed(one, old)
     with pytest.raises(FencedError):
-        one.restart_attempt(old, owner="first")
-    assert two.committed(new).status is Status.COMMITTED
+        single.attempt(one, old, owner="first")
+    assert single.committed(two, new).status is Status.COMMITTED
     with pytest.raises(FencedError):
-        one.committed(old)
+        single.committed(one, old)
 
 
 def test_l6_of_many_committers_at_once_exactly_one_ticket_stays_valid(place: Place) -> None:
@@ -82,7 +83,7 @@ def test_l6_of_many_committers_at_once_exactly_one_ticket_stays_valid(place: Pla
 
     def open_gate(client: Ledger) -> object:
         start.wait(30)
-        return client.gate(1, owner="c")
+        return single.gate(client, 1, owner="c")
 
     with ThreadPoolExecutor(len(clients)) as pool:
         tickets = list(pool.map(open_gate, clients))
@@ -93,9 +94,9 @@ def test_l6_of_many_committers_at_once_exactly_one_ticket_stays_valid(place: Pla
     for client, ticket in zip(clients, tickets, strict=True):
         if ticket.fence != max(fences):
             with pytest.raises(FencedError):
-                client.committed(ticket)
+                single.committed(client, ticket)
     winner = fences.index(max(fences))
-    assert clients[winner].committed(tickets[winner]).fence == max(fences) == clients[0].view(0).pointer.fence
+    assert single.committed(clients[winner], tickets[winner]).fence == max(fences) == clients[0].view(0).pointer.fence
 
 
 @pytest.mark.parametrize("status", [Status.PROCESSED, Status.COMMITTING])
@@ -104,20 +105,20 @@ def test_l6_whoever_decided_by_an_older_record_does_not_open_the_gate(place: Pla
     ledger, other = place.registered(), place.registered()
     seen = [processed(ledger, begun(ledger, number)) for number in (1, 2)]
     if status is Status.COMMITTING:
-        ticket = other.gate(1, owner="c")
+        ticket = single.gate(other, 1, owner="c")
     else:
         brought_to(other, 1, status)  # under another attempt
     found = other.view(1).tx
     with pytest.raises(FencedError, match=r"transaction 1 was taken up by .* since"):
-        ledger.gate(1, owner="d", seen=seen[0])
+        single.gate(ledger, 1, owner="d", seen=seen[0])
     with pytest.raises(FencedError, match=r"transaction 1 was taken up by .* since"):
         ledger.gate_many([1, 2], owner="d", seen=seen)
     assert other.view(1).tx == found
     if status is Status.COMMITTING:
-        other.committed(ticket)
+        single.committed(other, ticket)
     else:
-        other.committed(other.gate(1, owner="c", seen=found))
-    assert ledger.gate(2, owner="d", seen=seen[1]).txid == 2
+        single.committed(other, single.gate(other, 1, owner="c", seen=found))
+    assert single.gate(ledger, 2, owner="d", seen=seen[1]).txid == 2
 
 
 def test_the_ticket_says_what_is_to_be_committed(ledger: Ledger) -> None:
@@ -132,14 +133,14 @@ def test_the_ticket_says_what_is_to_be_committed(ledger: Ledger) -> None:
 
 def test_a_commit_without_its_staged_batch_goes_back_and_its_ticket_is_void(ledger: Ledger) -> None:
     ticket = gated(ledger, begun(ledger, 1))
-    record = ledger.restart_attempt(ticket, owner="c")
+    record = single.attempt(ledger, ticket, owner="c")
     assert (record.status, record.attempt, record.staged, record.touched) == (Status.PROCESSING, 1, None, True)
     with pytest.raises(FencedError):
-        ledger.committed(ticket)
-    ledger.processed(1, 1, OTHER_STAGED)
-    again = ledger.gate(1, owner="c")
+        single.committed(ledger, ticket)
+    single.processed(ledger, 1, 1, OTHER_STAGED)
+    again = single.gate(ledger, 1, owner="c")
     assert (again.attempt, again.staged) == (1, OTHER_STAGED)
-    assert ledger.committed(again).status is Status.COMMITTED
+    assert single.committed(ledger, again).status is Status.COMMITTED
 
 
 # ---- L7, P8: the pointer ---------------------------------------------------------------------------------------
@@ -164,11 +165,11 @@ def test_a_skipped_one_that_waits_again_holds_the_others_back(ledger: Ledger) ->
     for number in (1, 2, 3):
         processed(ledger, begun(ledger, number))
     ledger.skip(2, "x")
-    ledger.start_attempt(2, owner="replay")
+    single.attempt(ledger, 2, owner="replay")
     commit(ledger, 1)
     assert ledger.view(0).pointer.committed == 1
     with pytest.raises(TransitionError, match="transaction 2 is not committed yet"):
-        ledger.gate(3, owner="c")
+        single.gate(ledger, 3, owner="c")
 
 
 def test_a_skipped_transaction_is_backfilled_late_and_holds_nobody_back(ledger: Ledger) -> None:
@@ -176,14 +177,14 @@ def test_a_skipped_transaction_is_backfilled_late_and_holds_nobody_back(ledger: 
     ledger.skip(1, "x")
     committed_two = commit(ledger, begun(ledger, 2))
     processed(ledger, begun(ledger, 3))
-    replay = ledger.start_attempt(1, owner="backfill")
+    replay = single.attempt(ledger, 1, owner="backfill")
     view = ledger.view(3)
     assert (view.waits_for(3), view.pending, view.blocked_by(3), view.exceptions.late) == (None, 1, None, (1,))
-    ledger.processed(1, replay.attempt, STAGED)
-    late = ledger.gate(1, owner="backfill")
+    single.processed(ledger, 1, replay.attempt, STAGED)
+    late = single.gate(ledger, 1, owner="backfill")
     assert (late.late, late.fence > committed_two.fence) == (True, True)
-    ledger.committed(ledger.gate(3, owner="c"))
-    assert ledger.committed(late).status is Status.COMMITTED
+    single.committed(ledger, single.gate(ledger, 3, owner="c"))
+    assert single.committed(ledger, late).status is Status.COMMITTED
     view = ledger.view(0)
     assert (view.pointer.committed, view.exceptions.late, view.exceptions.skipped) == (3, (), NO_TXIDS)
 
@@ -191,7 +192,7 @@ def test_a_skipped_transaction_is_backfilled_late_and_holds_nobody_back(ledger: 
 def test_a_late_replay_that_fails_blocks_nobody_and_can_be_replayed_again(ledger: Ledger) -> None:
     begun(ledger, 1)
     ledger.skip(1, "x")
-    replay = ledger.start_attempt(1, owner="backfill")
+    replay = single.attempt(ledger, 1, owner="backfill")
     ledger.fail(1, replay.attempt, "again")
     assert ledger.view(0).exceptions.failed == (1,)
     commit(ledger, begun(ledger, 2))
@@ -203,9 +204,9 @@ def touched_in_every_way(ledger: Ledger, status: Status) -> None:
     """Transaction 1 is begun and its commit too; then it came to `status`."""
     ticket = gated(ledger, begun(ledger, 1))
     if status is not Status.COMMITTING:
-        attempt = ledger.restart_attempt(ticket, owner="c").attempt
+        attempt = single.attempt(ledger, ticket, owner="c").attempt
         if status is Status.PROCESSED:
-            ledger.processed(1, attempt, OTHER_STAGED)
+            single.processed(ledger, 1, attempt, OTHER_STAGED)
         elif status is Status.FAILED:
             ledger.fail(1, attempt, "used up")
 
@@ -242,22 +243,22 @@ def test_l12_a_bar_leaves_an_attempt_to_whoever_began_it(ledger: Ledger, status:
 def test_l12_a_bar_voids_every_ticket_before_it(ledger: Ledger) -> None:
     old = gated(ledger, begun(ledger, 1))
     ledger.bar(1, owner="a person")
-    for use in (lambda: ledger.committed(old), lambda: ledger.restart_attempt(old, owner="c")):
+    for use in (lambda: single.committed(ledger, old), lambda: single.attempt(ledger, old, owner="c")):
         with pytest.raises(FencedError):
             use()
-    newer = ledger.gate(1, owner="c")
+    newer = single.gate(ledger, 1, owner="c")
     assert newer.fence == old.fence + 2
-    assert ledger.committed(newer).status is Status.COMMITTED
+    assert single.committed(ledger, newer).status is Status.COMMITTED
 
 
 def test_l12_whoever_opens_the_gate_after_the_bar_keeps_the_commit(place: Place) -> None:
     ledger, committer = place.registered(), place.registered()
     gated(ledger, begun(ledger, 1))
     ticket = ledger.bar(1, owner="a person")
-    newer = committer.gate(1, owner="c")
+    newer = single.gate(committer, 1, owner="c")
     with pytest.raises(FencedError):
         ledger.take_back(ticket, "x")
-    assert committer.committed(newer).status is Status.COMMITTED
+    assert single.committed(committer, newer).status is Status.COMMITTED
     with pytest.raises(FencedError):
         ledger.take_back(ticket, "x")
 
@@ -297,7 +298,7 @@ def test_l11_p12_a_replay_is_on_a_list_until_its_batch_is_staged_or_it_fails_aga
     if source is not None:
         brought_to(ledger, 2, source)
     for end in ("fail", "skip", "another attempt"):
-        replay = ledger.start_attempt(2, owner="a backfill", replays=source not in (Status.FAILED, Status.SKIPPED))
+        replay = single.attempt(ledger, 2, owner="a backfill", replays=source not in (Status.FAILED, Status.SKIPPED))
         assert (unfinished(ledger), ledger.view(0).exceptions.replaying) == ((2,), (2,))
         assert ledger.view(3).blocked_by(3) is None  # who waits for it waits, and is not refused
         assert ledger.view(3).waits_for(3) == 2
@@ -308,12 +309,12 @@ def test_l11_p12_a_replay_is_on_a_list_until_its_batch_is_staged_or_it_fails_aga
             ledger.skip(2, "let the others pass")
             assert unfinished(ledger) == ()
         source = Status.FAILED if end == "fail" else Status.SKIPPED
-    replay = ledger.start_attempt(2, owner="an emitter that was cleared meanwhile")
+    replay = single.attempt(ledger, 2, owner="an emitter that was cleared meanwhile")
     assert unfinished(ledger) == (2,)
-    ledger.processed(2, replay.attempt, STAGED)
+    single.processed(ledger, 2, replay.attempt, STAGED)
     assert unfinished(ledger) == ()
     commit(ledger, 1)
-    ledger.committed(ledger.gate(2, owner="c"))
+    single.committed(ledger, single.gate(ledger, 2, owner="c"))
     assert commit(ledger, 3).status is Status.COMMITTED
     assert ledger.view(0).exceptions == Exceptions()
 
@@ -322,11 +323,11 @@ def test_l11_p12_a_late_replay_is_on_a_list_until_it_is_committed(ledger: Ledger
     begun(ledger, 1)
     ledger.skip(1, "x")
     commit(ledger, begun(ledger, 2))
-    ledger.start_attempt(1, owner="a backfill")
+    single.attempt(ledger, 1, owner="a backfill")
     assert unfinished(ledger) == (1,)
     ticket = gated(ledger, 1)
     assert unfinished(ledger) == (1,)
-    ledger.committed(ticket)
+    single.committed(ledger, ticket)
     assert ledger.view(0).exceptions == Exceptions()
 
 
@@ -334,7 +335,7 @@ def test_a_transaction_that_a_state_may_hold_cannot_be_skipped(ledger: Ledger) -
     ticket = gated(ledger, begun(ledger, 1))
     for step in (
         lambda: None,
-        lambda: ledger.restart_attempt(ticket, owner="c"),
+        lambda: single.attempt(ledger, ticket, owner="c"),
         lambda: ledger.fail(1, 1, "used up"),
     ):
         step()

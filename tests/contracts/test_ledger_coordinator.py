@@ -14,6 +14,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
 from airflow_trident.runtime.outcomes import lags_of
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, Place, begun, claim, lines
 
 ERROR = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="dag", run_id="run-9", error="SourceChangedError: the file")
@@ -61,7 +62,7 @@ def test_the_lag_of_the_sources_is_kept_with_it_until_somebody_asks_them_again(l
         asked.append(position)
         return {"lines": {"files": 3, "bytes": 1200}}
 
-    ledger.begin(claim(1), lines, max_pending=9, lag_of=lag_of)
+    single.begin(ledger, claim(1), lines, max_pending=9, lag_of=lag_of)
     assert asked == [{"lines": {"from": 0, "until": 1}}]
     for say in (lambda: ledger.note_coordinator(ERROR), lambda: begun(ledger, 2)):
         say()
@@ -84,7 +85,7 @@ def test_a_source_that_counts_strangely_stops_nobody(ledger: Ledger) -> None:
             return {"files": self.count}
 
     sources: Any = {"halves": Source(1.5), "nan": Source(math.nan), "text": Source("many"), "object": Source(object())}
-    ledger.begin(claim(1), lines, max_pending=9, lag_of=lags_of(sources))
+    single.begin(ledger, claim(1), lines, max_pending=9, lag_of=lags_of(sources))
     outcome = ledger.coordinator()
     assert outcome is not None
     assert outcome.lag == {"halves": {"files": 1}}

@@ -13,6 +13,7 @@ from airflow_trident.protocol.decide import Full
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 from tests.contracts.test_ledger_groups import everything, gated_many, none_at_all, some_lines
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     DEFINITION,
     Interrupted,
@@ -58,7 +59,7 @@ def test_l15_a_source_that_cannot_be_asked_leaves_both_undone(ledger: Ledger) ->
 def test_l15_a_ticket_that_is_void_begins_nothing(place: Place) -> None:
     ledger, other = place.registered(), place.registered()
     tickets = gated_many(ledger, 1, 2)
-    other.gate(1, owner="somebody")
+    single.gate(other, 1, owner="somebody")
     before = everything(other)
     with pytest.raises(FencedError):
         ledger.committed_and_begin(tickets, [claim(3)], some_lines, max_pending=9)
@@ -82,7 +83,7 @@ def test_l15_p10_what_is_committed_and_pruned_between_two_looks_of_a_group_is_no
 
     def overtake() -> None:
         slow.znodes.happens = lambda: None
-        others.committed(others.gate(1, owner="others"))
+        single.committed(others, single.gate(others, 1, owner="others"))
         commit(others, 2)
         begun(others, 3)
         commit(others, 3, retention=1)

@@ -16,6 +16,7 @@ from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
 from tests.contracts.test_ledger_groups import ALL, begun_many, gated_many, some_lines, staged
+from tests.fixtures import single
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
 from tests.fixtures.ledger import DEFINITION, claim
 
@@ -117,7 +118,9 @@ def test_members_that_do_not_fit_into_one_step_are_left_for_another() -> None:
     ledger = ZNodeLedger(MemoryZNodes(), "words")
     ledger.register(DEFINITION)
     for number in range(1, 101):
-        ledger.begin(claim(number), lambda txid, _: large_lines(txid, {}, 1)[0], max_pending=ALL, attempt_by="drain")
+        single.begin(
+            ledger, claim(number), lambda txid, _: large_lines(txid, {}, 1)[0], max_pending=ALL, attempt_by="drain"
+        )
     requests, left = sent(ledger), list(range(1, 101))
     while left:
         left = left[len(ledger.processed_many(staged(left))) :]

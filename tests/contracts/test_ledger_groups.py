@@ -18,6 +18,7 @@ from airflow_trident.protocol.decide import Full, Paused
 from airflow_trident.protocol.records import Command, CommitTicket
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     OTHER_STAGED,
     STAGED,
@@ -84,7 +85,7 @@ def test_l15_p1_a_claim_of_a_group_gets_the_same_txid_again_alone_and_in_another
     again = ledger.begin_many([claim(2), claim(3), claim(4), claim(1), claim(5)], some_lines, max_pending=ALL)
     assert isinstance(again, tuple)
     assert [(one.txid, one.new) for one in again] == [(2, False), (3, False), (4, True), (1, False), (5, True)]
-    assert ledger.begin(claim(1), lines) == Begun(record=ledger.view(1).tx, txid=1, new=False)
+    assert single.begin(ledger, claim(1), lines) == Begun(record=ledger.view(1).tx, txid=1, new=False)
 
 
 def test_l15_p5_a_group_is_as_large_as_there_is_room_and_as_there_are_batches(ledger: Ledger) -> None:
@@ -158,7 +159,7 @@ def test_l15_p4_a_member_that_somebody_else_attempts_again_keeps_the_whole_group
 ) -> None:
     ledger, other = place.registered(), place.registered()
     txids = begun_many(ledger, 1, 5)
-    other.start_attempt(3, owner="somebody")
+    single.attempt(other, 3, owner="somebody")
     before = everything(other)
     for step in (ledger.processed_many, lambda done: ledger.processed_and_gate(done, owner="drain")):
         with pytest.raises(StaleAttemptError, match="transaction 3"):
@@ -212,7 +213,7 @@ def test_l15_p6_a_group_is_not_gated_before_its_turn_nor_with_a_gap(ledger: Ledg
 def test_l15_p6_a_member_that_is_not_processed_keeps_the_whole_group_from_the_gate(ledger: Ledger) -> None:
     txids = begun_many(ledger, 1, 3)
     ledger.processed_many(staged(txids))
-    ledger.start_attempt(2, owner="somebody")
+    single.attempt(ledger, 2, owner="somebody")
     before = everything(ledger)
     with pytest.raises(TransitionError, match="transaction 2 is still processing"):
         ledger.gate_many(txids, owner="c")
@@ -237,7 +238,7 @@ def test_l15_p6_a_group_that_goes_over_a_skipped_transaction_finds_out_that_it_i
     ledger, other = place.registered(), place.registered()
     begun_many(ledger, 1, 3)
     ledger.skip(2, "x")
-    other.start_attempt(2, owner="a backfill")
+    single.attempt(other, 2, owner="a backfill")
     before = everything(other)
     with pytest.raises(TransitionError, match="transaction 2 is not committed yet"):
         ledger.processed_and_gate(staged([1, 3]), owner="drain")
@@ -299,7 +300,7 @@ def test_l15_p6_a_ticket_of_a_group_moves_the_pointer_over_no_other_one(ledger: 
     tickets = gated_many(ledger, 1, 4)
     before = everything(ledger)
     steps: list[Callable[[], object]] = [
-        lambda: ledger.committed(tickets[1]),
+        lambda: single.committed(ledger, tickets[1]),
         lambda: ledger.committed_many(tickets[1:]),
         lambda: ledger.committed_many([tickets[0], tickets[2]]),
     ]
@@ -307,7 +308,7 @@ def test_l15_p6_a_ticket_of_a_group_moves_the_pointer_over_no_other_one(ledger: 
         with pytest.raises(TransitionError, match=r"cannot be COMMITTED|is not the next one"):
             step()
         assert everything(ledger) == before
-    ledger.committed(tickets[0])
+    single.committed(ledger, tickets[0])
     ledger.committed_many(tickets[1:3])
     assert ledger.committed_many(tickets) == tuple(ledger.transactions())
     assert ledger.view(0).pointer.committed == 4
@@ -318,8 +319,8 @@ def test_l15_p9_what_a_killed_group_left_at_the_gate_is_committed_one_by_one_by_
     tickets = gated_many(ledger, 1, 3)
     for txid in (1, 2, 3):
         with pytest.raises(TransitionError) if txid < 3 else nullcontext():
-            other.gate(3, owner="somebody")
-        other.committed(other.gate(txid, owner="somebody"))
+            single.gate(other, 3, owner="somebody")
+        single.committed(other, single.gate(other, txid, owner="somebody"))
     before = everything(other)
     with pytest.raises(FencedError):
         ledger.committed_many(tickets)

@@ -10,6 +10,7 @@ import pytest
 from airflow_trident.errors import FencedError
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.tasks.metrics import MetricKind, metrics_of
+from tests.fixtures import single
 from tests.fixtures.ledger import LEDGERS, OVER_ZNODES, STAGED, begun, commit
 
 
@@ -34,7 +35,7 @@ def counted(ledger: Ledger) -> Counter[str]:
 def test_a_life_is_counted_once(ledger: Ledger, counted: Counter[str]) -> None:
     begun(ledger, 1)
     begun(ledger, 1)  # the same claim again
-    attempt = ledger.start_attempt(1, owner="a").attempt
+    attempt = single.attempt(ledger, 1, owner="a").attempt
     ledger.fail(1, attempt, "no")
     ledger.fail(1, attempt, "no")
     commit(ledger, 1)
@@ -53,10 +54,10 @@ def test_a_life_is_counted_once(ledger: Ledger, counted: Counter[str]) -> None:
 
 def test_what_is_skipped_and_who_is_too_late_are_counted(ledger: Ledger, counted: Counter[str]) -> None:
     begun(ledger, 1)
-    old = ledger.start_attempt(1, owner="a").attempt
-    ledger.start_attempt(1, owner="b")
+    old = single.attempt(ledger, 1, owner="a").attempt
+    single.attempt(ledger, 1, owner="b")
     with pytest.raises(FencedError):
-        ledger.processed(1, old, STAGED)
+        single.processed(ledger, 1, old, STAGED)
     ledger.skip(1, "withdrawn")
     ledger.skip(1, "withdrawn")
     assert (counted["fenced"], counted["skipped"], counted["committed"]) == (1, 1, 0)

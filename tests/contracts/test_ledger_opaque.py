@@ -16,6 +16,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.ledger import OTHER_STAGED, STAGED, Place, claim
 
 OPAQUE = SpoutDefinition(text="Numbers", kind=SpoutKind.OPAQUE)
@@ -52,20 +53,20 @@ def take(lines: int, *, users: bool = True, names: int = 0) -> MetadataOf:
 def begin(ledger: Ledger, count: int, lines: int = 1, **more: object) -> None:
     first = ledger.view(0).next_txid
     for number in range(first, first + count):
-        result = ledger.begin(claim(number), take(lines, **more), max_pending=100)  # type: ignore[arg-type]
+        result = single.begin(ledger, claim(number), take(lines, **more), max_pending=100)  # type: ignore[arg-type]
         assert isinstance(result, Begun), result
 
 
 def attempt(ledger: Ledger, txid: int, lines: int = 1, **more: object) -> TxRecord:
-    return ledger.start_attempt(txid, owner="e", metadata_of=take(lines, **more))  # type: ignore[arg-type]
+    return single.attempt(ledger, txid, owner="e", metadata_of=take(lines, **more))  # type: ignore[arg-type]
 
 
 def processed(ledger: Ledger, txid: int, lines: int = 1) -> TxRecord:
-    return ledger.processed(txid, attempt(ledger, txid, lines).attempt, STAGED)
+    return single.processed(ledger, txid, attempt(ledger, txid, lines).attempt, STAGED)
 
 
 def commit(ledger: Ledger, txid: int, retention: int = 50) -> None:
-    ledger.committed(ledger.gate(txid, owner="c"), retention=retention)
+    single.committed(ledger, single.gate(ledger, txid, owner="c"), retention=retention)
 
 
 def tx(ledger: Ledger, txid: int) -> TxRecord:
@@ -90,7 +91,7 @@ def without_batch(ledger: Ledger) -> list[int]:
 def test_the_first_attempt_has_the_batch_that_was_recorded_and_needs_nobody_to_choose(ledger: Ledger) -> None:
     begin(ledger, 1)
     recorded = tx(ledger, 1).metadata
-    assert ledger.start_attempt(1, owner="e").metadata == recorded
+    assert single.attempt(ledger, 1, owner="e").metadata == recorded
 
 
 def test_p2_a_new_attempt_chooses_the_batch_of_opaque_streams_and_keeps_that_of_the_others(ledger: Ledger) -> None:
@@ -122,7 +123,7 @@ def test_a_source_without_data_gives_an_empty_batch_that_commits(ledger: Ledger)
     attempt(ledger, 2)
     empty = attempt(ledger, 2, lines=0)
     assert (lines_of(empty), empty.position["lines"]) == (None, {"from": 0, "until": 1})
-    ledger.processed(2, empty.attempt, STAGED)
+    single.processed(ledger, 2, empty.attempt, STAGED)
     commit(ledger, 2)
     assert ledger.view(0).pointer.committed == 2
 
@@ -132,7 +133,7 @@ def test_an_attempt_that_has_to_choose_and_cannot_is_refused_and_changes_nothing
     attempt(ledger, 1)
     before = ledger.export()
     with pytest.raises(ConfigurationError, match=r"transaction 1 has an opaque spout.*metadata_of"):
-        ledger.start_attempt(1, owner="e")
+        single.attempt(ledger, 1, owner="e")
     assert ledger.export() == before
 
 
@@ -195,7 +196,7 @@ def test_p4_a_late_word_of_an_attempt_whose_batch_was_taken_changes_nothing(ledg
     attempt(ledger, 1, lines=2)
     before = ledger.export()
     for late in (
-        lambda: ledger.processed(2, old.attempt, STAGED),
+        lambda: single.processed(ledger, 2, old.attempt, STAGED),
         lambda: ledger.fail(2, old.attempt, "x"),
         lambda: ledger.attempt_failed(2, old.attempt, "x"),
     ):
@@ -234,7 +235,7 @@ def test_l10_nothing_begins_behind_a_transaction_without_a_batch(ledger: Ledger)
     begin(ledger, 2)
     attempt(ledger, 1)
     attempt(ledger, 1, lines=2)
-    assert ledger.begin(claim(9), take(1), max_pending=100) == Full(oldest=1, pending=2)
+    assert single.begin(ledger, claim(9), take(1), max_pending=100) == Full(oldest=1, pending=2)
     attempt(ledger, 2)
     begin(ledger, 1)
     assert lines_of(tx(ledger, 3)) == (3, 4)
@@ -248,7 +249,7 @@ def test_a_transaction_without_a_batch_whose_turn_has_come_is_to_be_emitted_agai
     commit(ledger, 1)
     assert decide_commit(ledger.view(2), 2) == EmitAgain(2)
     with pytest.raises(TransitionError, match="transaction 2 cannot commit now: it has no batch"):
-        ledger.gate(2, owner="c")
+        single.gate(ledger, 2, owner="c")
     processed(ledger, 2)
     commit(ledger, 2)
     assert [lines_of(record) for record in ledger.transactions()] == [(0, 2), (2, 3)]
@@ -260,14 +261,14 @@ def test_l10_an_emission_again_by_the_right_of_a_ticket_takes_later_batches_too_
     begin(ledger, 2)
     processed(ledger, 1)
     processed(ledger, 2)
-    ticket = ledger.gate(1, owner="c")
-    again = ledger.restart_attempt(ticket, owner="c", metadata_of=take(7))
+    ticket = single.gate(ledger, 1, owner="c")
+    again = single.attempt(ledger, ticket, owner="c", metadata_of=take(7))
     assert (again.attempt, lines_of(again), again.touched) == (1, (0, 7), True)
     assert without_batch(ledger) == [2]
     with pytest.raises(FencedError):
-        ledger.committed(ticket)
-    ledger.processed(1, 1, OTHER_STAGED)
-    new = ledger.gate(1, owner="c")
+        single.committed(ledger, ticket)
+    single.processed(ledger, 1, 1, OTHER_STAGED)
+    new = single.gate(ledger, 1, owner="c")
     assert (new.attempt, new.position["lines"], new.staged) == (1, {"from": 0, "until": 7}, OTHER_STAGED)
 
 
@@ -282,13 +283,13 @@ def test_p2_a_batch_that_was_passed_is_frozen(ledger: Ledger) -> None:
     commit(ledger, 2)
     assert ledger.view(0).pointer.committed == 2
     for _ in range(2):
-        late = ledger.start_attempt(1, owner="e")
+        late = single.attempt(ledger, 1, owner="e")
         assert lines_of(late) == (0, 1)
     assert without_batch(ledger) == []
-    ledger.processed(1, late.attempt, STAGED)
-    ticket = ledger.gate(1, owner="c")
+    single.processed(ledger, 1, late.attempt, STAGED)
+    ticket = single.gate(ledger, 1, owner="c")
     assert ticket.late
-    assert lines_of(ledger.restart_attempt(ticket, owner="c")) == (0, 1)
+    assert lines_of(single.attempt(ledger, ticket, owner="c")) == (0, 1)
     assert ledger.view(0).exceptions.late == (1,)
 
 
@@ -370,7 +371,7 @@ def test_an_attempt_during_which_others_begin_and_attempt_decides_again_on_what_
     if place.name == "oracle":
         for move in moves:
             move()
-    record = ledger.start_attempt(2, owner="e", metadata_of=metadata_of)
+    record = single.attempt(ledger, 2, owner="e", metadata_of=metadata_of)
     assert lines_of(record) == (5, 6)
     assert without_batch(ledger) == [3]
 
@@ -390,7 +391,7 @@ def test_a_begin_during_which_the_last_batch_changes_goes_on_behind_the_new_one(
 
     if place.name == "oracle":
         moves.pop(0)()
-    result = ledger.begin(claim(2), metadata_of, max_pending=5)
+    result = single.begin(ledger, claim(2), metadata_of, max_pending=5)
     assert isinstance(result, Begun)
     assert result.record is not None
     assert lines_of(result.record) == (5, 6)

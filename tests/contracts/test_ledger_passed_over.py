@@ -13,6 +13,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
 from tests.contracts.test_ledger_accepting import Mended
 from tests.contracts.test_ledger_groups import begun_many, everything, staged
+from tests.fixtures import single
 from tests.fixtures.ledger import Place, commit, statuses
 
 
@@ -28,7 +29,7 @@ def at_the_gate(ledger: Ledger, ticket: CommitTicket) -> None:
 
 
 def attempted_again(ledger: Ledger, ticket: CommitTicket) -> None:
-    ledger.restart_attempt(ticket, owner="drain")
+    single.attempt(ledger, ticket, owner="drain")
 
 
 def failed(ledger: Ledger, ticket: CommitTicket) -> None:
@@ -42,7 +43,7 @@ def test_p6_what_a_group_went_over_is_not_taken_up_before_a_state_may_hold_what_
     since(ledger, gone_over(ledger)[-1])
     before = everything(ledger)
     steps: list[Callable[[], object]] = [
-        lambda: ledger.start_attempt(2, owner="a backfill"),
+        lambda: single.attempt(ledger, 2, owner="a backfill"),
         lambda: ledger.restart_many([2, 4], owner="a backfill", replays=True),
         lambda: ledger.accept_source(2, Mended(), "mended"),
     ]
@@ -58,21 +59,21 @@ def test_p6_what_a_group_went_over_is_not_taken_up_before_a_state_may_hold_what_
 
 def test_p6_it_comes_late_from_when_the_pointer_has_passed_it(ledger: Ledger) -> None:
     first, last = gone_over(ledger)
-    ledger.committed(first)
-    assert ledger.start_attempt(2, owner="a backfill").status is Status.PROCESSING
+    single.committed(ledger, first)
+    assert single.attempt(ledger, 2, owner="a backfill").status is Status.PROCESSING
     assert (ledger.view(0).pointer.committed, ledger.view(0).exceptions.late) == (2, (2,))
-    ledger.committed(last)
+    single.committed(ledger, last)
     assert commit(ledger, 2).status is Status.COMMITTED
 
 
 def test_p6_it_comes_before_what_was_taken_back(ledger: Ledger) -> None:
     first, last = gone_over(ledger)
     ledger.take_back(ledger.bar(3, owner="a person"), "no state holds it")
-    assert ledger.start_attempt(2, owner="a backfill").status is Status.PROCESSING
+    assert single.attempt(ledger, 2, owner="a backfill").status is Status.PROCESSING
     assert ledger.view(0).exceptions.replaying == (2,)
-    ledger.committed(first)
+    single.committed(ledger, first)
     with pytest.raises(TransitionError):
-        ledger.gate(3, owner="c")
+        single.gate(ledger, 3, owner="c")
     commit(ledger, 2)
     assert commit(ledger, 3).status is Status.COMMITTED
     assert last.fence < first.fence + 1
@@ -83,8 +84,8 @@ def test_p6_what_no_commit_went_over_is_taken_up_at_any_time(ledger: Ledger) -> 
     begun_many(ledger, 1, 3)
     ledger.skip(2, "x")
     (ticket,) = ledger.processed_and_gate(staged([1]), owner="drain")
-    ledger.start_attempt(2, owner="a backfill")
-    ledger.committed(ticket)
+    single.attempt(ledger, 2, owner="a backfill")
+    single.committed(ledger, ticket)
     assert ledger.view(0).pointer.committed == 1
     assert statuses(ledger)[2] is Status.PROCESSING
 
@@ -98,5 +99,5 @@ def test_p6_who_looked_before_the_gate_finds_out_that_a_group_went_over_it_meanw
     ledger.processed_and_gate(staged([1, 3]), owner="drain")
     before = everything(ledger)
     with pytest.raises(PassedOverError):
-        other.start_attempt(2, owner="a backfill")
+        single.attempt(other, 2, owner="a backfill")
     assert everything(ledger) == before

@@ -13,6 +13,7 @@ from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     Place,
     begun,
@@ -43,8 +44,8 @@ def test_l8_p10_failed_skipped_and_uncommitted_ones_are_kept_however_old(ledger:
         begun(ledger, number)
     for txid in (1, 2, 3):
         ledger.skip(txid, "x")
-    ledger.start_attempt(2, owner="late")
-    ledger.fail(3, ledger.start_attempt(3, owner="late").attempt, "x")
+    single.attempt(ledger, 2, owner="late")
+    ledger.fail(3, single.attempt(ledger, 3, owner="late").attempt, "x")
     for number in range(4, 10):
         commit(ledger, begun(ledger, number), retention=1)
     begun(ledger, 10)
@@ -96,7 +97,7 @@ def test_the_last_begun_transaction_is_never_pruned_because_the_next_goes_on_fro
 
 def test_a_retention_below_one_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="at least 1"):
-        ledger.committed(gated(ledger, begun(ledger, 1)), retention=0)
+        single.committed(ledger, gated(ledger, begun(ledger, 1)), retention=0)
 
 
 def test_p10_claim_keys_are_pruned_at_last_and_then_cleared_runs_are_refused(place: Place) -> None:
@@ -113,8 +114,8 @@ def test_p10_claim_keys_are_pruned_at_last_and_then_cleared_runs_are_refused(pla
     assert sorted(claims.values()) == list(range(rounds - keep + 1, rounds + 1))
     assert ledger.topology().floor_ms == 1_000 * (rounds - keep) + 1
     with pytest.raises(TransitionError, match=r"run-5.*pruned"):
-        ledger.begin(claim(5, cleared=True), lines)
-    assert ledger.begin(claim(rounds, cleared=True), lines) == Begun(
+        single.begin(ledger, claim(5, cleared=True), lines)
+    assert single.begin(ledger, claim(rounds, cleared=True), lines) == Begun(
         record=ledger.view(rounds).tx, txid=rounds, new=False
     )
-    assert ledger.begin(claim(rounds + 1, cleared=True), lines).txid == rounds + 1
+    assert single.begin(ledger, claim(rounds + 1, cleared=True), lines).txid == rounds + 1

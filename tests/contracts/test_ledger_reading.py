@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     Place,
     begun,
@@ -24,7 +25,7 @@ def test_waiting_ends_when_the_transaction_changes(place: Place) -> None:
     seen = waiter.view(1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(waiter.wait_for_change, 1, seen, 60.0)
-        worker.start_attempt(1, owner="e")
+        single.attempt(worker, 1, owner="e")
         assert waiting.result(60) is True
 
 
@@ -43,7 +44,7 @@ def test_a_change_before_the_wait_is_not_missed(place: Place) -> None:
     waiter, worker = place.registered(), place.registered()
     begun(worker, 1)
     seen = waiter.view(1)
-    worker.start_attempt(1, owner="e")
+    single.attempt(worker, 1, owner="e")
     assert waiter.wait_for_change(1, seen, 60.0) is True
 
 

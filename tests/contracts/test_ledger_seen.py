@@ -12,6 +12,7 @@ from airflow_trident.protocol.records import NO_ATTEMPT, Command
 from airflow_trident.protocol.seen_by_person import SeenTopology, SeenTransaction
 from airflow_trident.protocol.statuses import Status
 from tests.contracts.test_ledger_accepting import Mended
+from tests.fixtures import single
 from tests.fixtures.ledger import begun, brought_to, commit
 
 DECISIONS: dict[str, Callable[[Ledger, SeenTransaction], object]] = {
@@ -38,7 +39,7 @@ def test_a_decision_about_what_has_moved_changes_nothing_and_says_what_it_is_now
 ) -> None:
     begun(ledger, 1)
     brought_to(ledger, 1, Status.FAILED)
-    ledger.start_attempt(1, owner="another")
+    single.attempt(ledger, 1, owner="another")
     before = ledger.view(1)
     with pytest.raises(TransitionError, match=r"transaction 1 has moved: it is PROCESSING, attempt 1 now, and was"):
         DECISIONS[decision](ledger, seen)
@@ -50,7 +51,7 @@ def test_a_close_of_what_is_replayed_meanwhile_changes_nothing(ledger: Ledger) -
     ledger.skip(1, "withdrawn")
     begun(ledger, 2)
     commit(ledger, 2)
-    ledger.start_attempt(1, owner="another")
+    single.attempt(ledger, 1, owner="another")
     with pytest.raises(TransitionError, match="has moved"):
         ledger.close_transaction(1, "for good", seen=SeenTransaction(Status.SKIPPED, NO_ATTEMPT))
     found = ledger.view(1).tx

@@ -13,6 +13,7 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures import single
 from tests.fixtures.ledger import OVER_ZNODES, STAGED, Place, begun
 
 pytestmark = pytest.mark.parametrize("place", OVER_ZNODES, indirect=True)
@@ -36,7 +37,7 @@ def chunks(ledger: ZNodeLedger) -> list[str]:
 
 
 def attempted(ledger: ZNodeLedger, number: int) -> int:
-    return ledger.start_attempt(begun(ledger, number), owner="emitter").txid
+    return single.attempt(ledger, begun(ledger, number), owner="emitter").txid
 
 
 def group(ledger: ZNodeLedger, many: int) -> list[StagedAttempt]:
@@ -48,32 +49,32 @@ def group(ledger: ZNodeLedger, many: int) -> list[StagedAttempt]:
 
 def committed(ledger: ZNodeLedger, number: int, retention: int) -> None:
     txid = attempted(ledger, number)
-    ledger.processed(txid, 0, small(txid, 0))
-    ledger.committed(ledger.gate(txid, owner="committer"), retention=retention)
+    single.processed(ledger, txid, 0, small(txid, 0))
+    single.committed(ledger, single.gate(ledger, txid, owner="committer"), retention=retention)
 
 
 def test_what_the_step_of_processed_brought_everybody_reads_until_it_is_committed(
     place: Place, ledger: ZNodeLedger
 ) -> None:
     txid = attempted(ledger, 1)
-    record = ledger.processed(txid, 0, small(txid, 0))
+    record = single.processed(ledger, txid, 0, small(txid, 0))
     assert record.staged == small(txid, 0)
     assert record.staged.content == b""
-    ticket = ledger.gate(txid, owner="committer")
+    ticket = single.gate(ledger, txid, owner="committer")
     for reader in (ledger, place.open()):
         assert reader.view(txid).tx.staged.content == b""  # type: ignore[union-attr]
         assert reader.staged_content(ticket.staged) == CONTENT
-    assert ledger.processed(txid, 0, small(txid, 0)).status is Status.COMMITTING  # said again: nothing new
+    assert single.processed(ledger, txid, 0, small(txid, 0)).status is Status.COMMITTING  # said again: nothing new
     assert chunks(ledger) == [staged_chunk_name(txid, 0)]
 
 
 def test_p4_an_attempt_that_is_not_the_current_one_brings_nothing(ledger: ZNodeLedger) -> None:
     txid = attempted(ledger, 1)
-    ledger.start_attempt(txid, owner="newer")
+    single.attempt(ledger, txid, owner="newer")
     with pytest.raises(StaleAttemptError):
-        ledger.processed(txid, 0, small(txid, 0))
+        single.processed(ledger, txid, 0, small(txid, 0))
     assert chunks(ledger) == []
-    record = ledger.processed(txid, 1, small(txid, 1, b"newer"))
+    record = single.processed(ledger, txid, 1, small(txid, 1, b"newer"))
     assert record.staged is not None
     assert ledger.staged_content(record.staged) == b"newer"
     assert ledger.staged_content(small(txid, 0)) is None
@@ -81,9 +82,9 @@ def test_p4_an_attempt_that_is_not_the_current_one_brings_nothing(ledger: ZNodeL
 
 def test_an_attempt_after_a_processed_one_has_a_chunk_of_its_own(ledger: ZNodeLedger) -> None:
     txid = attempted(ledger, 1)
-    ledger.processed(txid, 0, small(txid, 0, b"older"))
-    ledger.start_attempt(txid, owner="again")
-    record = ledger.processed(txid, 1, small(txid, 1, b"newer"))
+    single.processed(ledger, txid, 0, small(txid, 0, b"older"))
+    single.attempt(ledger, txid, owner="again")
+    record = single.processed(ledger, txid, 1, small(txid, 1, b"newer"))
     assert record.staged is not None
     assert ledger.staged_content(record.staged) == b"newer"
 
@@ -121,12 +122,12 @@ def test_a_group_comes_to_its_gate_with_its_chunk_in_one_step(ledger: ZNodeLedge
 
 def test_p4_a_refused_group_brings_nothing_and_those_that_go_on_bring_its_chunk(ledger: ZNodeLedger) -> None:
     done = group(ledger, 3)
-    ledger.start_attempt(3, owner="somebody else")
+    single.attempt(ledger, 3, owner="somebody else")
     with pytest.raises(StaleAttemptError):
         ledger.processed_many(done)
     assert chunks(ledger) == []
     for one in done[:2]:
-        record = ledger.processed(one.txid, one.attempt, one.staged)
+        record = single.processed(ledger, one.txid, one.attempt, one.staged)
         assert record.staged is not None
         assert ledger.staged_content(record.staged) == CONTENT
 

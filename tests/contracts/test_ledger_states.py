@@ -11,6 +11,7 @@ from airflow_trident.protocol.records import Loss
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, StateDefinition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, begun, commit, gated
 
 COUNTS = "counts"
@@ -35,11 +36,11 @@ def test_l13_p11_a_ticket_says_what_every_state_must_hold(ledger: Ledger) -> Non
     ticket = gated(ledger, begin(ledger))
     assert ticket.needed == {COUNTS: Txids.of(1, 3), "more": NO_TXIDS}
     assert (ticket.floor, ticket.states) == (2, {COUNTS, "more"})
-    ledger.committed(ticket)
+    single.committed(ledger, ticket)
     ticket = gated(ledger, 2)
     assert ticket.late
     assert ticket.needed == {COUNTS: Txids.of(1, 3, 4), "more": Txids.of(4)}
-    ledger.committed(ticket)
+    single.committed(ledger, ticket)
     ledger.note_states(lost=[Loss(state="more", txids=Txids.of(4), reason="gone", by="me")])
     ticket = gated(ledger, begin(ledger))
     assert ticket.needed == {COUNTS: Txids.span(1, 4), "more": NO_TXIDS}
@@ -74,8 +75,8 @@ def test_l13_p8_a_ticket_that_a_later_state_was_not_part_of_is_void(ledger: Ledg
     ticket = gated(ledger, begin(ledger))
     ledger.register(MORE, accept_change=True)
     with pytest.raises(FencedError, match="state 'more' came to topology 'words' while transaction 1 was committed"):
-        ledger.committed(ticket)
-    ledger.committed(ledger.gate(1, owner="again"))
+        single.committed(ledger, ticket)
+    single.committed(ledger, single.gate(ledger, 1, owner="again"))
 
 
 def test_a_fence_that_is_taken_is_above_all_and_no_ticket_gets_it(ledger: Ledger) -> None:
@@ -83,7 +84,7 @@ def test_a_fence_that_is_taken_is_above_all_and_no_ticket_gets_it(ledger: Ledger
     fences = [ledger.take_fence(), ledger.take_fence()]
     assert ticket.fence < fences[0] < fences[1]
     assert ledger.view(0).pointer.fence == fences[1]
-    ledger.committed(ticket)
+    single.committed(ledger, ticket)
     assert gated(ledger, begin(ledger)).fence > fences[1]
 
 
@@ -94,7 +95,7 @@ def test_l14_p10_a_closed_transaction_is_final_and_forgotten_with_the_next_commi
     assert ledger.close_transaction(1, "again").error == "nobody wants it"
     exceptions = ledger.view(0).exceptions
     assert (exceptions.skipped, exceptions.closed) == (NO_TXIDS, Txids.of(1))
-    for act in (lambda: ledger.start_attempt(1, owner="x"), lambda: ledger.gate(1, owner="x")):
+    for act in (lambda: single.attempt(ledger, 1, owner="x"), lambda: single.gate(ledger, 1, owner="x")):
         with pytest.raises(TransitionError):
             act()
     with pytest.raises(TransitionError, match="CLOSED and cannot become SKIPPED"):
@@ -102,7 +103,7 @@ def test_l14_p10_a_closed_transaction_is_final_and_forgotten_with_the_next_commi
     ticket = gated(ledger, begin(ledger))
     assert ticket.needed == {COUNTS: NO_TXIDS}
     assert ticket.floor == 2
-    ledger.committed(ticket, retention=1)
+    single.committed(ledger, ticket, retention=1)
     assert ledger.view(0).exceptions.closed == NO_TXIDS
     commit(ledger, begin(ledger), retention=1)
     assert [tx.txid for tx in ledger.transactions()] == [3]

@@ -16,6 +16,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Set
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     LEDGERS,
     OVER_ZNODES,
@@ -45,7 +46,7 @@ RECORDS = {
 
 def touch_all(ledger: Ledger) -> None:
     ledger.view(2)
-    ledger.begin(claim(2), lines)
+    single.begin(ledger, claim(2), lines)
 
 
 @pytest.mark.parametrize("record", RECORDS)
@@ -82,6 +83,9 @@ def test_writes_to_a_former_incarnation_of_the_topology_find_nothing(znode_ledge
     former = znode_ledger.topology().incarnation
     znodes.fault_of = None  # type: ignore[attr-defined]
     znodes.multi([Set(path, node.data.replace(former.encode(), b"ffffffff"), node.version)])
-    for attempt in (lambda: znode_ledger.start_attempt(2, owner="x"), lambda: znode_ledger.begin(claim(9), lines)):
+    for attempt in (
+        lambda: single.attempt(znode_ledger, 2, owner="x"),
+        lambda: single.begin(znode_ledger, claim(9), lines),
+    ):
         with pytest.raises(FencedError, match=f"deleted and created again: it is now ffffffff, this was {former}"):
             attempt()

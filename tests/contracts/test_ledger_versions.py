@@ -19,6 +19,7 @@ from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from tests.fixtures import single
 from tests.fixtures.ledger import STAGED
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "records"
@@ -74,12 +75,12 @@ def stored(tree: MemoryTree, path: str) -> dict[str, Any]:
 def test_a_worker_goes_on_with_the_ledger_of_version_1(tree: MemoryTree) -> None:
     ledger = ledger_of(tree)
     assert ledger.register(DEFINITION).created_ms == 1766000000000
-    again = ledger.begin(Claim(key=json.loads(golden("v1-claim.json"))["key"]), lambda *_: None)
+    again = single.begin(ledger, Claim(key=json.loads(golden("v1-claim.json"))["key"]), lambda *_: None)
     assert again == Begun(record=ledger.view(42).tx, txid=42, new=False)
-    record = ledger.start_attempt(43, owner="new", plan="abc")
-    ledger.processed(43, record.attempt, STAGED)
-    ledger.committed(ledger.gate(43, owner="new"))
-    begun = ledger.begin(Claim(key="next"), lambda _txid, position: {"lines": position["lines"]})
+    record = single.attempt(ledger, 43, owner="new", plan="abc")
+    single.processed(ledger, 43, record.attempt, STAGED)
+    single.committed(ledger, single.gate(ledger, 43, owner="new"))
+    begun = single.begin(ledger, Claim(key="next"), lambda _txid, position: {"lines": position["lines"]})
     assert isinstance(begun, Begun)
     assert begun.txid == 44
     view = ledger.view(43)
@@ -100,7 +101,7 @@ def begun(tree: MemoryTree) -> MemoryTree:
     ledger = ledger_of(tree)
     ledger.set_command(Command.PAUSE)
     ledger.set_command(Command.RUN)
-    ledger.start_attempt(43, owner="older")
+    single.attempt(ledger, 43, owner="older")
     return tree
 
 
@@ -111,8 +112,8 @@ def test_what_a_newer_worker_writes_beside_is_read_and_kept(begun: MemoryTree) -
         rewritten(begun, path, more=1)
     ledger = ledger_of(begun)
     assert ledger.set_command(Command.PAUSE).extra == {"colour": "green"}
-    ledger.processed(43, ledger.start_attempt(43, owner="older").attempt, STAGED)
-    assert ledger.committed(ledger.gate(43, owner="older")).status is Status.COMMITTED
+    single.processed(ledger, 43, single.attempt(ledger, 43, owner="older").attempt, STAGED)
+    assert single.committed(ledger, single.gate(ledger, 43, owner="older")).status is Status.COMMITTED
     assert stored(begun, PATH)["colour"] == "green"
     assert stored(begun, LIFE.tx(43))["heat"] == [1, 2]
     again = ledger.export()
@@ -130,10 +131,10 @@ def test_a_feature_that_a_worker_does_not_know_is_refused(begun: MemoryTree, pat
     "step",
     [
         lambda ledger: ledger.set_command(Command.PAUSE),
-        lambda ledger: ledger.begin(Claim(key="next"), lambda *_: {"lines": 1}),
-        lambda ledger: ledger.start_attempt(43, owner="older"),
-        lambda ledger: ledger.processed(43, 0, STAGED),
-        lambda ledger: ledger.gate(43, owner="older"),
+        lambda ledger: single.begin(ledger, Claim(key="next"), lambda *_: {"lines": 1}),
+        lambda ledger: single.attempt(ledger, 43, owner="older"),
+        lambda ledger: single.processed(ledger, 43, 0, STAGED),
+        lambda ledger: single.gate(ledger, 43, owner="older"),
         lambda ledger: ledger.fail(43, 0, "x"),
         lambda ledger: ledger.skip(43, "x"),
         lambda ledger: ledger.register(Definition(spouts={}, states={}), accept_change=True),

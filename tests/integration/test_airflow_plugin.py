@@ -29,6 +29,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
+from tests.fixtures import single
 from tests.fixtures.airflow import give_database
 from tools.local_airflow.folder import Folder
 from tools.local_airflow.rest import wait_until
@@ -64,8 +65,8 @@ def begin_two(hosts: str) -> None:
         ledger.register(definition)
         for key, dag_id in (("a", "hidden"), ("b", "")):
             claim = Claim(key=key, dag_id=dag_id, run_id=f"run-{key}")
-            ledger.begin(claim, lambda txid, _position: {"lines": {"from": LARGE + txid}}, max_pending=9)
-        attempt = ledger.start_attempt(1, owner="somebody").attempt
+            single.begin(ledger, claim, lambda txid, _position: {"lines": {"from": LARGE + txid}}, max_pending=9)
+        attempt = single.attempt(ledger, 1, owner="somebody").attempt
         ledger.fail(1, attempt, "ValueError: <script>alert(1)</script>")
         error = "SourceUnavailableError: there is no such folder"
         ledger.note_coordinator(
@@ -282,13 +283,13 @@ def test_a_transaction_says_which_code_staged_it_and_where_that_changed(
     with open_ledger(ZooKeeperSettings(hosts=here.hosts), "coded", root=ROOT) as ledger:
         ledger.register(ONE_STREAM)
         for txid, digest in ((1, "a1"), (2, "a1"), (3, "b2")):
-            ledger.begin(Claim(key=str(txid), dag_id="hidden"), lambda *_: {"lines": {}}, max_pending=9)
-            attempt = ledger.start_attempt(txid, owner="it").attempt
+            single.begin(ledger, Claim(key=str(txid), dag_id="hidden"), lambda *_: {"lines": {}}, max_pending=9)
+            attempt = single.attempt(ledger, txid, owner="it").attempt
             slot = Slot(topology="coded", incarnation="one", txid=txid, attempt=attempt)
             made = Manifest(
                 slot=slot, files=(), rows_read=0, sinks={}, code={"transform-1": digest, "transform-2": "c"}
             )
-            ledger.processed(txid, attempt, area.publish(made))
+            single.processed(ledger, txid, attempt, area.publish(made))
 
     def code(txid: int, sight: Sight = OF_HIDDEN) -> str:
         said: str = page_data.transactions("coded", sight, txid=txid)["details"]["code"]

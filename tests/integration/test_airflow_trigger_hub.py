@@ -35,6 +35,7 @@ from airflow_trident.tasks import liveness
 from airflow_trident.tasks.waits import Until
 from airflow_trident.triggers import shared_watch as hub
 from airflow_trident.triggers.turn import TridentTurnTrigger
+from tests.fixtures import single
 
 pytestmark = [pytest.mark.zookeeper]
 
@@ -53,14 +54,14 @@ def staged(hosts: str, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Z
     with open_ledger(ZooKeeperSettings(hosts=hosts), "words", root=root) as made:
         made.register(Definition(spouts={"lines": SpoutDefinition(text="FixedBatchSpout")}, states={}))
         for number in range(1, 4):
-            made.begin(Claim(key=str(number)), lambda txid, _position: {"lines": {"from": txid}}, max_pending=3)
-            attempt = made.start_attempt(number, owner="a test").attempt
-            made.processed(number, attempt, StagedRef(manifest="m", rows_read=1, rows={"count": 1}, bytes=1))
+            single.begin(made, Claim(key=str(number)), lambda txid, _position: {"lines": {"from": txid}}, max_pending=3)
+            attempt = single.attempt(made, number, owner="a test").attempt
+            single.processed(made, number, attempt, StagedRef(manifest="m", rows_read=1, rows={"count": 1}, bytes=1))
         yield made
 
 
 def commit(ledger: ZNodeLedger, txid: int) -> None:
-    ledger.committed(ledger.gate(txid, owner="a test"))
+    single.committed(ledger, single.gate(ledger, txid, owner="a test"))
 
 
 def trigger(txid: int, **arguments: Any) -> TridentTurnTrigger:
@@ -247,7 +248,7 @@ def test_a_wait_for_what_the_committer_behind_it_has_left_ends_the_task_well(
 ) -> None:
     """A run was cleared whose committer was emitting 1 again: that task begins again only behind the turn sensor."""
     me = Owner(dag_id="words", run_id="cleared", task_id="t.commit", try_number=1)
-    ledger.restart_attempt(ledger.gate(1, owner=me), owner=me)
+    single.attempt(ledger, single.gate(ledger, 1, owner=me), owner=me)
     state: list[str | None] = ["running"]
     looked = threading.Event()
 
@@ -274,7 +275,7 @@ def test_a_wait_for_a_run_that_is_queued_behind_this_one_ends_the_task_well(
 ) -> None:
     """A run was killed at 1, and cleared when as many runs as may be were active."""
     me = Owner(dag_id="words", run_id="queued", task_id="t.commit", try_number=1)
-    ledger.restart_attempt(ledger.gate(1, owner=me), owner=me)
+    single.attempt(ledger, single.gate(ledger, 1, owner=me), owner=me)
     active, asked = [2], threading.Event()
 
     def count(*, dag_id: str, states: list[str], run_ids: list[str] | None = None) -> int:

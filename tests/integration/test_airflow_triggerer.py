@@ -19,6 +19,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures import single
 from tests.fixtures.airflow import give_database
 from tools import kills
 from tools.local_airflow.folder import Folder
@@ -183,7 +184,7 @@ def test_a_run_whose_own_committer_left_what_it_waits_for_in_the_triggerer_takes
         stage.airflow.api.trigger(dag_id, run_id)
     stage.until(lambda: stage.states(dag_id, run_id).get(task) == "deferred", "it waits in the triggerer")
     with open_ledger(ZooKeeperSettings(hosts=stage.hosts), dag_id, root=ROOT) as ledger:
-        ledger.start_attempt(1, owner=Owner(dag_id=dag_id, run_id=run_id, task_id="t.commit", try_number=1))
+        single.attempt(ledger, 1, owner=Owner(dag_id=dag_id, run_id=run_id, task_id="t.commit", try_number=1))
     os.kill(int(here.read_text()), signal.SIGKILL)
     hold.unlink()
     stage.until(lambda: stage.airflow.api.runs(dag_id)[run_id] == "success", "the run has ended well")

@@ -18,6 +18,7 @@ from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.milestones import Milestone
+from tests.fixtures import single
 from tests.fixtures.runtime import ALL, World
 from tools.kills import VARIABLE, install
 
@@ -137,8 +138,8 @@ def test_backfill_failed_leaves_to_a_live_worker_what_it_is_at_and_a_named_trans
     world.sickness.words.clear()
     with world.client() as other:
         other.enlist(Worker(host="elsewhere", pid=7, task="a/run/emit try 2", txid=3, since_ms=1))
-        other.start_attempt(
-            3, owner=Owner(dag_id="a", run_id="run", task_id="emit", try_number=2, host="elsewhere", pid=7)
+        single.attempt(
+            other, 3, owner=Owner(dag_id="a", run_id="run", task_id="emit", try_number=2, host="elsewhere", pid=7)
         )
         (left,) = world.backfill().run(Selection(failed=True))
         assert (left.txid, left.outcome) == (3, BackfillOutcome.AT_WORK)

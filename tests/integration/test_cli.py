@@ -19,6 +19,7 @@ from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import coordinate
+from tests.fixtures import single
 from tests.fixtures.airflow import PROJECT, airflow_home
 from tests.fixtures.cli import COUNTS, DAG_FILE, Site, site
 
@@ -195,7 +196,7 @@ def test_a_skipped_transaction_lets_others_pass_and_is_backfilled_late_exactly_o
     assert (skipped.code, nothing.code) == (0, 1), nothing.err
     assert "no commit of it has begun" in nothing.error
     with site.ledger() as ledger:
-        ledger.gate(3, owner="somebody who was killed")
+        single.gate(ledger, 3, owner="somebody who was killed")
     taken, later = site.tridents(
         "take-back words 3 --reason 'it cannot be committed' --dag-file dags/words_dag.py",
         "backfill words --txid 3 --engine local --dag-file dags/words_dag.py",

@@ -26,6 +26,7 @@ from airflow_trident.runtime.downstream import apply_downstream
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.area import StagingArea
+from tests.fixtures import single
 from tests.fixtures.spout import OpaqueFolderSpout, append
 from tests.fixtures.state import Forgetful, content
 
@@ -280,7 +281,7 @@ def test_a_committer_that_was_overtaken_writes_nothing_downstream(tmp_path: Path
     with MemoryLedger("t") as ledger, LocalEngine() as engine, ExitStack() as opened:
         coordinate(ledger, topology, Claim(key="first"))
         process(ledger, topology, 1, engine, staging, attempts)
-        ticket = ledger.gate(1, owner="me")
+        ticket = single.gate(ledger, 1, owner="me")
         states = {name: opened.enter_context(spec.factory.make_state(spec)) for name, spec in topology.states.items()}
         area = StagingArea(staging)
         batch = area.read(area.load(ticket.staged), "n", plan.sinks[0].state.staged)

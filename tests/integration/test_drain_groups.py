@@ -26,6 +26,7 @@ from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.mending.rebuild import Rebuild
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Manifest
+from tests.fixtures import single
 
 Group = tuple[int, ...]
 
@@ -310,7 +311,7 @@ def test_what_somebody_else_attempts_meanwhile_is_his(place: Place) -> None:
 
     def take(group: Group) -> None:
         if group == ALL:
-            other.start_attempt(7, owner="a person")
+            single.attempt(other, 7, owner="a person")
             other.fail(7, 1, "gave up")
 
     place.drain(Passes(before=take), group=40, wait_s=0.0)

@@ -23,6 +23,7 @@ from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot, StagedMember
 from airflow_trident.states.memory import MemoryState
+from tests.fixtures import single
 from tests.fixtures.committing import Site, expected, two_counts
 
 MANY = (1, 2, 3, 4, 5)
@@ -176,8 +177,8 @@ def merged_by_key(site: Site, txids: Sequence[int], attempt: int = 0) -> None:
     )
     whole = Manifest(slot=slot, files=files, rows_read=5, sinks=plan.staged_fields, group=members, inseparable=True)
     for txid, staged in area.publish_group(whole).items():
-        site.ledger.start_attempt(txid, owner="a pass")
-        site.ledger.processed(txid, attempt, staged)
+        single.attempt(site.ledger, txid, owner="a pass")
+        single.processed(site.ledger, txid, attempt, staged)
 
 
 def test_what_was_merged_by_key_is_committed_as_a_whole(site: Site) -> None:

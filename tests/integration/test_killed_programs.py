@@ -34,6 +34,7 @@ from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.tasks.asking_airflow import ask_airflow
 from airflow_trident.tasks.waits import Until, wait_in_worker
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION
 from tools import kills
 
@@ -121,7 +122,7 @@ def test_who_waits_for_a_killed_program_notices_it(
     made = topology(str(tmp_path))
     if kind == "backfill":
         coordinate(ledger, made, Claim(key="1"))
-        ledger.fail(1, ledger.start_attempt(1, owner="before").attempt, "it failed")
+        ledger.fail(1, single.attempt(ledger, 1, owner="before").attempt, "it failed")
     with at_it(kind, zookeeper, ledger_root, tmp_path) as process:
         coordinate(ledger, made, Claim(key="2"), max_pending=9)
         record = ledger.view(1).tx

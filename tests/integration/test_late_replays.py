@@ -24,6 +24,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging.manifest import Slot
+from tests.fixtures import single
 
 if TYPE_CHECKING:
     from airflow_trident.engine.spark.engine import SparkEngine
@@ -135,7 +136,7 @@ def test_what_a_late_replay_left_stays_until_a_person_has_ended_it(tmp_path: Pat
     late = Late(tmp_path)
     late.live()
     ledger = late.ledger()
-    record = ledger.start_attempt(1, owner="killed")
+    record = single.attempt(ledger, 1, owner="killed")
     if ending == "failed":
         ledger.fail(1, record.attempt, "it failed")
     order = late.slot(1) / "an order.job"

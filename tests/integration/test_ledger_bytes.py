@@ -18,6 +18,7 @@ from airflow_trident.protocol.accepted_source import MendedSources
 from airflow_trident.protocol.large_metadata import BASE
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, STAGED, claim, commit
 
 
@@ -116,9 +117,9 @@ def test_what_is_shared_is_kept_as_long_as_somebody_shares_it(tmp_path: Path) ->
             folder.require_all_as_begun()
     assert len(set().union(*kept)) > 3
     assert max(map(len, kept)) <= 4  # of the skipped one, of the four others, and the last
-    left = folder.ledger.start_attempt(20, owner="somebody").attempt
-    folder.ledger.processed(20, left, STAGED)
-    folder.ledger.committed(folder.ledger.gate(20, owner="somebody"), retention=4)
+    left = single.attempt(folder.ledger, 20, owner="somebody").attempt
+    single.processed(folder.ledger, 20, left, STAGED)
+    single.committed(folder.ledger, single.gate(folder.ledger, 20, owner="somebody"), retention=4)
     folder.commit(*folder.begin(5), retention=4)
     assert len(folder.bases) <= 2
     folder.require_all_as_begun()

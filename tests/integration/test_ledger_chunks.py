@@ -13,6 +13,7 @@ from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Delete, Op, ReadResult, Set
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, STAGED, Interrupted, claim, commit
 
 
@@ -26,7 +27,7 @@ def tree() -> MemoryTree:
     ledger = ZNodeLedger(MemoryZNodes(tree), "words")
     ledger.register(DEFINITION)
     for number in (1, 2):
-        ledger.begin(claim(number), large)
+        single.begin(ledger, claim(number), large)
     commit(ledger, 1)
     return tree
 
@@ -89,12 +90,12 @@ def test_status_changes_do_not_carry_the_metadata() -> None:
     znodes = Counted(MemoryTree())
     ledger = ZNodeLedger(znodes, "words")
     ledger.register(DEFINITION)
-    assert isinstance(ledger.begin(claim(1), window), Begun)
+    assert isinstance(single.begin(ledger, claim(1), window), Begun)
     assert znodes.largest_write > 48_000
     for step in (
-        lambda: ledger.start_attempt(1, owner="emitter"),
-        lambda: ledger.processed(1, 0, STAGED),
-        lambda: ledger.committed(ledger.gate(1, owner="committer")),
+        lambda: single.attempt(ledger, 1, owner="emitter"),
+        lambda: single.processed(ledger, 1, 0, STAGED),
+        lambda: single.committed(ledger, single.gate(ledger, 1, owner="committer")),
     ):
         step()
         assert znodes.largest_write < 1_500
@@ -107,7 +108,7 @@ def test_metadata_of_a_group_is_read_in_one_round_trip() -> None:
     writer = ZNodeLedger(MemoryZNodes(tree), "words")
     writer.register(DEFINITION)
     for number in range(1, 6):
-        writer.begin(claim(number), window, max_pending=5)
+        single.begin(writer, claim(number), window, max_pending=5)
     txids = [1, 2, 3, 4, 5]
     staged = [StagedAttempt(txid=txid, attempt=0, staged=STAGED) for txid in txids]
     for use in (

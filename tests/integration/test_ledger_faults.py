@@ -23,6 +23,7 @@ from airflow_trident.protocol.records import NO_ATTEMPT, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
 from tests.faults.proxy import FaultProxy, Frame, Verdict, cut_once, pass_all
+from tests.fixtures import single
 from tests.fixtures.ledger import (
     DEFINITION,
     STAGED,
@@ -69,41 +70,41 @@ Verb = Callable[[Ledger, object], object]
 VERBS: dict[str, tuple[Prepare, Verb, tuple[Status, int, int, int, int]]] = {
     "begin": (
         lambda ledger: None,
-        lambda ledger, _: ledger.begin(claim(1), lines),
+        lambda ledger, _: single.begin(ledger, claim(1), lines),
         (Status.PROCESSING, NO_ATTEMPT, 0, 0, 0),
     ),
     "start_attempt": (
         lambda ledger: begun(ledger, 1),
-        lambda ledger, txid: ledger.start_attempt(txid, owner="e"),
+        lambda ledger, txid: single.attempt(ledger, txid, owner="e"),
         (Status.PROCESSING, 0, 0, 0, 0),
     ),
     "processed": (
-        lambda ledger: ledger.start_attempt(begun(ledger, 1), owner="e"),
-        lambda ledger, record: ledger.processed(1, 0, STAGED),
+        lambda ledger: single.attempt(ledger, begun(ledger, 1), owner="e"),
+        lambda ledger, record: single.processed(ledger, 1, 0, STAGED),
         (Status.PROCESSED, 0, 0, 0, 0),
     ),
     "gate": (
         lambda ledger: processed(ledger, begun(ledger, 1)),
-        lambda ledger, _: ledger.gate(1, owner="c"),
+        lambda ledger, _: single.gate(ledger, 1, owner="c"),
         (Status.COMMITTING, 0, 1, 0, 0),
     ),
     "committed": (
         lambda ledger: gated(ledger, begun(ledger, 1)),
-        lambda ledger, ticket: ledger.committed(ticket),
+        single.committed,
         (Status.COMMITTED, 0, 1, 1, 0),
     ),
     "restart_attempt": (
         lambda ledger: gated(ledger, begun(ledger, 1)),
-        lambda ledger, ticket: ledger.restart_attempt(ticket, owner="c"),
+        lambda ledger, ticket: single.attempt(ledger, ticket, owner="c"),
         (Status.PROCESSING, 1, 1, 0, 0),
     ),
     "attempt_failed": (
-        lambda ledger: ledger.start_attempt(begun(ledger, 1), owner="e"),
+        lambda ledger: single.attempt(ledger, begun(ledger, 1), owner="e"),
         lambda ledger, _: ledger.attempt_failed(1, 0, "x"),
         (Status.PROCESSING, 0, 0, 0, 0),
     ),
     "fail": (
-        lambda ledger: ledger.start_attempt(begun(ledger, 1), owner="e"),
+        lambda ledger: single.attempt(ledger, begun(ledger, 1), owner="e"),
         lambda ledger, _: ledger.fail(1, 0, "x"),
         (Status.FAILED, 0, 0, 0, 0),
     ),
@@ -174,7 +175,7 @@ def test_a_write_that_arrives_late_changes_nothing_more(proxy: FaultProxy, ledge
         return Verdict.PASS
 
     proxy.rule = hold_first
-    record = ledger.start_attempt(1, owner="e")
+    record = single.attempt(ledger, 1, owner="e")
     before = witness.export()
     proxy.release()
     ledger.view(1)  # a round trip through the proxy, after what was released
@@ -216,9 +217,9 @@ def test_l3_an_outcome_that_cannot_be_found_out_is_unknown_and_the_same_step_aga
 
         proxy.rule = cut_and_stay_away
         with pytest.raises(OutcomeUnknownError, match="Run the same step again"):
-            ledger.committed(ticket)
+            single.committed(ledger, ticket)
         proxy.refusing, proxy.rule = False, pass_all
-        assert ledger.committed(ticket) == witness.view(1).tx
+        assert single.committed(ledger, ticket) == witness.view(1).tx
     assert statuses(witness) == {1: Status.COMMITTED}
 
 
@@ -227,13 +228,13 @@ def test_l3_an_outcome_that_cannot_be_found_out_is_unknown_and_the_same_step_aga
 
 def test_p4_a_zombie_that_wakes_up_after_a_newer_committer_changes_nothing(ledger: Ledger, witness: Ledger) -> None:
     zombie = gated(ledger, begun(ledger, 1))
-    newer = witness.gate(1, owner="newer")
+    newer = single.gate(witness, 1, owner="newer")
     before = witness.export()
-    for word in (lambda: ledger.committed(zombie), lambda: ledger.restart_attempt(zombie, owner="zombie")):
+    for word in (lambda: single.committed(ledger, zombie), lambda: single.attempt(ledger, zombie, owner="zombie")):
         with pytest.raises(FencedError):
             word()
     assert witness.export() == before
-    assert witness.committed(newer).fence == newer.fence
+    assert single.committed(witness, newer).fence == newer.fence
 
 
 def test_p1_processes_that_begin_at_once_get_dense_txids_one_for_each_claim(
@@ -280,7 +281,7 @@ def test_p9_a_server_that_is_killed_and_started_again_goes_on_where_it_was(tmp_p
             os.kill(status.pid, signal.SIGKILL)
             again = server.start()
             assert (again.started_here, again.hosts) == (True, status.hosts)
-            assert ledger.committed(ticket).status is Status.COMMITTED
+            assert single.committed(ledger, ticket).status is Status.COMMITTED
             assert commit(ledger, begun(ledger, 5)).fence == 5
             assert list(statuses(ledger).values()) == [Status.COMMITTED] * 5
     finally:
@@ -336,7 +337,7 @@ def test_a_server_that_is_away_is_one_clear_error_and_the_client_works_when_it_i
         ledger.view(0)
         proxy.refusing = True
         proxy.cut_all()
-        for attempt in (lambda: ledger.view(0), lambda: ledger.begin(claim(1), lines)):
+        for attempt in (lambda: ledger.view(0), lambda: single.begin(ledger, claim(1), lines)):
             with pytest.raises(LedgerUnavailableError, match=f"ZooKeeper at {proxy.hosts} does not answer"):
                 attempt()
         proxy.refusing = False

@@ -23,6 +23,7 @@ from airflow_trident.ledger.znodes import Create, Op
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, STAGED, claim, commit
 
 
@@ -31,14 +32,14 @@ def filled(ledger: ZNodeLedger) -> dict[str, Json]:
     ledger.register(DEFINITION)
     for number in range(1, 7):
         size = 12_000 if number == 2 else 1
-        ledger.begin(claim(number), lambda txid, _, size=size: {"lines": [txid] * size}, max_pending=9)  # type: ignore[misc]
+        single.begin(ledger, claim(number), lambda txid, _, size=size: {"lines": [txid] * size}, max_pending=9)  # type: ignore[misc]
     for number in (1, 2):
         commit(ledger, number, retention=5)
     ledger.skip(3, "withdrawn")
-    ledger.start_attempt(4, owner="me")
+    single.attempt(ledger, 4, owner="me")
     ledger.fail(4, 0, "broken")
-    ledger.start_attempt(5, owner="me")
-    ledger.processed(5, 0, STAGED)
+    single.attempt(ledger, 5, owner="me")
+    single.processed(ledger, 5, 0, STAGED)
     exported: dict[str, Json] = json.loads(json.dumps(ledger.export()))
     return exported
 
@@ -57,18 +58,20 @@ def test_what_was_exported_is_the_same_ledger_on_another_server_and_goes_on(
         assert record.incarnation == exported["topology"]["incarnation"]  # type: ignore[index,call-overload]
         assert ledger.export() == exported
         assert ledger.register(DEFINITION) == record
-        again = ledger.begin(claim(5), lambda txid, _: None)
+        again = single.begin(ledger, claim(5), lambda txid, _: None)
         assert (again.txid, again.new) == (5, False)  # type: ignore[union-attr]
-        begun = ledger.begin(Claim(key="new"), lambda txid, position: {"lines": position["lines"]}, max_pending=9)
+        begun = single.begin(
+            ledger, Claim(key="new"), lambda txid, position: {"lines": position["lines"]}, max_pending=9
+        )
         assert isinstance(begun, Begun)
         assert begun.txid == 7
-        assert ledger.start_attempt(4, owner="again").attempt == 1
+        assert single.attempt(ledger, 4, owner="again").attempt == 1
 
 
 def test_nothing_is_put_over_a_ledger_that_began_a_transaction(exported: dict[str, Json]) -> None:
     ledger = ZNodeLedger(MemoryZNodes(MemoryTree()), "words")
     ledger.register(DEFINITION)
-    ledger.begin(claim(1), lambda txid, _: {"lines": txid})
+    single.begin(ledger, claim(1), lambda txid, _: {"lines": txid})
     before = ledger.export()
     with pytest.raises(
         TransitionError, match=r"begins at transaction 2: importing would lose it.*trident repair words"

@@ -22,6 +22,7 @@ from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes
 from tests.fixtures.ledger import DEFINITION, OTHER_STAGED, STAGED
 from tests.fixtures.ledger_calls import (
@@ -102,23 +103,23 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         self.both(
             who,
             network,
-            lambda ledger: ledger.begin(claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by),
+            lambda ledger: single.begin(ledger, claim, metadata_of, max_pending=max_pending, attempt_by=attempt_by),
         )
 
     @rule(who=WHO, network=NETWORK, back=BACK, size=SIZE)
     def start_attempt(self, who: int, network: Network, back: int, size: int) -> None:
         txid = self.txid(back)
-        self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e", metadata_of=choice(size)))
+        self.both(who, network, lambda ledger: single.attempt(ledger, txid, owner="e", metadata_of=choice(size)))
 
     @rule(who=WHO, network=NETWORK, back=BACK, beside=BESIDE, staged=st.sampled_from([STAGED, STAGED, OTHER_STAGED]))
     def processed(self, who: int, network: Network, back: int, beside: int, staged: Any) -> None:
         txid, attempt = self.txid(back), self.attempt(back) + beside
-        self.both(who, network, lambda ledger: ledger.processed(txid, attempt, staged))
+        self.both(who, network, lambda ledger: single.processed(ledger, txid, attempt, staged))
 
     @rule(target=tickets, who=WHO, network=NETWORK, back=BACK)
     def gate(self, who: int, network: Network, back: int) -> Any:
         txid = self.txid(back)
-        return self.ticket(self.both(who, network, lambda ledger: ledger.gate(txid, owner="c")))
+        return self.ticket(self.both(who, network, lambda ledger: single.gate(ledger, txid, owner="c")))
 
     @rule(target=tickets, who=WHO, network=NETWORK, back=BACK, steps=st.integers(1, 6), retention=st.integers(1, 3))
     def go_on(self, who: int, network: Network, back: int, steps: int, retention: int) -> Any:
@@ -135,19 +136,21 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
                 self.committed(who, network, pair, retention)
                 break
             elif tx.staged is not None:
-                pair = self.both(who, network, lambda ledger: ledger.gate(txid, owner="c"))
+                pair = self.both(who, network, lambda ledger: single.gate(ledger, txid, owner="c"))
                 if not isinstance(pair[0], CommitTicket):
                     return multiple()
             elif tx.status is Status.PROCESSING and tx.attempt >= 0:
                 attempt = tx.attempt
-                self.both(who, network, lambda ledger, attempt=attempt: ledger.processed(txid, attempt, STAGED))
+                self.both(who, network, lambda ledger, attempt=attempt: single.processed(ledger, txid, attempt, STAGED))
             else:
-                self.both(who, network, lambda ledger: ledger.start_attempt(txid, owner="e", metadata_of=choice(1)))
+                self.both(who, network, lambda ledger: single.attempt(ledger, txid, owner="e", metadata_of=choice(1)))
         return pair if pair is not None else multiple()
 
     @rule(who=WHO, network=NETWORK, pair=tickets, retention=st.integers(1, 3))
     def committed(self, who: int, network: Network, pair: tuple, retention: int) -> None:
-        self.with_ticket(who, network, pair, lambda ledger, ticket: ledger.committed(ticket, retention=retention))
+        self.with_ticket(
+            who, network, pair, lambda ledger, ticket: single.committed(ledger, ticket, retention=retention)
+        )
 
     @rule(who=WHO, network=NETWORK, pair=consumes(tickets), retention=st.integers(1, 3))
     def committed_at_last(self, who: int, network: Network, pair: tuple, retention: int) -> None:
@@ -156,7 +159,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     @rule(who=WHO, network=NETWORK, pair=tickets, size=SIZE)
     def restart_attempt(self, who: int, network: Network, pair: tuple, size: int) -> None:
         def act(ledger: Ledger, ticket: CommitTicket) -> object:
-            return ledger.restart_attempt(ticket, owner="c", metadata_of=choice(size))
+            return single.attempt(ledger, ticket, owner="c", metadata_of=choice(size))
 
         self.with_ticket(who, network, pair, act)
 

@@ -23,6 +23,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
 from tests.documented import documented
 from tests.faults.proxy import FaultProxy
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, STAGED, begun, claim, commit, committed_up_to, lines, statuses
 
 pytestmark = pytest.mark.zookeeper
@@ -166,7 +167,7 @@ def test_metadata_that_is_too_large_is_refused_before_it_is_sent(settings: ZooKe
     with open_ledger(settings, "words", root=ledger_root) as ledger:
         ledger.register(DEFINITION)
         with pytest.raises(ConfigurationError, match=r"at most \d+ are sent.*Make the batches smaller"):
-            ledger.begin(claim(1), lambda txid, position: {"lines": noise})
+            single.begin(ledger, claim(1), lambda txid, position: {"lines": noise})
         assert begun(ledger, 1) == 1
 
 
@@ -253,7 +254,7 @@ def test_a_waiter_whose_connection_is_cut_still_learns_of_the_change(
         begun(worker, 1)
         waiting = pool.submit(waiter.wait_for_change, 1, waiter.view(1), 60.0)
         proxy.cut_all()
-        worker.start_attempt(1, owner="e")
+        single.attempt(worker, 1, owner="e")
         assert waiting.result(60) is True
 
 
@@ -270,9 +271,9 @@ def test_a_whole_transaction_takes_four_round_trips_in_one_process_and_five_with
         commit(ledger, begun(ledger, 3))
         apart = documented("reference/limits.md", r"round trips \|.* or (\d+) in one process")
         assert ledger.znodes.round_trips - before == apart
-        ledger.begin(claim(4), lines, attempt_by="drain")
-        ledger.processed(4, 0, STAGED)
-        ledger.committed(ledger.gate(4, owner="drain"))
+        single.begin(ledger, claim(4), lines, attempt_by="drain")
+        single.processed(ledger, 4, 0, STAGED)
+        single.committed(ledger, single.gate(ledger, 4, owner="drain"))
         assert ledger.znodes.round_trips - before == apart + documented(
             "reference/limits.md", r"round trips \|.* (\d+) or \d+ in one process"
         )
@@ -287,13 +288,13 @@ def test_a_transaction_whose_every_phase_is_a_process_of_its_own_takes_nine_roun
     spent = 0
 
     def emit(ledger: ZNodeLedger) -> None:
-        ledger.processed(3, ledger.start_attempt(3, owner="e").attempt, STAGED)
+        single.processed(ledger, 3, single.attempt(ledger, 3, owner="e").attempt, STAGED)
 
     def commit_it(ledger: ZNodeLedger) -> None:
-        ticket: CommitTicket = ledger.gate(3, owner="c")
-        ledger.committed(ticket)
+        ticket: CommitTicket = single.gate(ledger, 3, owner="c")
+        single.committed(ledger, ticket)
 
-    for phase in (lambda ledger: ledger.begin(claim(3), lines), emit, commit_it):
+    for phase in (lambda ledger: single.begin(ledger, claim(3), lines), emit, commit_it):
         with open_ledger(settings, "words", root=ledger_root, incarnation=incarnation) as ledger:
             phase(ledger)
             spent += ledger.znodes.round_trips

@@ -21,6 +21,7 @@ from airflow_trident.runtime.mending.repair import repair
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.runtime import World, copy_of
 from tests.fixtures.spout import FolderSpout, append
 
@@ -69,7 +70,7 @@ class Restored(World):
         def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
             return {"rows": coordinator.initialize_transaction(txid, position.get("rows"))}
 
-        begun = self.ledger.begin(Claim(key=key), metadata_of, max_pending=10)
+        begun = single.begin(self.ledger, Claim(key=key), metadata_of, max_pending=10)
         assert isinstance(begun, Begun)
         return begun.txid
 
@@ -93,7 +94,7 @@ def test_p11_a_skip_does_not_let_a_restored_ledger_pass_what_a_state_has(tmp_pat
     world = Restored(tmp_path)
     world.ledger.skip(2, "nobody needs it")
     world.process(3)
-    world.ledger.gate(3, owner="who had looked before the restore, too")
+    single.gate(world.ledger, 3, owner="who had looked before the restore, too")
     with pytest.raises(LedgerBehindStateError, match="holds 2, which the ledger has as SKIPPED"):
         world.committer().commit(3, take_over=True)
     with pytest.raises(LedgerBehindStateError, match="airflow trident repair world"):
@@ -109,7 +110,7 @@ def test_p11_fences_that_are_given_out_again_do_not_hide_that_a_ledger_is_behind
     txid = known + 1
     world.process(txid)
     for number in range(3):
-        world.ledger.gate(txid, owner=f"try {number}")
+        single.gate(world.ledger, txid, owner=f"try {number}")
     with pytest.raises(LedgerBehindStateError, match="airflow trident repair world"):
         world.begin("another run")
     with pytest.raises(LedgerBehindStateError, match="airflow trident repair world"):
@@ -123,12 +124,12 @@ def test_p11_a_late_transaction_is_not_taken_for_another_one_that_a_state_has(tm
     world = Restored(tmp_path)
     world.ledger.skip(2, "nobody needs it")
     world.process(3)
-    ticket = world.ledger.gate(3, owner="an older version")
+    ticket = single.gate(world.ledger, 3, owner="an older version")
     spec = world.topology.states["count"]
     with spec.factory.make_state(spec) as state:
         area = StagingArea(world.staging)
         state.apply(ticket, area.read(area.load(ticket.staged), "count", spec.staged))
-    world.ledger.committed(ticket, retention=50)
+    single.committed(world.ledger, ticket, retention=50)
     (replayed,) = world.backfill().run(Selection(first=2, last=2))
     assert replayed.outcome is BackfillOutcome.FAILED
     assert "holds 2, which the ledger has not begun to commit" in replayed.detail
@@ -157,7 +158,7 @@ def test_what_a_state_held_before_it_came_back_to_its_topology_says_nothing_of_t
     assert run() == [1]
     world.begin("run-2")
     world.process(2)
-    ticket, spec = ledger.gate(2, owner="dies between two states"), world.topology.states["a"]
+    ticket, spec = single.gate(ledger, 2, owner="dies between two states"), world.topology.states["a"]
     with spec.factory.make_state(spec) as state:
         area = StagingArea(world.staging)
         state.apply(ticket, area.read(area.load(ticket.staged), "a", spec.staged))

@@ -26,6 +26,7 @@ from airflow_trident.runtime.mending.bisect import bisect
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, coordinate, process
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
+from tests.fixtures import single
 from tests.fixtures.spout import OpaqueFolderSpout, append
 
 ROWS = [(number, f"name {number}") for number in range(6)]
@@ -184,7 +185,7 @@ def test_a_state_that_holds_the_batch_already_gets_the_other_one_instead(world: 
     world.begin(2)
     for txid in (1, 2):
         world.process(txid)
-    ticket = world.ledger().gate(1, owner="killed")
+    ticket = single.gate(world.ledger(), 1, owner="killed")
     (spec,) = world.topology(1).states.values()
     area = StagingArea(str(world.folder / "staging"))
     with spec.factory.make_state(spec) as state:

@@ -19,6 +19,7 @@ from airflow_trident.runtime.mending.accept_definition import accept_definition
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.staged_batches import apply_batch
+from tests.fixtures import single
 from tests.fixtures.behind import Versions, copies_in, rebuild
 from tests.fixtures.committing import Site
 
@@ -150,7 +151,7 @@ def test_what_a_state_may_have_is_not_emitted_again_by_another_plan(
     """Until the file is as it was; or no state has the batch, and a person takes its commit back."""
     before = totals(store, Sum())
     site = processed(before, tmp_path, 1)
-    ticket = site.ledger.gate(1, owner="killed")
+    ticket = single.gate(site.ledger, 1, owner="killed")
     if held:
         with OpenStates(before) as states:
             apply_batch(states.opened()["total"], ticket, site.committer()._staged(ticket)["total"])

@@ -20,6 +20,7 @@ from airflow_trident.runtime import commit
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.commit import SweepResult
 from airflow_trident.runtime.mending.take_back import take_back
+from tests.fixtures import single
 from tests.fixtures.ledger import STAGED
 from tests.fixtures.runtime import ALL, WORDS, Joined, Split, World
 
@@ -101,8 +102,8 @@ def test_what_was_passed_never_gets_into_one_state_alone_where_the_other_depends
     with pytest.raises(LateBatchError, match="passed"):
         world.process(2)
     assert world.statuses()[1] is Status.SKIPPED
-    record = world.ledger.start_attempt(2, owner="who looked before 1 was committed")
-    world.ledger.processed(2, record.attempt, STAGED)
+    record = single.attempt(world.ledger, 2, owner="who looked before 1 was committed")
+    single.processed(world.ledger, 2, record.attempt, STAGED)
     with pytest.raises(LateBatchError, match="passed"):
         world.commit(2, between=lambda: world.commit(3))
     assert world.held("first") == before

@@ -14,6 +14,7 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
+from tests.fixtures import single
 from tests.fixtures.ledger import commit
 from tests.fixtures.page import DEFINITION, MENDING, PageServer, begin, empty_dag, fail, page_server
 from tests.fixtures.page_actions import (
@@ -289,7 +290,7 @@ def test_an_action_on_a_transaction_that_moved_meanwhile_changes_nothing(
 ) -> None:
     asked = seen(page, topology, 1)
     with page.ledger(topology) as ledger:
-        ledger.start_attempt(1, owner="another")
+        single.attempt(ledger, 1, owner="another")
     before = whole(page, topology)
     answer = page.act("ada", topology, action=action, **asked)
     assert answer.status_code == 409

@@ -24,6 +24,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.repair import repair
 from airflow_trident.runtime.phases import coordinate
 from airflow_trident.staging.area import StagingArea
+from tests.fixtures import single
 from tests.fixtures.repairs import ledger_on
 from tests.fixtures.runtime import ALL, World, copy_of
 
@@ -130,7 +131,7 @@ def test_a_transaction_that_only_some_states_have_is_replayed_with_the_very_same
     world.ledger, world.topology, world.staging = ledger, topology, staging
     world.begin("run-2")
     world.process(2)
-    ticket = ledger.gate(2, owner="dies between two states")
+    ticket = single.gate(ledger, 2, owner="dies between two states")
     area, spec = StagingArea(staging), topology.states["n1"]
     with spec.factory.make_state(spec) as state:
         state.apply(ticket, area.read(area.load(ticket.staged), "n1", spec.staged))
@@ -209,7 +210,7 @@ def test_a_cleared_run_whose_claim_was_lost_is_refused_after_a_repair(world: Wor
     wiped = ledger_on(MemoryTree())
     repair(wiped, world.topology, world.staging, take_over="the ledger was deleted")
     with pytest.raises(TransitionError, match="claim was pruned"):
-        wiped.begin(Claim(key="local/1", cleared=True, run_ms=1), lambda *_: {"lines": {"from": 1, "to": 2}})
+        single.begin(wiped, Claim(key="local/1", cleared=True, run_ms=1), lambda *_: {"lines": {"from": 1, "to": 2}})
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.phases import coordinate
 from airflow_trident.staging.manifest import Manifest
+from tests.fixtures import single
 from tests.fixtures.runtime import ALL, WORDS, World, copy_of
 
 
@@ -195,7 +196,7 @@ def test_p4_a_zombie_attempt_that_ends_after_a_newer_one_changes_nothing(world: 
 def test_p7_a_committer_that_was_overtaken_is_refused_by_the_state_and_by_the_ledger(world: World) -> None:
     world.begin("run-1")
     world.process(1)
-    old = world.ledger.gate(1, owner="old")
+    old = single.gate(world.ledger, 1, owner="old")
     assert world.committer().commit(1).committed == (1,)
     spec = world.topology.states["count"]
     from airflow_trident.staging.area import StagingArea
@@ -205,7 +206,7 @@ def test_p7_a_committer_that_was_overtaken_is_refused_by_the_state_and_by_the_le
     with spec.factory.make_state(spec) as state, pytest.raises(FencedError):
         state.apply(old, batch)
     with pytest.raises(FencedError):
-        world.ledger.committed(old)
+        single.committed(world.ledger, old)
     assert world.counts() == {"a": 1, "b": 1}
 
 
@@ -275,7 +276,7 @@ def test_p11_a_ledger_restored_from_an_old_copy_refuses_to_begin_and_to_commit(w
     with pytest.raises(LedgerBehindStateError):
         world.begin("run-2")
     # Somebody gets past that check, and the old staged batches are gone too: the state itself refuses.
-    world.ledger.begin(Claim(key="run-2"), lambda *_: {"lines": {"from": 1, "to": 2}})
+    single.begin(world.ledger, Claim(key="run-2"), lambda *_: {"lines": {"from": 1, "to": 2}})
     shutil.rmtree(world.staging)
     world.process(1)
     for _ in range(3):

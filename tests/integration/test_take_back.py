@@ -23,6 +23,7 @@ from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.staged_batches import apply_batch
+from tests.fixtures import single
 from tests.fixtures.runtime import Sickness, Split, World
 
 
@@ -129,7 +130,7 @@ def test_what_a_state_holds_is_not_taken_back_and_its_commit_can_go_on(tmp_path:
 def tickets_of(world: World) -> tuple[CommitTicket, dict[str, object]]:
     """A committer's ticket for transaction 2 and the batches that it has read, before it goes to the states."""
     committer = world.committer()
-    ticket = world.ledger.gate(2, owner="a committer that is stopped now")
+    ticket = single.gate(world.ledger, 2, owner="a committer that is stopped now")
     return ticket, dict(committer._staged(ticket))
 
 

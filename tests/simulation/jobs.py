@@ -30,6 +30,7 @@ from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.simulation.group_jobs import GROUP_JOBS
 from tests.simulation.kinds import Kind
 from tests.simulation.scheduler import Killed
@@ -298,7 +299,8 @@ def _begin_without_a_look(world: World) -> None:
     for number in range(world.random.randint(0, 2)):
         key = f"looked-before-{number}"
         try:
-            result = world.ledger().begin(
+            result = single.begin(
+                world.ledger(),
                 Claim(key=key),
                 metadata_of,
                 max_pending=world.judge.max_pending,

@@ -28,6 +28,7 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import commit, phases, state_agreement
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.states.core import marker as marker_module
+from tests.fixtures import single
 from tests.simulation.history import Verdict, play
 
 Patch = tuple[Any, str, Any]
@@ -355,7 +356,7 @@ def _() -> Sequence[Patch]:
     original = Committer._apply
 
     def too_early(self: Committer, ticket: Any, states: Any) -> Any:
-        self.ledger.committed(ticket, retention=self.retention)
+        single.committed(self.ledger, ticket, retention=self.retention)
         return original(self, ticket, states)
 
     return [(Committer, "_apply", too_early)]

@@ -16,6 +16,7 @@ from airflow_trident.plugin.rows import Sight, summary
 from airflow_trident.protocol.records import Claim, Exceptions, StagedRef
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
+from tests.fixtures import single
 from tests.fixtures.page import DEFINITION
 
 SIGHT = Sight(frozenset({"words"}), unowned=True)
@@ -28,13 +29,15 @@ def ledger_of(statuses: list[Status]) -> tuple[ZNodeLedger, MemoryZNodes]:
     ledger.register(DEFINITION)
     for txid, status in enumerate(statuses, 1):
         claim = Claim(key=str(txid), dag_id="words", run_id=f"run-{txid}")
-        ledger.begin(claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=10**6, attempt_by="a test")
+        single.begin(
+            ledger, claim, lambda txid, _position: {"lines": {"from": txid}}, max_pending=10**6, attempt_by="a test"
+        )
         if status in (Status.FAILED, Status.SKIPPED):
             ledger.fail(txid, 0, "in vain", skip="why" if status is Status.SKIPPED else "")
         elif status is not Status.PROCESSING:
-            ledger.processed(txid, 0, STAGED)
+            single.processed(ledger, txid, 0, STAGED)
         if status is Status.COMMITTED:
-            ledger.committed(ledger.gate(txid, owner="a test"), retention=10**6)
+            single.committed(ledger, single.gate(ledger, txid, owner="a test"), retention=10**6)
     return ledger, znodes
 
 
@@ -68,7 +71,7 @@ def test_a_sparse_page_costs_a_few_round_trips() -> None:
     late = page_of(ledger, Status.SKIPPED)[0]
     assert len(late) == 15
     for txid in late:
-        ledger.start_attempt(txid, owner="a test")
+        single.attempt(ledger, txid, owner="a test")
     view = ledger.view(0)
     assert cost(lambda: page_data.open_transactions(ledger, view)) <= 2
 

@@ -29,6 +29,7 @@ from airflow_trident.runtime import commit
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.tasks.asking_airflow import ask_airflow
+from tests.fixtures import single
 from tests.fixtures.spout import OpaqueFolderSpout, append
 from tests.unit.test_provider_lives import Site
 
@@ -98,7 +99,7 @@ def failed(tmp_path: Path) -> Site:
     site.run("words.coordinate", "first")
     me = Owner(dag_id="words", run_id="first", task_id="words.emit", try_number=1)
     with site.ledger() as ledger:
-        ledger.fail(1, ledger.start_attempt(1, owner=me).attempt, "ValueError: it cannot be")
+        ledger.fail(1, single.attempt(ledger, 1, owner=me).attempt, "ValueError: it cannot be")
     return site
 
 
@@ -138,8 +139,8 @@ def test_one_backfill_is_enough_and_leaves_alone_what_a_task_is_at(tmp_path: Pat
         airflow.runs[f"run-{number}"] = EMITTER_FAILED
     airflow.runs["run-3"] = {**CLEARED, "words.coordinate": "success", "words.emit": "running"}
     with site.ledger() as ledger:
-        ledger.fail(1, ledger.start_attempt(1, owner="a test").attempt, "in vain")
-        ledger.start_attempt(3, owner=Owner(dag_id="words", run_id="run-2", task_id="words.emit", try_number=1))
+        ledger.fail(1, single.attempt(ledger, 1, owner="a test").attempt, "in vain")
+        single.attempt(ledger, 3, owner=Owner(dag_id="words", run_id="run-2", task_id="words.emit", try_number=1))
     replay = TridentBackfillOperator(
         task_id="replay", topology=site.topology, engine="local", dag=site.dag, staging_dir=str(tmp_path / "staged")
     )

@@ -27,6 +27,7 @@ from airflow_trident.tasks.liveness import (
 )
 from airflow_trident.tasks.task_states import DAG_GONE, DAG_PAUSED, NOT_BEGUN, RUN_ENDED, never_started
 from airflow_trident.tasks.waits import Over, Until, decide_wait, wait_in_worker
+from tests.fixtures import single
 
 TASKS = {"emit": "g.emit", "commit": "g.commit"}
 
@@ -235,11 +236,11 @@ def ledger() -> MemoryLedger:
     made = MemoryLedger("words")
     made.register(Definition(spouts={}, states={}))
     for number in range(1, 5):
-        made.begin(Claim(key=str(number)), lambda txid, _position: {"lines": txid}, max_pending=9)
+        single.begin(made, Claim(key=str(number)), lambda txid, _position: {"lines": txid}, max_pending=9)
     for number in range(1, 4):
-        made.start_attempt(number, owner=NOBODY)
-        made.processed(number, 0, StagedRef(manifest="", rows_read=0, rows={}, bytes=0))
-    made.committed(made.gate(1, owner=NOBODY))
+        single.attempt(made, number, owner=NOBODY)
+        single.processed(made, number, 0, StagedRef(manifest="", rows_read=0, rows={}, bytes=0))
+    single.committed(made, single.gate(made, 1, owner=NOBODY))
     return made
 
 
@@ -260,7 +261,7 @@ def test_each_wait_is_for_what_it_says(ledger: MemoryLedger, txid: int, until: U
 
 def test_a_turn_comes_before_the_own_batch_is_staged_but_a_commit_is_not_ready(ledger: MemoryLedger) -> None:
     for txid in (2, 3):
-        ledger.committed(ledger.gate(txid, owner=NOBODY))
+        single.committed(ledger, single.gate(ledger, txid, owner=NOBODY))
     assert decide_wait(ledger.view(4), 4, Until.TURN) == Over()
     assert isinstance(decide_wait(ledger.view(4), 4, Until.READY), Wait)
 
@@ -271,7 +272,7 @@ def test_the_turn_of_a_skipped_one_comes_as_that_of_others(ledger: MemoryLedger)
     waits = decide_wait(ledger.view(3), 3, Until.TURN)
     assert isinstance(waits, Wait)
     assert waits.on == 2
-    ledger.committed(ledger.gate(2, owner=NOBODY))
+    single.committed(ledger, single.gate(ledger, 2, owner=NOBODY))
     assert decide_wait(ledger.view(3), 3, Until.TURN) == Over()
 
 
@@ -308,13 +309,13 @@ def test_a_worker_that_waits_says_so_once_and_again_when_it_waits_for_something_
     with MemoryLedger("wc") as ledger:
         ledger.register(Definition(spouts={}, states={}))
         for number in (1, 2):
-            ledger.begin(Claim(key=str(number)), lambda txid, _: {"lines": txid})
+            single.begin(ledger, Claim(key=str(number)), lambda txid, _: {"lines": txid})
 
         def look(one: TxRecord) -> None:
             if one.attempt == 0:
                 ledger.fail(1, 0, "gone")
             else:
-                ledger.start_attempt(1, owner="me")
+                single.attempt(ledger, 1, owner="me")
 
         verdict = wait_in_worker(ledger, 2, Until.TURN, wait_s=60.0, look_every_s=0.01, look=look, say=said.append)
     assert verdict == Blocked(1)
@@ -331,8 +332,8 @@ def test_a_worker_goes_on_waiting_when_airflow_does_not_answer() -> None:
     with MemoryLedger("wc") as ledger:
         ledger.register(Definition(spouts={}, states={}))
         claim = Claim(key="1", dag_id="d", run_id="r", task_ids={"emit": "e", "commit": "c"})
-        ledger.begin(claim, lambda txid, _: {"lines": txid})
-        ledger.start_attempt(1, owner="somebody")
+        single.begin(ledger, claim, lambda txid, _: {"lines": txid})
+        single.attempt(ledger, 1, owner="somebody")
         one = ledger.view(1).tx
         assert one is not None
         assert ask(one) is None

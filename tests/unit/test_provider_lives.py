@@ -28,6 +28,7 @@ from airflow_trident import (
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.statuses import Status
+from tests.fixtures import single
 
 
 class Site:
@@ -121,7 +122,7 @@ def test_a_task_of_a_former_life_is_refused_and_changes_nothing(site: Site, task
     assert site.run("words.coordinate", "old") == 1
     site.is_created_again()
     assert site.run("words.coordinate", "new") == 1
-    site.ledger().start_attempt(1, owner="the emitter of the new run")
+    single.attempt(site.ledger(), 1, owner="the emitter of the new run")
     before = site.ledger().export()
     with pytest.raises(AirflowFailException, match=r"deleted and created again.*Clear the whole run, its coordinator"):
         site.run(task_id, "old")

@@ -32,6 +32,7 @@ from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
+from tests.fixtures import single
 
 
 class Site:
@@ -211,7 +212,7 @@ def test_nothing_new_paused_waiting_and_blocked_are_told_apart(site: Site) -> No
         site.operator(max_pending=9).execute(context_of("paused"))
     assert outcome(site)[:2] == ("paused", "paused")
     ledger.set_command(Command.RUN)
-    ledger.fail(1, ledger.start_attempt(1, owner="a test").attempt, "in vain")
+    ledger.fail(1, single.attempt(ledger, 1, owner="a test").attempt, "in vain")
     with pytest.raises(AirflowFailException):
         site.operator(max_pending=5).execute(context_of("blocked"))
     kind, run, error = outcome(site)

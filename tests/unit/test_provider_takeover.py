@@ -28,6 +28,7 @@ from airflow_trident.tasks import asking_airflow, liveness
 from airflow_trident.tasks.asking_airflow import ask_airflow
 from airflow_trident.tasks.liveness import Asker, TaskOfRun, left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.waits import Abandoned, Until, wait_in_worker
+from tests.fixtures import single
 from tests.unit.test_provider_lives import Site
 
 TASKS_OF_A_RUN = ("words.coordinate", "words.emit", "words.turn", "words.commit")
@@ -50,7 +51,7 @@ def gate_opened(site: Site, ago_s: float) -> None:
     """Somebody has begun the commit of 1."""
     then_ms = int((time.time() - ago_s) * 1000)
     with ZNodeLedger(MemoryZNodes(site.tree), "words", clock_ms=lambda: then_ms) as ledger:
-        ledger.gate(1, owner=SOMEBODY)
+        single.gate(ledger, 1, owner=SOMEBODY)
 
 
 def statuses(site: Site) -> list[Status]:
@@ -99,7 +100,7 @@ def test_a_drain_goes_by_the_same_rule(site: Site, takes_over: bool) -> None:
 def test_a_drain_waits_for_the_last_one_that_is_to_commit_whatever_was_skipped_above_it(site: Site) -> None:
     """Else it asks the ledger again and again, as fast as that answers, until somebody else commits."""
     with site.ledger() as ledger:
-        ledger.start_attempt(1, owner=SOMEBODY)
+        single.attempt(ledger, 1, owner=SOMEBODY)
         ledger.skip(2, "a person said so")
     assert any("Transaction 1 is PROCESSING, attempt 1 by somebody" in line for line in drained(site))
 
@@ -145,7 +146,7 @@ def left_by_committer_of(run_id: str, site: Site) -> None:
     """This run's committer emitted 1 again, and was killed at it."""
     me = Owner(dag_id="words", run_id=run_id, task_id="words.commit", try_number=1)
     with site.ledger() as ledger:
-        ledger.restart_attempt(ledger.gate(1, owner=me), owner=me)
+        single.attempt(ledger, single.gate(ledger, 1, owner=me), owner=me)
     assert statuses(site) == [Status.PROCESSING, Status.PROCESSED]
 
 
@@ -241,7 +242,7 @@ def queued(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     made.run("words.coordinate", "first")
     if request.param == "attempted":
         with made.ledger() as ledger:
-            ledger.start_attempt(1, owner=Owner(dag_id="words", run_id="first", task_id="words.emit", try_number=1))
+            single.attempt(ledger, 1, owner=Owner(dag_id="words", run_id="first", task_id="words.emit", try_number=1))
     elif request.param == "processed":
         made.run("words.emit", "first")
     for task_id in ("words.coordinate", "words.emit"):
