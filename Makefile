@@ -48,7 +48,7 @@ help:
 	@echo "make submit-kills KILLS=10   tasks killed while they submit: how many drivers work, SparkSubmitOperator's and ours"
 	@echo "make aftermath   what each way of writing a batch leaves after a retry, a kill and a clear: docs/benchmarks.md"
 	@echo "make compat    engines on Spark 3.5 to 4.3, tasks on Airflow 3.1 and 3.2: docs/compatibility.md"
-	@echo "make bench     the measurements behind docs/benchmarks.md"
+	@echo "make bench     the measurements behind benchmarks/README.md"
 	@echo "make site      the documentation as a site, into .site; a broken link ends it"
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"

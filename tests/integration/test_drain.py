@@ -204,7 +204,8 @@ def test_a_transaction_takes_two_round_trips_to_four_and_the_states_stay_open(
         ).run()
         assert len(result.committed) == 40
         most = documented("scale.md", r"round trips \| 2 to (\d+), all of them writes")
-        assert most == documented("benchmarks.md", r"ledger round trips of a drain for each transaction \| (\d+) ") == 4
+        target = r"ledger round trips of a drain for each transaction \| (\d+) "
+        assert most == documented("../benchmarks/README.md", target) == 4
         assert steps[0] * 40 < ledger.znodes.round_trips <= steps[-1] * 40 + 20
     assert made == ["counts"] * 2  # looked at before the first transaction begins; then for all commits
 

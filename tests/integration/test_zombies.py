@@ -34,7 +34,7 @@ def test_whatever_an_old_attempt_still_does_the_batch_is_there_once(name: str, m
 
 
 def test_the_documents_say_how_many_cases_there_are() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "benchmarks" / "README.md").read_text(encoding="utf-8")
     many = CASES * len(stores())
     assert re.findall(r"the zombie matrix, ours \| 100 % \| 100 %: (\d+) of (\d+) ", page) == [(f"{many}", f"{many}")]
 

@@ -2,7 +2,7 @@
 
 python -m tests.simulation 4711                  one seed, with everything that happened in it
 python -m tests.simulation 0 20000 --kind tasks  many, and which of them break a promise
-python -m tests.simulation mutants 1000 --write  the table of docs/concepts/verification.md and found.json
+python -m tests.simulation mutants 1000 --write  the table of tests/simulation/README.md and found.json
 """
 
 from __future__ import annotations

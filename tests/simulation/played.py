@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).with_name("played.json")
 BEGIN, END = "<!-- counted by `make histories`: begin -->", "<!-- end -->"
-PAGE = ROOT / "docs" / "concepts" / "verification.md"
+PAGE = Path(__file__).with_name("README.md")
 
 
 @dataclass(frozen=True)

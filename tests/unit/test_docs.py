@@ -36,6 +36,8 @@ from tests.simulation.mutants import FOUND
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("**/*.md"))]
+BESIDE = [*sorted((ROOT / "tests").glob("**/README.md")), ROOT / "benchmarks" / "README.md"]
+"""Tables of what was checked and measured, beside the code that fills them."""
 TUTORIAL = DOCS / "tutorial" / "first-topology.md"
 SPARK_JOB = DOCS / "tutorial" / "spark-job.md"
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -86,7 +88,7 @@ def links(page: Path) -> list[str]:
     return [link for link in found if not link.startswith(("http://", "https://"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=name_of)
 def test_every_link_leads_to_a_page_and_a_heading_of_it(page: Path) -> None:
     broken = []
     for link in links(page):
@@ -117,7 +119,7 @@ def test_every_index_lists_its_pages(folder: str) -> None:
     assert {page.name for page in (DOCS / folder).glob("*.md")} - listed == {"README.md"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=name_of)
 def test_no_page_names_a_place_on_one_machine(page: Path) -> None:
     assert re.findall(r"/(?:work|tmp|root)/\S*", text_of(page)) == []
 
@@ -341,16 +343,17 @@ def test_the_tests_that_prove_promises_and_show_failures_are_where_the_protocol_
 
 
 def test_the_tables_of_what_was_checked_are_those_of_the_model_and_of_the_simulation() -> None:
-    page = text_of(DOCS / "concepts" / "verification.md")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
-    of_model = rows[: next(number for number, row in enumerate(rows) if row[0] == "kind of history")]
-    states = {row[0].strip("`"): row[2].replace(",", "") for row in of_model if row[0].strip("`") in tlc.STATES}
+    model, simulation = (text_of(ROOT / "tests" / part / "README.md") for part in ("model", "simulation"))
+    states = {row[0].strip("`"): row[2].replace(",", "") for row in _rows(model) if row[0].strip("`") in tlc.STATES}
     assert states == {name: str(count) for name, count in tlc.STATES.items()}
-    model, code = page.index("| guard removed |"), page.index("| defect | found at seed |")
-    assert sorted(_first_cells(page[model:])) == sorted(tlc.MUTANTS)
-    assert _first_cells(page[code:]) == list(MUTANTS)
-    seeds = {row[0]: row[1] for row in rows if len(row) == 3 and row[0] in FOUND}
+    assert sorted(_first_cells(model[model.index("| guard removed |") :])) == sorted(tlc.MUTANTS)
+    assert _first_cells(simulation[simulation.index("| defect | found at seed |") :]) == list(MUTANTS)
+    seeds = {row[0]: row[1] for row in _rows(simulation) if len(row) == 3 and row[0] in FOUND}
     assert seeds == {name: str(seed) for name, seed in FOUND.items()}
+
+
+def _rows(page: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
 
 
 def _first_cells(page: str) -> list[str]:

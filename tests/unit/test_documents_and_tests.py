@@ -13,7 +13,7 @@ from tests.fixtures.source import tree_of
 from tests.unit import test_child_bolts
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "concepts" / "documents-and-tests.md"
+PAGE = ROOT / "tests" / "README.md"
 COUNTS = {
     "Trident's API, from inside": 6,
     "qtopology's protocol": 16,
