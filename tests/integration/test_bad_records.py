@@ -1,4 +1,4 @@
-"""A record that a function cannot take: the ways out, as docs/how-to/bad-records.md tells them."""
+"""A record that a function cannot take: the ways out, as docs/how-to/red-run.md describes them."""
 
 from __future__ import annotations
 
