@@ -14,19 +14,10 @@ from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
     # Each public name is listed only here: `_public` reads these lines.
-    from airflow_trident.children.node_bolt import NodeBolt as NodeBolt
-    from airflow_trident.children.shell_bolt import ShellBolt as ShellBolt
     from airflow_trident.contracts.batch_spout import BatchSpout as BatchSpout
     from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
     from airflow_trident.contracts.spout import Spout as Spout
-    from airflow_trident.contracts.transactional_spout import (
-        OpaquePartitionedTransactionalSpout as OpaquePartitionedTransactionalSpout,
-    )
-    from airflow_trident.contracts.transactional_spout import (
-        PartitionedTransactionalSpout as PartitionedTransactionalSpout,
-    )
-    from airflow_trident.contracts.transactional_spout import TransactionalSpout as TransactionalSpout
     from airflow_trident.contracts.updater import MapState as MapState
     from airflow_trident.contracts.updater import StateUpdater as StateUpdater
     from airflow_trident.errors import FailedException as FailedException
@@ -46,14 +37,6 @@ if TYPE_CHECKING:
     from airflow_trident.operations.api import ReducerAggregator as ReducerAggregator
     from airflow_trident.operations.api import TransactionAttempt as TransactionAttempt
     from airflow_trident.operations.approximate import ApproxCountDistinct as ApproxCountDistinct
-    from airflow_trident.operations.bolts import BaseBatchBolt as BaseBatchBolt
-    from airflow_trident.operations.bolts import BaseTransactionalBolt as BaseTransactionalBolt
-    from airflow_trident.operations.bolts import BasicBolt as BasicBolt
-    from airflow_trident.operations.bolts import BatchOutputCollector as BatchOutputCollector
-    from airflow_trident.operations.bolts import BoltTuple as BoltTuple
-    from airflow_trident.operations.bolts import ICommitter as ICommitter
-    from airflow_trident.operations.bolts import OutputFieldsDeclarer as OutputFieldsDeclarer
-    from airflow_trident.operations.bolts import TopologyContext as TopologyContext
     from airflow_trident.operations.builtin import Debug as Debug
     from airflow_trident.operations.builtin import Equals as Equals
     from airflow_trident.operations.builtin import FilterNull as FilterNull
@@ -94,9 +77,6 @@ if TYPE_CHECKING:
     from airflow_trident.operations.queries import TupleCollectionGet as TupleCollectionGet
     from airflow_trident.operations.sql_expression import spark_sql as spark_sql
     from airflow_trident.operations.stateful import StatefulFunction as StatefulFunction
-    from airflow_trident.operations.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
-    from airflow_trident.operations.stateful_bolts import BasicOutputCollector as BasicOutputCollector
-    from airflow_trident.operations.stateful_bolts import FieldsDeclarer as FieldsDeclarer
     from airflow_trident.operations.summaries import Average as Average
     from airflow_trident.operations.summaries import CollectList as CollectList
     from airflow_trident.operations.summaries import CollectSet as CollectSet
@@ -119,7 +99,6 @@ if TYPE_CHECKING:
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
     from airflow_trident.operators.emitter import TridentEmitterOperator as TridentEmitterOperator
     from airflow_trident.operators.mending import TridentMendingOperator as TridentMendingOperator
-    from airflow_trident.operators.named_worker import TridentWorkerOperator as TridentWorkerOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
     from airflow_trident.operators.spark_submit import TridentSparkSubmitOperator as TridentSparkSubmitOperator
     from airflow_trident.operators.upkeep import TridentUpkeepOperator as TridentUpkeepOperator
@@ -128,8 +107,6 @@ if TYPE_CHECKING:
     from airflow_trident.runtime.query import query as query
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
-    from airflow_trident.spouts.children.child_spouts import NodeSpout as NodeSpout
-    from airflow_trident.spouts.children.child_spouts import ShellSpout as ShellSpout
     from airflow_trident.spouts.data_frames import DataFrameSpout as DataFrameSpout
     from airflow_trident.spouts.delta.spout import DeltaSpout as DeltaSpout
     from airflow_trident.spouts.files.spout import FileSpout as FileSpout
@@ -152,7 +129,6 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
     from airflow_trident.spouts.sql.spout import SqlSpout as SqlSpout
     from airflow_trident.spouts.tables import TableSpout as TableSpout
-    from airflow_trident.states.children.bolt_sink import BoltSink as BoltSink
     from airflow_trident.states.delta.state import DeltaState as DeltaState
     from airflow_trident.states.delta.table import DeltaTable as DeltaTable
     from airflow_trident.states.files.sink import FileSink as FileSink
@@ -165,15 +141,39 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
+    from airflow_trident.storm.bolts import BaseBatchBolt as BaseBatchBolt
+    from airflow_trident.storm.bolts import BaseTransactionalBolt as BaseTransactionalBolt
+    from airflow_trident.storm.bolts import BasicBolt as BasicBolt
+    from airflow_trident.storm.bolts import BatchOutputCollector as BatchOutputCollector
+    from airflow_trident.storm.bolts import BoltTuple as BoltTuple
+    from airflow_trident.storm.bolts import ICommitter as ICommitter
+    from airflow_trident.storm.bolts import OutputFieldsDeclarer as OutputFieldsDeclarer
+    from airflow_trident.storm.bolts import TopologyContext as TopologyContext
+    from airflow_trident.storm.builder import (
+        TransactionalTopologyBuilder as TransactionalTopologyBuilder,
+    )
+    from airflow_trident.storm.components.bolt_sink import BoltSink as BoltSink
+    from airflow_trident.storm.components.child_spouts import NodeSpout as NodeSpout
+    from airflow_trident.storm.components.child_spouts import ShellSpout as ShellSpout
+    from airflow_trident.storm.components.node_bolt import NodeBolt as NodeBolt
+    from airflow_trident.storm.components.shell_bolt import ShellBolt as ShellBolt
+    from airflow_trident.storm.operators import TridentWorkerOperator as TridentWorkerOperator
+    from airflow_trident.storm.spouts import (
+        OpaquePartitionedTransactionalSpout as OpaquePartitionedTransactionalSpout,
+    )
+    from airflow_trident.storm.spouts import (
+        PartitionedTransactionalSpout as PartitionedTransactionalSpout,
+    )
+    from airflow_trident.storm.spouts import TransactionalSpout as TransactionalSpout
+    from airflow_trident.storm.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
+    from airflow_trident.storm.stateful_bolts import BasicOutputCollector as BasicOutputCollector
+    from airflow_trident.storm.stateful_bolts import FieldsDeclarer as FieldsDeclarer
     from airflow_trident.task_group import trident_transaction as trident_transaction
     from airflow_trident.tasks.deadline import OldestUncommittedDeadline as OldestUncommittedDeadline
     from airflow_trident.tasks.retry_policy import TridentRetryPolicy as TridentRetryPolicy
     from airflow_trident.topology.script import Script as Script
     from airflow_trident.topology.stream import Stream as Stream
     from airflow_trident.topology.topology import Topology as Topology
-    from airflow_trident.topology.transactional.builder import (
-        TransactionalTopologyBuilder as TransactionalTopologyBuilder,
-    )
     from airflow_trident.triggers.batch import TridentBatchTrigger as TridentBatchTrigger
 
 

@@ -38,10 +38,10 @@ from airflow_trident import (
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
-from airflow_trident.children import node_bolt, qtopology, running
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.plan.stages import Plan
+from airflow_trident.storm.components import node_bolt, qtopology, running
+from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.pieces import keep
 
 TESTED = str(Path(__file__).parents[1] / "tests" / "programs" / "components")

@@ -29,12 +29,12 @@ from airflow_trident.tasks.task_instances import known_abandoned
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
-    from airflow_trident.ledger.deployments import Deployed
     from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
     from airflow_trident.ledger.zookeeper.diagnose import ServerFacts
     from airflow_trident.protocol.records import LedgerView, TxRecord
+    from airflow_trident.storm.workers.deployments import Deployed
 
 SLOW_WRITE_MS = 50.0
 """A transaction of Airflow tasks waits for nine writes (five steps, four sessions): at this speed, half a second."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, CLICommand, GroupCommand, positive_int
 
-from airflow_trident.cli.components_parser import CHILD, QTOPOLOGY
 from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, ARG_TAKE_OVER, CLOSE, REBUILD, TAKE_BACK
 from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
@@ -23,7 +22,8 @@ from airflow_trident.cli.parser_parts import (
 )
 from airflow_trident.cli.parser_parts import command as _command
 from airflow_trident.cli.query_parser import PLAN, QUERY, STATE
-from airflow_trident.cli.workers_parser import DEPLOY, UNDEPLOY, WORKER, WORKERS
+from airflow_trident.storm.components_parser import CHILD, QTOPOLOGY
+from airflow_trident.storm.workers_parser import DEPLOY, UNDEPLOY, WORKER, WORKERS
 
 ARG_OPTION_TXID = count("--txid", "The transaction", required=True)
 

@@ -61,13 +61,15 @@ ARG_MAX_PENDING = count("--max-pending", "Uncommitted transactions at once (defa
 ENGINE_ARGS = (ARG_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, ARG_STAGING_DIR)
 
 
-def command(name: str, place: str, help: str, args: tuple[Arg, ...], *examples: str) -> ActionCommand:
-    """:param place: the function as ``module.function``."""
+def command(
+    name: str, place: str, help: str, args: tuple[Arg, ...], *examples: str, package: str = _COMMANDS
+) -> ActionCommand:
+    """:param place: the function as ``module.function`` in `package`."""
     return ActionCommand(
         name=name,
         help=help.partition(". ")[0].removesuffix("."),
         description=help,
-        func=lazy_load_command(f"{_COMMANDS}.{place}"),
+        func=lazy_load_command(f"{package}.{place}"),
         args=args,
         epilog="\n".join(["examples:", *(f"  airflow trident {example}" for example in examples)]),
     )

@@ -46,10 +46,10 @@ from airflow_trident.contracts.upkeep import Upkeep
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.operations.api import CombinerAggregator, MergeKind, ReducerAggregator
-from airflow_trident.operations.bolt_calls import CommitterBolt
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.txids import Txids
+from airflow_trident.storm.bolt_calls import CommitterBolt
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Json, Schema, is_nested, names_of
 
 if TYPE_CHECKING:

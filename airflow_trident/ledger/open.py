@@ -7,13 +7,13 @@ from collections.abc import Callable
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import topology_names
-from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.overviews import Overview, overviews
 from airflow_trident.ledger.paths import DEFAULT_ROOT
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import LedgerView
+from airflow_trident.storm.workers.deployments import Deployments
 
 
 class Ledgers(Closing):

@@ -14,19 +14,19 @@ from airflow_trident.ledger.backup.seeding import record_of, seed_ops
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths, topologies_folder
 from airflow_trident.ledger.verb import Verb
-from airflow_trident.ledger.verbs import deployments
 from airflow_trident.ledger.znodes import Set, require_sizes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.storm.workers import deploying
 from airflow_trident.types import Json
 
 
 class ZNodeLedger(Ledger):
     """The ledger that hooks and commands open: see :class:`~airflow_trident.ledger.base.Ledger`."""
 
-    deploy = Verb(deployments.deploy, read_ahead.the_deployment)
-    undeploy = Verb(deployments.undeploy, read_ahead.the_deployment)
+    deploy = Verb(deploying.deploy, read_ahead.the_deployment)
+    undeploy = Verb(deploying.undeploy, read_ahead.the_deployment)
 
     def seed(
         self,

@@ -12,7 +12,6 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION, ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.deployments import Deployed
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.overviews import Overview
 from airflow_trident.ledger.plan_pictures import picture_in
@@ -36,8 +35,9 @@ from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
+from airflow_trident.storm.named_workers import rows_of
+from airflow_trident.storm.workers.deployments import Deployed
 from airflow_trident.tasks.liveness import Gone
-from airflow_trident.tasks.named_workers import rows_of
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
 OPEN_SHOWN = 200
@@ -81,7 +81,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     `more`: the next page begins after this txid, None at the end; `found`: how many there are in all, None if only
     reading many of them could tell; `open`: the lowest uncommitted ones; `history`: the latest committed ones, for
     charts; `plan`: see :class:`PlanPicture`, None if the ledger has none; `named_workers`: the workers that the
-    topology is deployed on, see :func:`airflow_trident.tasks.named_workers.rows_of`.
+    topology is deployed on, see :func:`airflow_trident.storm.named_workers.rows_of`.
 
     :param txid: add the `details` of this transaction, which are None if there is no record of it.
     """

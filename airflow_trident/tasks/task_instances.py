@@ -15,11 +15,11 @@ from typing import Any
 from airflow_trident import settings
 from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.deployments import Deployed
 from airflow_trident.ledger.workers import Worker, is_alive, programs
 from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.waiting import lowest_uncommitted
+from airflow_trident.storm.workers.deployments import Deployed
 from airflow_trident.tasks.liveness import UNFINISHED, Answers, Gone, TaskOfRun, judge, questions, state_in
 from airflow_trident.tasks.task_states import (
     MAY_HAVE_SUCCEEDED,

@@ -16,9 +16,9 @@ from airflow_trident.contracts.updater import Updater
 from airflow_trident.operations.comparing import Comparator
 from airflow_trident.operations.queries import QueryFunction
 from airflow_trident.operations.stateful import StatefulFunction
-from airflow_trident.operations.stateful_bolts import BaseStatefulBolt
 from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
 from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.storm.stateful_bolts import BaseStatefulBolt
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase

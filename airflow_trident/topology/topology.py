@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.protocol.worker_placement import PlacementHints
+from airflow_trident.storm.workers.placement import PlacementHints
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream
@@ -103,7 +103,7 @@ class Topology(NodeGraph):
         :raises ConfigurationError: the file is wrong or uses something unsupported; names file, node and cure.
         """
         # Imported by name: spouts and states are layers above topologies.
-        importing = import_module("airflow_trident.runtime.qtopology_import")
+        importing = import_module("airflow_trident.storm.qtopology_import")
         made: Topology = importing.import_file(
             file,
             name=name,

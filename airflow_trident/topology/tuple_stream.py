@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.plan.groupings import Grouping
+from airflow_trident.storm.components import bolt_verbs
+from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.topology.stream_base import StreamBase
-from airflow_trident.topology.verbs import child_bolt, each, repartition, transform
+from airflow_trident.topology.verbs import each, repartition, transform
 from airflow_trident.types import FieldSpec, joined_specs
 
 
@@ -65,7 +66,7 @@ class TupleStream(StreamBase):
 
         :param streams: stream id -> the fields that the component emits there, with types.
         """
-        return child_bolt.bolt(self, inputs, bolt, streams)
+        return bolt_verbs.bolt(self, inputs, bolt, streams)
 
     def project(self, *fields: FieldSpec) -> Self:
         """Keep these fields, in this order: ``project("day", "sku")`` or ``project("day, sku")``."""

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from airflow_trident import Count, ShellBolt, Topology
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import ChildError, ConfigurationError, FieldError, PlanError, TridentError, UserCodeError
 from airflow_trident.operations.expr.tree import col
+from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import module, needs_node, program, seed, shell
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.pieces import keep, lines

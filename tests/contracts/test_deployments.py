@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_trident.errors import ConfigurationError, NameTakenError, PlanError, TransitionError
-from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Set
-from airflow_trident.protocol.deployment import (
+from airflow_trident.protocol.records import Command
+from airflow_trident.storm.workers.deployment import (
     Acknowledgement,
     DeploymentCommand,
     Presence,
@@ -22,7 +22,7 @@ from airflow_trident.protocol.deployment import (
     Roster,
     WorkerStatus,
 )
-from airflow_trident.protocol.records import Command
+from airflow_trident.storm.workers.deployments import Deployments
 from tests.fixtures.ledger import DEFINITION, LEDGERS, OVER_ZNODES, Place
 
 pytestmark = pytest.mark.zookeeper

@@ -23,12 +23,12 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.plugin import page_data, rows, web_app
 from airflow_trident.plugin.rows import Sight
-from airflow_trident.protocol.deployment import Acknowledgement, Registration, WorkerStatus
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
+from airflow_trident.storm.workers.deployment import Acknowledgement, Registration, WorkerStatus
 from tests.fixtures import single
 from tests.fixtures.airflow import give_database
 from tools.local_airflow.folder import Folder

@@ -13,7 +13,7 @@ from airflow_trident.errors import ChildError, ConfigurationError, PlanError, Us
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.states.children import bolt_sink
+from airflow_trident.storm.components import bolt_sink
 from tests.fixtures.child import shell
 
 RECORDER = Path(__file__).parent.parent / "programs" / "components" / "recorder.py"

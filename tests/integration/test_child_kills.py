@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import NodeBolt, ShellBolt, Topology
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ChildError
+from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.pieces import keep, lines

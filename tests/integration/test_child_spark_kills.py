@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from airflow_trident import ShellBolt, Topology
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.pieces import keep, lines

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_trident import BoltSink, Count, FixedBatchSpout, ShellBolt, ShellSpout, SqliteState, Topology
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.errors import ChildError, ConfigurationError, DefinitionChangedError, TridentError
 from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.runtime.deployed.initialising import bolts_of, initialise
+from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.workers.initialising import bolts_of, initialise
 from tests.fixtures.child import shell
 
 PROGRAM = """

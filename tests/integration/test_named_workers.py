@@ -11,10 +11,10 @@ import pytest
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.znodes import Set
-from airflow_trident.protocol.deployment import DeploymentCommand, Presence, WorkerStatus
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.milestones import Milestone
+from airflow_trident.storm.workers.deployment import DeploymentCommand, Presence, WorkerStatus
 from tests.fixtures.named_worker import EXPECTED, LIMIT_S, Site, Worker, all_stopped, site, statuses, undisturbed
 from tests.programs import word_count
 

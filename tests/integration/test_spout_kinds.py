@@ -38,7 +38,7 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.topology.transactional.spout_adapters import adapted
+from airflow_trident.storm.spout_adapters import adapted
 from airflow_trident.types import Json
 from tests.fixtures.spout import FolderSpout, append
 from tests.unit.test_partitioned import Counters

@@ -24,8 +24,8 @@ from airflow_trident import (
     TransactionalTopologyBuilder,
     TransactionAttempt,
 )
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.engine.base import Engine
+from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.integration.test_transactional_topologies import run
 from tests.seeds.database import Database

@@ -18,17 +18,17 @@ from typing import Any
 from airflow_trident import Count as CountAll
 from airflow_trident import FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.deployment_steps import next_command
 from airflow_trident.protocol.records import Claim, Command
-from airflow_trident.runtime.deployed.named_worker import NamedWorker, Patience
-from airflow_trident.runtime.deployed.running_topology import Means
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import owner_of_this_process
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.storm.workers.deployment_steps import next_command
+from airflow_trident.storm.workers.deployments import Deployments
+from airflow_trident.storm.workers.named_worker import NamedWorker, Patience
+from airflow_trident.storm.workers.running_topology import Means
 from tests.programs import word_count
 from tools import kills
 

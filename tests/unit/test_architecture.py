@@ -75,12 +75,15 @@ def _is_module(parts: list[str]) -> bool:
 
 
 OF_STORM = (
+    "storm.js",
+    "storm.py",
+    "storm.zookeeper.servers",
     "topology.max.spout.pending",
     "topology.max.task.parallelism",
     "topology.message.timeout.secs",
     "topology.name",
 )
-"""Options of Storm, which has a room of that name, too."""
+"""Options and files of Storm, which has rooms of such names, too."""
 
 
 @pytest.mark.parametrize("files", [PAGES, CODE], ids=["pages", "docstrings"])

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from airflow_trident import NodeBolt, NodeSpout, ShellBolt
-from airflow_trident.children import running
-from airflow_trident.children.bolt import ChildBolt
-from airflow_trident.children.running import NO_ROW
-from airflow_trident.children.talk import BoltPlace
 from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError, TridentError, UserCodeError
+from airflow_trident.storm.components import running
+from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.components.running import NO_ROW
+from airflow_trident.storm.components.talk import BoltPlace
 from airflow_trident.types import parse_declared
 from tests.fixtures.child import emits, lines, module, needs_node, program, seed, shell, values, words
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_trident.children.framing import (
+from airflow_trident.errors import ChildProtocolError
+from airflow_trident.storm.components.framing import (
     Decoder,
     Message,
     MultilangDecoder,
@@ -17,7 +18,6 @@ from airflow_trident.children.framing import (
     encode_multilang,
     encode_node,
 )
-from airflow_trident.errors import ChildProtocolError
 
 TEXTS = st.one_of(
     st.text(max_size=20), st.sampled_from(["end", "\nend\n", "\n", "\r\n", '{"cmd":"ack"}', "\x00", "é\u2028"])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 
-from airflow_trident.children.channel import Channel
-from airflow_trident.children.framing import Message
-from airflow_trident.children.qtopology import script
-from airflow_trident.children.starting import Carrier, Program
+from airflow_trident.storm.components.channel import Channel
+from airflow_trident.storm.components.framing import Message
+from airflow_trident.storm.components.qtopology import script
+from airflow_trident.storm.components.starting import Carrier, Program
 from tests.fixtures.child import COMPONENTS, needs_node
 
 pytestmark = needs_node

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_trident.children.bolt import ChildBolt
 from airflow_trident.errors import ChildError
+from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import emits, lines, module, needs_node, program, seed, shell, values
 
 

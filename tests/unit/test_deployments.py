@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, TransitionError
-from airflow_trident.protocol.deployment import (
+from airflow_trident.protocol.records import Command, Definition, TopologyRecord
+from airflow_trident.storm.workers.deployment import (
     Acknowledgement,
     Deployment,
     DeploymentCommand,
@@ -21,7 +22,7 @@ from airflow_trident.protocol.deployment import (
     decode,
     encode,
 )
-from airflow_trident.protocol.deployment_steps import (
+from airflow_trident.storm.workers.deployment_steps import (
     COMMANDS,
     Doing,
     Duty,
@@ -33,8 +34,7 @@ from airflow_trident.protocol.deployment_steps import (
     standstill,
     told,
 )
-from airflow_trident.protocol.records import Command, Definition, TopologyRecord
-from airflow_trident.protocol.worker_placement import Placeable, placed, placement
+from airflow_trident.storm.workers.placement import Placeable, placed, placement
 from tests.fixtures.record import GOLDEN
 
 INTRODUCE, INIT, RUN, PAUSE, SHUTDOWN = DeploymentCommand

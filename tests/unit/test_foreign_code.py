@@ -23,9 +23,9 @@ from airflow_trident.ledger.workers import Worker, is_alive
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.calls.user_code import Border, copied
 from airflow_trident.protocol.records import Claim, Owner
-from airflow_trident.runtime.deployed.named_worker import NamedWorker, _Served
-from airflow_trident.runtime.deployed.running_topology import Means, RunningTopology
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.storm.workers.named_worker import NamedWorker, _Served
+from airflow_trident.storm.workers.running_topology import Means, RunningTopology
 
 ENDS = ["raise SystemExit(3)", "class Own(BaseException): pass\nraise Own('all of it')", "import sys; sys.exit()"]
 

@@ -17,7 +17,7 @@ from airflow_trident.errors import ConfigurationError, CorruptRecordError, UserC
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.operations.stateful import KeyValues
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.topology.transactional.storm_config import read_config
+from airflow_trident.storm.config import read_config
 
 
 @dataclass(frozen=True)

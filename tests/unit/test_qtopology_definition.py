@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.children.definition import (
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.storm.components.definition import (
     Generation,
     Input,
     TopologyDefinition,
@@ -17,7 +18,6 @@ from airflow_trident.children.definition import (
     read_definition,
     without_comments,
 )
-from airflow_trident.errors import ConfigurationError
 
 MINIMAL: dict[str, Any] = {"general": {"heartbeat": 1000}, "spouts": [], "bolts": [], "variables": {}}
 

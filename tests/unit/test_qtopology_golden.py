@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, Topology
-from airflow_trident.plan.bolt_node import BoltNode
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.show.explain import explain
+from airflow_trident.storm.components.bolt_node import BoltNode
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.plan import PaperState
 

@@ -13,7 +13,7 @@ import pytest
 import airflow_trident
 from airflow_trident import KeyValueStates, MemoryTransactionalSpout, NodeBolt, ShellBolt, TransactionalTopologyBuilder
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.topology.transactional.storm_config import read_config
+from airflow_trident.storm.config import read_config
 
 SECRET = "swordfish-4711"
 MAY_HOLD_SECRETS = ("config", "conf", "env", "init", "password", "key_password", "token", "secret", "headers", "config")

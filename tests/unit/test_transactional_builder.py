@@ -29,7 +29,7 @@ from airflow_trident import (
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.protocol.topology_definition import Definition
-from airflow_trident.topology.transactional.storm_config import read_config
+from airflow_trident.storm.config import read_config
 
 SPOUT = MemoryTransactionalSpout({0: [("a",), ("b",)]}, "word string", 1)
 

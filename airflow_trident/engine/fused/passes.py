@@ -31,7 +31,6 @@ from airflow_trident.operations.calls.user_code import Border, as_tuple, callabl
 from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction
-from airflow_trident.plan.bolt_node import BoltNode
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.graph import Node, ProcessorNode
 from airflow_trident.plan.nodes import (
@@ -45,6 +44,7 @@ from airflow_trident.plan.nodes import (
     PeekNode,
     ProjectNode,
 )
+from airflow_trident.storm.components.bolt_node import BoltNode
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -
 
 def _bolt(node: BoltNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     # Children need a library that the executors of most topologies do not have.
-    from airflow_trident.engine.fused.child_bolts import child_bolt
+    from airflow_trident.storm.components.child_bolts import child_bolt
 
     return child_bolt(node, at.keep, at.context, frames)
 

@@ -9,13 +9,13 @@ from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import deployments
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRecord
 from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import Txids
+from airflow_trident.storm.workers import deploying
 
 
 def redefine(
@@ -47,7 +47,7 @@ def set_command(
     if seen is not None:
         seen.require(topology)
     change = _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
-    return replace(change, writes=(*change.writes, *deployments.obeyed(snap, topology, command, by)))
+    return replace(change, writes=(*change.writes, *deploying.obeyed(snap, topology, command, by)))
 
 
 def _new_topology(snap: Snapshot, record: TopologyRecord) -> Change[TopologyRecord]:

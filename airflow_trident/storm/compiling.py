@@ -1,0 +1,285 @@
+"""Compiles components and groupings to nodes of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from airflow_trident.contracts.state import StateFactory, StateSpec
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.comparing import groupable
+from airflow_trident.operations.expr.tree import col
+from airflow_trident.plan.commit.levels import in_commit_phase
+from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.plan.graph import Node
+from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.nodes import (
+    Aggregation,
+    FilterNode,
+    MapNode,
+    MergeNode,
+    MultiReduceNode,
+    PartitionAggregateNode,
+    PartitionNode,
+    PersistNode,
+    ProjectNode,
+    UnionNode,
+)
+from airflow_trident.storm.bolt_calls import (
+    BasicBoltCalls,
+    BatchBoltCalls,
+    BoltOfTopology,
+    CommitterBolt,
+    CommitterGrouping,
+    JoiningBoltCalls,
+)
+from airflow_trident.storm.bolt_wiring import TAG, BoltInput, Output, Outputs, tagged
+from airflow_trident.storm.bolts import DEFAULT_STREAM, BasicBolt
+from airflow_trident.storm.committers import OwnDatabase
+from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.components.bolt_verbs import bolt as child_bolt
+from airflow_trident.storm.declarer import BoltDeclarer, GroupingKind, Subscription
+from airflow_trident.storm.stateful_bolts import BaseStatefulBolt, StatefulBoltCalls
+from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.topology import Topology
+from airflow_trident.topology.verbs import persist
+from airflow_trident.types import ddl, names_of, select
+
+_GROUPINGS = {
+    GroupingKind.SHUFFLE: Grouping.SHUFFLE,
+    GroupingKind.LOCAL_OR_SHUFFLE: Grouping.LOCAL_OR_SHUFFLE,
+    GroupingKind.FIELDS: Grouping.FIELDS,
+    GroupingKind.GLOBAL: Grouping.GLOBAL,
+    GroupingKind.ALL: Grouping.BROADCAST,
+    GroupingKind.CUSTOM: Grouping.CUSTOM,
+}
+
+_TO_ANY_TASK = (GroupingKind.SHUFFLE, GroupingKind.LOCAL_OR_SHUFFLE)
+
+Made: TypeAlias = Mapping[str, Node]
+"""A component in the plan: stream -> the node that gives its tuples."""
+
+
+class Compiling:
+    """Adds bolts to a topology, each after its inputs.
+
+    :param states: makes the store of stateful bolts.
+    :param read: (component, stream) of all streams that have a reader.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        states: Callable[[], StateFactory],
+        declared: Mapping[str, Mapping[str, Output]],
+        read: Collection[tuple[str, str]],
+    ) -> None:
+        self.made: dict[str, Made] = {}
+        self._topology = topology
+        self._states = states
+        self._declared = declared
+        self._read = read
+
+    def add(self, bolt: BoltDeclarer) -> None:
+        if isinstance(bolt.bolt, ChildBolt):
+            self.made[bolt.id] = self._child(bolt, bolt.bolt)
+            return
+        if isinstance(bolt.bolt, BaseStatefulBolt):
+            self.made[bolt.id] = self._stateful(bolt, bolt.bolt)
+            return
+        of = BoltOfTopology(
+            id=bolt.id,
+            bolt=bolt.bolt,
+            inputs=tuple(self._input(one) for one in bolt.inputs),
+            outputs=Outputs(bolt.id, self._declared[bolt.id]),
+            conf=bolt.conf,
+        )
+        node = self._committer(bolt, of) if bolt.committer else self._processing(bolt, of)
+        self.made[bolt.id] = self._streams(of.outputs, node)
+
+    def _input(self, one: Subscription) -> BoltInput:
+        output = self._declared[one.component][one.stream]
+        return BoltInput(one.component, one.stream, (output.attempt, *names_of(output.schema)))
+
+    # ---- bolts of the processing phase, and behind committers ---------------------------------------------------
+
+    def _processing(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
+        inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
+        schema = of.outputs.schema
+        if isinstance(of.bolt, BasicBolt):
+            names = [bolt.id] if len(inputs) == 1 else [f"{bolt.id}.{place}" for place in range(len(inputs))]
+            nodes = [
+                MapNode(name=name, schema=schema, inputs=(one,), function=BasicBoltCalls(of, place), flat=True)
+                for place, (name, one) in enumerate(zip(names, inputs, strict=True))
+            ]
+            self._hint(bolt, *names)
+            return nodes[0] if len(nodes) == 1 else MergeNode(name=bolt.id, schema=schema, inputs=tuple(nodes))
+        self._hint(bolt, bolt.id)
+        if len(inputs) == 1:
+            reads = inputs[0].fields
+            one = Aggregation(aggregator=BatchBoltCalls(of), reads=reads, output=schema)
+            return PartitionAggregateNode(
+                name=bolt.id, schema=schema, inputs=tuple(inputs), groups=(), aggregations=(one,)
+            )
+        return MultiReduceNode(
+            name=bolt.id,
+            schema=schema,
+            inputs=tuple(inputs),
+            reducer=JoiningBoltCalls(of),
+            reads=tuple(one.fields for one in inputs),
+            groups=((),) * len(inputs),
+        )
+
+    def _child(self, bolt: BoltDeclarer, child: ChildBolt) -> Made:
+        """A bolt in another program: the verb `bolt`, on the merged inputs."""
+        inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
+        first = self._merged(bolt, inputs, str(child))
+        if len(inputs) > 1:
+            chosen = [kind for kind, _ in map(self._kind, bolt.inputs) if kind not in _TO_ANY_TASK]
+            if len(chosen) > 1 or GroupingKind.ALL in chosen:
+                first = _task_by_task(first)
+        declared = {name: ddl(output.schema) for name, output in self._declared[bolt.id].items()}
+        streams = child_bolt(Stream(self._topology, first).name(bolt.id), first.fields, child, declared)
+        return {name: stream.node for name, stream in streams.items()}
+
+    def _merged(self, bolt: BoltDeclarer, inputs: Sequence[Node], what: str) -> Node:
+        """:raises PlanError: the inputs differ in their fields, and the bolt does not hear which one a tuple is of."""
+        first = inputs[0]
+        if any(one.schema != first.schema for one in inputs):
+            kinds = "; ".join(f"{one} has ({', '.join(one.fields)})" for one in map(self._input, bolt.inputs))
+            raise PlanError(
+                f"the inputs of bolt {bolt.id!r} have several kinds of tuples, and {what} does not hear which one it "
+                f"gets: {kinds}",
+                "Let a BasicBolt bring them to the same fields, or give each input a bolt of its own.",
+            )
+        return (
+            first
+            if len(inputs) == 1
+            else MergeNode(name=f"{bolt.id}.inputs", schema=first.schema, inputs=tuple(inputs))
+        )
+
+    def _stateful(self, bolt: BoltDeclarer, stateful: BaseStatefulBolt[Any, Any]) -> Made:
+        """A stateful bolt: the verb `stateful`. The fields of its fields grouping choose the task, and so the state."""
+        keys = {keys if kind is GroupingKind.FIELDS else () for kind, keys in map(self._kind, bolt.inputs)}
+        if bolt.parallelism > 1 and (len(keys) > 1 or not all(keys)):
+            raise PlanError(
+                f"the stateful bolt {bolt.id!r} has {bolt.parallelism} tasks, and its groupings do not say which task "
+                "gets a tuple",
+                "Give each input the same fields_grouping, or give the bolt one task.",
+            )
+        before = self._merged(bolt, [self.made[one.component][one.stream] for one in bolt.inputs], "a stateful bolt")
+        calls = StatefulBoltCalls(
+            stateful,
+            topology=self._topology.name,
+            component=bolt.id,
+            source=bolt.inputs[0].component if len(bolt.inputs) == 1 else before.name,
+            fields=before.fields,
+            conf=bolt.conf,
+        )
+        stream, outputs = Stream(self._topology, before), ddl(calls.emits)
+        keyed_by = keys.pop() if len(keys) == 1 else ()
+        provider = self._states()
+        sink = persist.stateful(stream, before.fields, calls, provider, keyed_by, outputs, bolt.parallelism, bolt.id)
+        is_read = (bolt.id, DEFAULT_STREAM) in self._read
+        return {DEFAULT_STREAM: persist.new_values(stream, sink).node} if is_read else {}
+
+    def _moved(self, bolt: BoltDeclarer, one: Subscription, place: int) -> Node:
+        """The stream of an input, repartitioned."""
+        before = self.made[one.component][one.stream]
+        kind, keys = self._kind(one)
+        if kind is GroupingKind.FIELDS:
+            groupable(f"fields_grouping of bolt {bolt.id!r}", select(before.schema, keys, bolt.id))
+        name = f"{bolt.id}.{kind}-{place}"
+        self._hint(bolt, name)
+        return PartitionNode(
+            name=name,
+            schema=before.schema,
+            inputs=(before,),
+            grouping=_GROUPINGS[kind],
+            keys=keys,
+            custom=one.custom,
+        )
+
+    def _kind(self, one: Subscription) -> tuple[GroupingKind, tuple[str, ...]]:
+        """The grouping and its keys. The TransactionAttempt is no key: all tuples of a batch have the same one."""
+        attempt = self._declared[one.component][one.stream].attempt
+        keys = tuple(name for name in one.fields if name != attempt)
+        return (GroupingKind.GLOBAL if one.fields and not keys else one.kind), keys
+
+    def _hint(self, bolt: BoltDeclarer, *names: str) -> None:
+        for name in names:
+            self._topology.set_node(name, parallelism=bolt.parallelism)
+
+    # ---- committers --------------------------------------------------------------------------------------------
+
+    def _committer(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
+        staged = self._staged(bolt)
+        committer = CommitterBolt(
+            bolt=of, tasks=bolt.parallelism, groupings=tuple(self._chooses(one) for one in bolt.inputs)
+        )
+        emits = of.outputs.schema if any((bolt.id, stream) in self._read for stream in of.outputs.streams) else ()
+        spec = StateSpec(
+            topology=self._topology.name,
+            name=bolt.id,
+            keys=(),
+            values=(),
+            staged=staged.schema,
+            factory=OwnDatabase(opaque=bool(getattr(bolt.bolt, "keeps_previous_value", False))),
+            committer=committer,
+            emits=emits,
+            in_order=in_commit_phase(staged),
+            inputs=tuple(f"{one.component}/{one.stream}: {', '.join(one.fields[1:])}" for one in of.inputs),
+        )
+        sink = PersistNode(name=bolt.id, schema=staged.schema, inputs=(staged,), state=spec)
+        self._topology.add_sink(sink)
+        return NewValuesNode(name=f"{bolt.id}.emitted", schema=emits, inputs=(sink,)) if emits else sink
+
+    def _staged(self, bolt: BoltDeclarer) -> Node:
+        """The inputs of a committer as one node: several become a tagged union."""
+        nodes = [self.made[one.component][one.stream] for one in bolt.inputs]
+        if len(nodes) == 1:
+            return nodes[0]
+        takes = []
+        for place, node in enumerate(nodes):
+            parts = (node.fields if place == other else (None,) * len(one.schema) for other, one in enumerate(nodes))
+            takes.append((None, *(name for part in parts for name in part)))
+        schema = tagged([node.schema for node in nodes])
+        return UnionNode(name=f"{bolt.id}.inputs", schema=schema, inputs=tuple(nodes), takes=tuple(takes), tag=TAG)
+
+    def _chooses(self, one: Subscription) -> CommitterGrouping:
+        kind, keys = self._kind(one)
+        fields = names_of(self._declared[one.component][one.stream].schema)
+        places = tuple(fields.index(name) for name in keys)
+        return CommitterGrouping(all=kind is GroupingKind.ALL, one=kind is GroupingKind.GLOBAL, keys=places)
+
+    # ---- several output streams --------------------------------------------------------------------------------
+
+    def _streams(self, outputs: Outputs, node: Node) -> dict[str, Node]:
+        if not outputs.tagged:
+            return dict.fromkeys(outputs.streams or (DEFAULT_STREAM,), node)
+        if isinstance(node, PersistNode):
+            return {}
+        return {name: self._stream(outputs, node, name, place) for place, name in enumerate(outputs.streams)}
+
+    def _stream(self, outputs: Outputs, node: Node, stream: str, place: int) -> Node:
+        """The tuples of one stream, under their own names."""
+        name = f"{outputs.component}.{stream}"
+        kept = FilterNode(
+            name=f"{name}.only", schema=node.schema, inputs=(node,), reads=(TAG,), expression=col(TAG) == place
+        )
+        fields = outputs.fields_of(stream)
+        narrow = ProjectNode(
+            name=f"{name}.fields", schema=select(node.schema, fields, name), inputs=(kept,), implied=True
+        )
+        declared = tuple(
+            replace(one, name=own.name) for one, own in zip(narrow.schema, outputs.streams[stream].schema, strict=True)
+        )
+        return MergeNode(name=name, schema=declared, inputs=(narrow,))
+
+
+def _task_by_task(merged: Node) -> Node:
+    """What each input sends to task i comes to one process (Storm: a task has all its inputs)."""
+    return PartitionNode(
+        name=f"{merged.name}.partition", schema=merged.schema, inputs=(merged,), grouping=Grouping.COLOCATED
+    )

@@ -1,0 +1,179 @@
+"""Makes a topology from a topology file of qtopology: spouts write spools, bolts are children, wires are streams."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.operations.api import Function, OperationContext
+from airflow_trident.operations.expr.tree import col, lit
+from airflow_trident.storm.components.bolt_sink import BoltSink
+from airflow_trident.storm.components.child_spouts import NodeSpout
+from airflow_trident.storm.components.definition import (
+    BoltDefinition,
+    Input,
+    NodeDefinition,
+    TopologyDefinition,
+    read_definition,
+)
+from airflow_trident.storm.components.imported_bolt import WHOLE, ImportedBolt
+from airflow_trident.storm.components.json_values import reader_of
+from airflow_trident.storm.components.talk import DEFAULT_STREAM
+from airflow_trident.storm.components.telemetry import TELEMETRY
+from airflow_trident.storm.workers.placement import PlacementHints
+from airflow_trident.topology.stream import Stream
+from airflow_trident.topology.topology import Topology
+from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_declared
+
+States = Mapping[str, Callable[[Stream], Any]]
+_STREAM, _DATA = "stream_id", "data"
+_SERVERS = {"rest": "a queue that the requests go into", "dir": "a FileSpout of the folder"}
+"""Standard spouts that wait to be called by others, and what to use instead."""
+
+
+def import_file(
+    file: str | os.PathLike[str],
+    *,
+    name: str | None,
+    overrides: Mapping[str, str] | None,
+    fields: Mapping[str, FieldSpec] | None,
+    spool_dir: str,
+    states: States | None,
+    working_dir: str | None,
+    protocol: str,
+) -> Topology:
+    """See :meth:`airflow_trident.topology.topology.Topology.from_qtopology`."""
+    found = read_definition(os.fspath(file), overrides)
+    return _Import(found, name, fields or {}, spool_dir, states or {}, working_dir, protocol).topology
+
+
+class _Import:
+    def __init__(
+        self,
+        found: TopologyDefinition,
+        name: str | None,
+        fields: Mapping[str, FieldSpec],
+        spool_dir: str,
+        states: States,
+        working_dir: str | None,
+        protocol: str,
+    ) -> None:
+        self._found, self._states, self._protocol = found, states, protocol
+        self._folder = os.path.abspath(working_dir or os.path.dirname(found.file) or ".")
+        self._require_known("fields", fields)
+        self._require_known("states", states)
+        self._fields = {node: parse_declared(spec) for node, spec in fields.items()}
+        sinks = {node.name for node in found.ends if node.name not in states} & {bolt.name for bolt in found.bolts}
+        self.topology = Topology(
+            name or found.name or os.path.splitext(os.path.basename(found.file))[0], exactly_once=not sinks
+        )
+        self.topology.placement_hints = PlacementHints(
+            workers=found.workers, weight=found.weight, affinity=found.worker_affinity
+        )
+        self._streams: dict[tuple[str, str], Stream] = {}
+        for spout in found.spouts:
+            self._spout(spout, os.path.join(spool_dir, self.topology.name, spout.name))
+        for bolt in found.bolts:
+            self._bolt(bolt, is_sink=bolt.name in sinks)
+        for node, state in states.items():
+            state(self._of_fields(node))
+
+    def _require_known(self, option: str, given: Mapping[str, Any]) -> None:
+        known = [node.name for node in (*self._found.spouts, *self._found.bolts)]
+        for name in given:
+            if name not in known:
+                raise ConfigurationError(
+                    f"{self._found.file}: {option} names the node {name!r}", f"The nodes are: {', '.join(known)}."
+                )
+
+    def _schema(self, node: str) -> Schema:
+        """What a node emits: whole objects if another node reads it, as in qtopology, else the declared fields."""
+        return WHOLE if self._found.streams_of(node) else self._fields.get(node, WHOLE)
+
+    def _of_fields(self, node: str) -> Stream:
+        """The default stream of a node, for the verbs of a state."""
+        stream, schema = self._streams[node, DEFAULT_STREAM], self._fields.get(node, WHOLE)
+        return stream if stream.schema == schema else stream.map(_Members(node, schema), ddl(schema))
+
+    def _ids(self, node: str) -> tuple[str, ...]:
+        """The streams of a node that are read."""
+        read = [DEFAULT_STREAM if one is None else one for one in self._found.streams_of(node)]
+        return tuple(dict.fromkeys((*read, DEFAULT_STREAM) if node in self._states else read))
+
+    def _options(self, node: NodeDefinition) -> dict[str, Any]:
+        return {
+            "working_dir": os.path.join(self._folder, node.working_dir),
+            "args": node.args,
+            "init": node.init,
+            "type": node.type,
+            "subtype": node.subtype,
+            "protocol": self._protocol,
+            "heartbeat_s": self._found.heartbeat_ms / 1000,
+        }
+
+    def _spout(self, node: NodeDefinition, folder: str) -> None:
+        ids = self._ids(node.name)
+        if not ids:
+            return  # nobody would read what it emits
+        if node.type == "sys" and node.cmd in _SERVERS:
+            raise ConfigurationError(
+                f"{self._found.file}: spout {node.name!r} ({node.cmd}) serves for as long as it lives, and no process "
+                "lives as long as the topology",
+                f"Use {_SERVERS[node.cmd]}.",
+            )
+        schema = self._schema(node.name)
+        spout = NodeSpout(
+            node.cmd,
+            f"{_STREAM} string, {ddl(schema)}",
+            folder,
+            whole=schema == WHOLE,
+            stream_field=_STREAM,
+            **self._options(node),
+        )
+        given = self.topology.new_stream(node.name, spout)
+        for one in ids:
+            self._streams[node.name, one] = given.filter(col(_STREAM) == one).project(names_of(schema))
+
+    def _bolt(self, node: BoltDefinition, *, is_sink: bool) -> None:
+        wires = [self._wire(node, wire) for wire in node.inputs]
+        rows = wires[0] if len(wires) == 1 else self.topology.merge(wires)
+        try:
+            bolt = ImportedBolt(node.cmd, allow_parallel=node.allow_parallel, **self._options(node))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self._found.file}: bolt {node.name!r}: {error.message}", error.cure) from error
+        if is_sink:
+            rows.partition_persist(BoltSink(bolt), [_STREAM, _DATA], name=node.name)
+            return
+        schema = self._schema(node.name)
+        streams = {one: ddl(WHOLE if one == TELEMETRY else schema) for one in self._ids(node.name)}
+        made = rows.name(node.name).bolt([_STREAM, _DATA], bolt, streams)
+        for one, stream in made.items():
+            self._streams[node.name, one] = stream
+
+    def _wire(self, node: BoltDefinition, wire: Input) -> Stream:
+        """Tuples of stream id and text, so that nodes of all kinds fit together."""
+        if wire.stream_id == TELEMETRY and wire.source in {spout.name for spout in self._found.spouts}:
+            raise ConfigurationError(
+                f"{self._found.file}: bolt {node.name!r} reads the telemetry of the spout {wire.source!r}, which has "
+                "none: it is asked before a transaction begins",
+                'Set "disabled": true at that input, or read the telemetry of a bolt.',
+            )
+        stream = self._streams[wire.source, wire.stream_id or DEFAULT_STREAM]
+        return stream.each(lit(wire.stream_id or ""), f"{_STREAM} string").project([_STREAM, _DATA])
+
+
+class _Members(Function):
+    """The JSON text of a node's object as its declared fields."""
+
+    def __init__(self, node: str, schema: Schema) -> None:
+        self.__qualname__ = f"fields[{node!r}]"
+        self._schema = schema
+
+    def prepare(self, context: OperationContext) -> None:
+        self._read = reader_of(self._schema)
+
+    def execute(self, *values: Any) -> tuple[Any, ...]:
+        return self._read(json.loads(values[0]))
