@@ -13,7 +13,13 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-TABS = {"How-to guides": "how-to", "Reference": "reference", "Concepts": "concepts", "Decisions": "decisions"}
+TABS = {
+    "How-to guides": "how-to",
+    "Reference": "reference",
+    "Storm and qtopology": "storm",
+    "Concepts": "concepts",
+    "Decisions": "decisions",
+}
 """Folders with an index page."""
 API = "reference/api"
 EXAMPLES = "examples"

@@ -210,7 +210,7 @@ def test_what_json_lacks_travels_as_text() -> None:
         emits(shell("Echo"), [("soon",)], fields=("a",), streams={"default": "a date"})
 
 
-# ---- each way to fail (the table of failures in docs/reference/children.md) ------------------------------------
+# ---- each way to fail (the table of failures in docs/storm/components.md) ------------------------------------
 
 LIMITS = {"start_timeout_s": 0.2}
 FAILURES: list[Any] = [
