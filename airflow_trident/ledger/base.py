@@ -9,9 +9,8 @@ L2  Every call is one atomic conditional step. Otherwise it changes nothing and 
 L3  A call whose answer was lost is resolved before it returns: it happened once or not at all. If that cannot be told
     before the deadline: OutcomeUnknownError. It is never repeated blindly. If somebody else has overwritten the record
     that would tell, the call is decided anew on what is there now; no verb does harm by that (`docs/protocol.md`).
-L4  `start_attempt` gives every caller another, higher attempt, for ever (P3).
-L5  `processed`, `attempt_failed`, `fail` of an attempt that is not the current one raise StaleAttemptError and change
-    nothing (P4).
+L4  `attempt` gives every caller another, higher attempt, for ever (P3).
+L5  `processed` and `fail` of an attempt that is not the current one raise StaleAttemptError and change nothing (P4).
 L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6). Each opening has a higher fence and voids the
     former ticket. Who says by which record he decided (`seen`) opens none that has another attempt or fence by now.
 L7  COMMITTED and the commit pointer change in the same step (P8).
@@ -153,10 +152,8 @@ class Ledger(Closing, KeepsStaged):
 
     begin_many = Verb(begin.begin_many, read_ahead.of_claims, then=_after_begins)
     begin = Verb(begin.begin, read_ahead.of_claim, then=_after_begin)
-    start_attempt = Verb(attempts.start_attempt, read_ahead.transactions)
-    restart_attempt = Verb(attempts.restart_attempt, read_ahead.transactions)
+    attempt = Verb(attempts.attempt, read_ahead.transactions)
     processed = Verb(attempts.processed, read_ahead.one_staged)
-    attempt_failed = Verb(attempts.attempt_failed, read_ahead.transactions)
     fail = Verb(attempts.fail, read_ahead.transactions)
     gate = Verb(commits.gate, read_ahead.with_what_is_kept)
     committed = Verb(commits.committed, read_ahead.with_what_is_kept, then=_after_commit)
@@ -170,7 +167,6 @@ class Ledger(Closing, KeepsStaged):
     note_told = Verb(topology.note_told, read_ahead.the_topology)
     take_fence = Verb(topology.take_fence, read_ahead.the_pointer)
 
-    restart_many = Verb(attempts.restart_many, read_ahead.transactions)
     processed_many = Verb(attempts.processed_many, read_ahead.staged)
     gate_many = Verb(commits.gate_many, read_ahead.with_what_is_kept)
     committed_many = Verb(commits.committed_many, read_ahead.with_what_is_kept, then=_after_commits)

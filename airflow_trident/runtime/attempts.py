@@ -17,33 +17,24 @@ from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 
-def start_attempt(
-    ledger: Ledger, topology: Topology, txid: int, *, owner: Owner | str, replays: bool = False
-) -> TxRecord:
-    """See :meth:`Ledger.start_attempt`."""
-    metadata_of, digest = _choosing(topology) if topology.opaque else None, topology.compile().digest
-    return began(ledger.start_attempt(txid, owner=owner, metadata_of=metadata_of, plan=digest, replays=replays))
-
-
-def restart_attempt(ledger: Ledger, topology: Topology, ticket: CommitTicket, *, owner: Owner | str) -> TxRecord:
-    """See :meth:`Ledger.restart_attempt`."""
-    metadata_of = _choosing(topology) if topology.opaque else None
-    digest = topology.compile().digest
-    return began(ledger.restart_attempt(ticket, owner=owner, metadata_of=metadata_of, plan=digest))
-
-
 def start_attempts(
-    ledger: Ledger, topology: Topology, txids: Sequence[int], *, owner: Owner | str, replays: bool = False
+    ledger: Ledger,
+    topology: Topology,
+    members: Sequence[int | CommitTicket],
+    *,
+    owner: Owner | str,
+    replays: bool = False,
 ) -> list[TxRecord]:
-    """New attempts of all of these, in as few steps as possible.
+    """:meth:`Ledger.attempt` for all members, in as few steps as possible. If it raises, some may have their attempt.
 
-    :param txids: rising, of a topology without opaque spouts.
-    :raises TransitionError, FencedError: somebody else has changed one of them; some may have their attempt.
+    :param members: in the order of their txids.
     """
+    metadata_of, digest = _choosing(topology) if topology.opaque else None, topology.compile().digest
     records: list[TxRecord] = []
-    digest = topology.compile().digest
-    while len(records) < len(txids):
-        records += ledger.restart_many(txids[len(records) :], owner=owner, plan=digest, replays=replays)
+    while len(records) < len(members):
+        records += ledger.attempt(
+            members[len(records) :], owner=owner, metadata_of=metadata_of, plan=digest, replays=replays
+        )
     return [began(record) for record in records]
 
 

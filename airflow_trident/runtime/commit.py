@@ -39,7 +39,7 @@ from airflow_trident.protocol.decide import (
 )
 from airflow_trident.protocol.records import CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.attempts import restart_attempt, start_attempt
+from airflow_trident.runtime.attempts import start_attempts
 from airflow_trident.runtime.commit_group import OVERTAKEN_TIMES, GoOn, GroupCommitter, GroupEnd, note_error
 from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER, first_group
 from airflow_trident.runtime.downstream import (
@@ -398,7 +398,7 @@ class Committer:
         if not mine and self._emitted[txid] >= EMIT_TRIES:
             attempts = replace(attempts, last_try=True)
         try:
-            record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner)
+            (record,) = start_attempts(self.ledger, self.topology, [txid], owner=attempts.owner)
             with self.engine() as engine:
                 run_attempt(self.ledger, self.topology, record, engine, self.staging_root, attempts, self.progress)
         except (FencedError, TransitionError):
@@ -411,7 +411,7 @@ class Committer:
         return True
 
     def _emit_again(self, ticket: CommitTicket) -> CommitTicket:
-        record = restart_attempt(self.ledger, self.topology, ticket, owner=self.attempts.owner)
+        (record,) = start_attempts(self.ledger, self.topology, [ticket], owner=self.attempts.owner)
         with self.engine() as engine:
             run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
         return self.ledger.gate(ticket.txid, owner=self.attempts.owner, seen=record)

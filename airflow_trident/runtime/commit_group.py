@@ -260,7 +260,7 @@ def note_error(ledger: Ledger, txid: int, error: BaseException, *, rows: bool) -
     with suppress(TridentError):
         tx = ledger.view(txid).tx
         if tx is not None and tx.status is Status.COMMITTING:
-            ledger.attempt_failed(txid, tx.attempt, recorded_text(error, rows=rows))
+            ledger.fail(txid, tx.attempt, recorded_text(error, rows=rows), retry=True)
 
 
 def _told(milestone: Milestone, tickets: Sequence[CommitTicket]) -> None:

@@ -33,7 +33,7 @@ from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
 from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import OnFailure
-from airflow_trident.runtime.attempts import began, start_attempt
+from airflow_trident.runtime.attempts import began, start_attempts
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
@@ -154,7 +154,7 @@ class ProcessResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
     """Who tries (a text names a program), and what a failure means. `last_try`: the caller will not try again.
-    `timeout_s`: of one attempt. `replays`: this is a backfill: see :meth:`Ledger.start_attempt`. `rows_in_errors`: may
+    `timeout_s`: of one attempt. `replays`: this is a backfill: see :meth:`Ledger.attempt`. `rows_in_errors`: may
     the ledger quote rows in errors? `max_merge_rows`: how many rows of a state a commit may hold at once.
     `max_partition_keys`: how many keys of a partition Python may hold at once."""
 
@@ -229,7 +229,7 @@ def _next_attempt(
             return ProcessResult(txid=txid, outcome=ProcessOutcome.COMMIT_UNDER_WAY)
         require_not_late(topology, txid, view.pointer.committed)
         try:
-            return start_attempt(ledger, topology, txid, owner=attempts.owner, replays=attempts.replays)
+            return start_attempts(ledger, topology, [txid], owner=attempts.owner, replays=attempts.replays)[0]
         except InvalidatedError:
             return ProcessResult(txid=txid, outcome=ProcessOutcome.WAITS_FOR_BATCH)
         except TransitionError:
@@ -330,11 +330,8 @@ def note_failure(
     text = recorded_text(error, rows=attempts.rows_in_errors)
     hopeless = isinstance(error, TridentError) and error.outcome is Outcome.FAIL
     try:
-        if not (attempts.last_try or hopeless):
-            ledger.attempt_failed(txid, attempt, text)
-            return None
         skip = f"on_failure=skip after {text}" if attempts.on_failure is OnFailure.SKIP else ""
-        ledger.fail(txid, attempt, text, skip=skip)
+        ledger.fail(txid, attempt, text, retry=not (attempts.last_try or hopeless), skip=skip)
     except FencedError as stale:
         return stale
     except TridentError as second:

@@ -71,7 +71,7 @@ def _of(verb: str, part: object) -> list[Metric]:
     if not isinstance(part, TxRecord):
         return []
     by_status = _BY_STATUS.get(part.status)
-    if verb.startswith(("start_attempt", "restart")):
+    if verb == "attempt":
         return [Metric(MetricKind.COUNTER, "attempts", 1)]
     if by_status is None or not verb.startswith(by_status[0]):
         return []

@@ -26,7 +26,6 @@ _PHASES = {
     ),
 }
 """The prefix of a verb's name, which is also the new status -> the phases that end with it."""
-_FAILS = ("attempt_failed", "fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class PhaseSpan:
 
 def phase_spans(verb: str, record: TxRecord) -> Iterator[PhaseSpan]:
     """The phases that the verb ended, from the record that it wrote. Pure."""
-    if verb in _FAILS:
+    if verb == "fail":
         for past in record.attempts[-1:]:
             if past.attempt == record.attempt and past.begun_ms and past.ended_ms:
                 error = past.error.partition(":")[0]

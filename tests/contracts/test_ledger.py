@@ -254,7 +254,7 @@ VERBS: dict[Status, Callable[[Ledger, int, int], object]] = {
     Status.SKIPPED: lambda ledger, txid, attempt: ledger.skip(txid, "x"),
 }
 NOT_BY_THESE_VERBS = {(Status.COMMITTING, Status.PROCESSING)}
-"""Steps of the table that take another verb (`restart_attempt`)."""
+"""Steps of the table that need a ticket."""
 
 
 @pytest.mark.parametrize("target", VERBS)
@@ -312,7 +312,7 @@ def test_l2_a_pruned_transaction_is_refused_as_committed(ledger: Ledger, verb: S
 
 def test_a_verb_takes_its_arguments_by_name_too(ledger: Ledger) -> None:
     begun(ledger, 1)
-    (record,) = ledger.restart_many(members=[1], owner="somebody")
+    (record,) = ledger.attempt(members=[1], owner="somebody")
     assert ledger.fail(txid=1, attempt=record.attempt, error="a name").status is Status.FAILED
 
 
@@ -355,7 +355,7 @@ def test_l5_p4_the_word_of_an_attempt_that_is_not_current_changes_nothing(place:
     before = ledger.export()
     for word in (
         lambda: single.processed(zombie, 1, attempt, STAGED),
-        lambda: zombie.attempt_failed(1, attempt, "x"),
+        lambda: zombie.fail(1, attempt, "x", retry=True),
         lambda: zombie.fail(1, attempt, "x"),
     ):
         with pytest.raises(StaleAttemptError, match=rf"attempt {attempt} of transaction 1.*1"):
@@ -395,7 +395,7 @@ def test_p3_nothing_is_processed_without_an_attempt(ledger: Ledger) -> None:
 def test_a_failed_attempt_is_noted_and_the_transaction_goes_on(ledger: Ledger) -> None:
     begun(ledger, 1)
     single.attempt(ledger, 1, owner="e")
-    noted = ledger.attempt_failed(1, 0, "ValueError: x" * 1_000)
+    noted = ledger.fail(1, 0, "ValueError: x" * 1_000, retry=True)
     assert (noted.status, noted.error[:13], len(noted.error)) == (Status.PROCESSING, "ValueError: x", 4_000)
     assert single.attempt(ledger, 1, owner="e").error == noted.error
     assert single.processed(ledger, 1, 1, STAGED).error == ""

@@ -124,7 +124,7 @@ def test_p2_a_batch_that_a_state_may_have_is_never_changed(ledger: Ledger, case:
 def test_what_failed_first_is_kept_until_an_attempt_goes_well(ledger: Ledger) -> None:
     begun(ledger, 1)
     for text in ("a bad row", "a bad row", "the file changed", "it changed again"):
-        ledger.attempt_failed(1, single.attempt(ledger, 1, owner="e").attempt, text)
+        ledger.fail(1, single.attempt(ledger, 1, owner="e").attempt, text, retry=True)
     assert (tx(ledger, 1).error, tx(ledger, 1).first_error) == ("it changed again", "a bad row")
     ledger.fail(1, tx(ledger, 1).attempt, "used up")
     assert (tx(ledger, 1).error, tx(ledger, 1).first_error) == ("used up", "a bad row")

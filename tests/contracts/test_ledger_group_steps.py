@@ -158,7 +158,7 @@ def test_l15_l3_a_step_of_a_group_whose_answer_is_lost_happened_once_or_not_at_a
     )
     assert [(one.txid, one.new) for one in result.begun] == [(4, True), (5, True)]
     assert (ledger.view(0).next_txid, ledger.view(0).pointer.committed) == (6, 3)
-    records: tuple[TxRecord, ...] = lossy(lambda: ledger.restart_many([4, 5], owner="drain"))
+    records: tuple[TxRecord, ...] = lossy(lambda: ledger.attempt([4, 5], owner="drain"))
     assert [one.attempt for one in records] == [1, 1]
 
 

@@ -134,7 +134,7 @@ def test_l15_p3_new_attempts_of_a_group_are_those_of_its_members_whatever_they_w
     tickets = gated_many(ledger, 1, 2)
     begun_many(ledger, 3, 5)
     ledger.fail(4, 0, "used up")
-    records = ledger.restart_many([*tickets, 3, 4, 5], owner="drain")
+    records = ledger.attempt([*tickets, 3, 4, 5], owner="drain")
     assert [(one.txid, one.attempt, one.status) for one in records] == [
         (txid, 1, Status.PROCESSING) for txid in (1, 2, 3, 4, 5)
     ]
@@ -146,7 +146,7 @@ def test_l15_p3_new_attempts_of_a_group_are_those_of_its_members_whatever_they_w
 def test_l15_l11_a_group_that_is_replayed_is_on_the_list_until_it_is_processed(ledger: Ledger) -> None:
     begun_many(ledger, 1, 4)
     ledger.fail(2, 0, "used up")
-    records = ledger.restart_many([1, 2, 3], owner="a person", replays=True)
+    records = ledger.attempt([1, 2, 3], owner="a person", replays=True)
     assert ledger.view(0).exceptions.replaying == (1, 2, 3)
     ledger.processed_many([replace(one, attempt=1) for one in staged([1, 2])])
     assert ledger.view(0).exceptions.replaying == (3,)
@@ -251,7 +251,7 @@ def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger
     tickets = [ledger.processed_and_gate(staged([1, 2]), owner="c")[txid - 1] for txid in group]
     before = everything(ledger)
     steps: list[Callable[[], object]] = [
-        lambda: ledger.restart_many(group, owner="c"),
+        lambda: ledger.attempt(group, owner="c"),
         lambda: ledger.processed_many(staged(group)),
         lambda: ledger.gate_many(group, owner="c"),
         lambda: ledger.committed_many(tickets),
@@ -265,7 +265,7 @@ def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger
 def test_a_group_of_nobody_changes_nothing(ledger: Ledger) -> None:
     before = everything(ledger)
     assert ledger.begin_many([], some_lines) == ()
-    assert ledger.restart_many([], owner="c") == ledger.processed_many([]) == ()
+    assert ledger.attempt([], owner="c") == ledger.processed_many([]) == ()
     assert ledger.gate_many([], owner="c") == ledger.committed_many([]) == ()
     assert everything(ledger) == before
 
@@ -341,7 +341,7 @@ def test_l15_p9_a_group_that_was_left_is_gated_again_as_another_group(place: Pla
 
 def test_l15_a_member_without_its_staged_batch_takes_the_group_back_and_its_tickets_are_void(ledger: Ledger) -> None:
     tickets = gated_many(ledger, 1, 2)
-    records = ledger.restart_many(tickets, owner="c")
+    records = ledger.attempt(tickets, owner="c")
     assert [(one.status, one.attempt, one.staged, one.touched) for one in records] == [
         (Status.PROCESSING, 1, None, True)
     ] * 2

@@ -172,9 +172,9 @@ def test_l10_what_one_step_takes_away_and_decides_again_may_be_the_same(ledger: 
 
     begun = ledger.begin_many([claim(1), claim(2)], first, max_pending=9)
     assert isinstance(begun, tuple)
-    before = ledger.restart_many([1, 2], owner="e")
+    before = ledger.attempt([1, 2], owner="e")
     for until[1] in (5, 6):
-        again = ledger.restart_many([1, 2], owner="e", metadata_of=chosen)
+        again = ledger.attempt([1, 2], owner="e", metadata_of=chosen)
         assert [one.metadata["lines"] for one in again] == [{"until": until[1]}, {"until": 2}]
         assert again[1].metadata == before[1].metadata
     assert tx(place.open("words"), 2).metadata == before[1].metadata
@@ -198,7 +198,7 @@ def test_p4_a_late_word_of_an_attempt_whose_batch_was_taken_changes_nothing(ledg
     for late in (
         lambda: single.processed(ledger, 2, old.attempt, STAGED),
         lambda: ledger.fail(2, old.attempt, "x"),
-        lambda: ledger.attempt_failed(2, old.attempt, "x"),
+        lambda: ledger.fail(2, old.attempt, "x", retry=True),
     ):
         with pytest.raises(StaleAttemptError):
             late()

@@ -44,7 +44,7 @@ def test_p6_what_a_group_went_over_is_not_taken_up_before_a_state_may_hold_what_
     before = everything(ledger)
     steps: list[Callable[[], object]] = [
         lambda: single.attempt(ledger, 2, owner="a backfill"),
-        lambda: ledger.restart_many([2, 4], owner="a backfill", replays=True),
+        lambda: ledger.attempt([2, 4], owner="a backfill", replays=True),
         lambda: ledger.accept_source(2, Mended(), "mended"),
     ]
     for step in steps:

@@ -41,7 +41,7 @@ class Five:
             coordinate(self.ledger, self.topology, Claim(key=f"run-{number}"), max_pending=K)
 
     def started(self) -> tuple[TxRecord, ...]:
-        return self.ledger.restart_many(range(1, K + 1), owner="somebody")
+        return self.ledger.attempt(range(1, K + 1), owner="somebody")
 
     def ran(self, records: Sequence[TxRecord]) -> Manifest:
         slot = partial(Slot, topology=self.topology.name, incarnation=self.ledger.view(0).topology.incarnation)

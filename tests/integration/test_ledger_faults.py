@@ -73,7 +73,7 @@ VERBS: dict[str, tuple[Prepare, Verb, tuple[Status, int, int, int, int]]] = {
         lambda ledger, _: single.begin(ledger, claim(1), lines),
         (Status.PROCESSING, NO_ATTEMPT, 0, 0, 0),
     ),
-    "start_attempt": (
+    "attempt": (
         lambda ledger: begun(ledger, 1),
         lambda ledger, txid: single.attempt(ledger, txid, owner="e"),
         (Status.PROCESSING, 0, 0, 0, 0),
@@ -93,14 +93,14 @@ VERBS: dict[str, tuple[Prepare, Verb, tuple[Status, int, int, int, int]]] = {
         single.committed,
         (Status.COMMITTED, 0, 1, 1, 0),
     ),
-    "restart_attempt": (
+    "attempt after COMMITTING": (
         lambda ledger: gated(ledger, begun(ledger, 1)),
         lambda ledger, ticket: single.attempt(ledger, ticket, owner="c"),
         (Status.PROCESSING, 1, 1, 0, 0),
     ),
-    "attempt_failed": (
+    "fail and try again": (
         lambda ledger: single.attempt(ledger, begun(ledger, 1), owner="e"),
-        lambda ledger, _: ledger.attempt_failed(1, 0, "x"),
+        lambda ledger, _: ledger.fail(1, 0, "x", retry=True),
         (Status.PROCESSING, 0, 0, 0, 0),
     ),
     "fail": (

@@ -107,7 +107,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         )
 
     @rule(who=WHO, network=NETWORK, back=BACK, size=SIZE)
-    def start_attempt(self, who: int, network: Network, back: int, size: int) -> None:
+    def attempt_alone(self, who: int, network: Network, back: int, size: int) -> None:
         txid = self.txid(back)
         self.both(who, network, lambda ledger: single.attempt(ledger, txid, owner="e", metadata_of=choice(size)))
 
@@ -157,7 +157,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         self.committed(who, network, pair, retention)
 
     @rule(who=WHO, network=NETWORK, pair=tickets, size=SIZE)
-    def restart_attempt(self, who: int, network: Network, pair: tuple, size: int) -> None:
+    def attempt_of_ticket(self, who: int, network: Network, pair: tuple, size: int) -> None:
         def act(ledger: Ledger, ticket: CommitTicket) -> object:
             return single.attempt(ledger, ticket, owner="c", metadata_of=choice(size))
 
@@ -166,8 +166,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     @rule(who=WHO, network=NETWORK, back=BACK, beside=BESIDE, for_good=st.booleans())
     def attempt_fails(self, who: int, network: Network, back: int, beside: int, for_good: bool) -> None:
         txid, attempt = self.txid(back), self.attempt(back) + beside
-        verb = "fail" if for_good else "attempt_failed"
-        self.both(who, network, lambda ledger: getattr(ledger, verb)(txid, attempt, "x"))
+        self.both(who, network, lambda ledger: ledger.fail(txid, attempt, "x", retry=not for_good))
 
     @rule(who=WHO, network=NETWORK, back=BACK)
     def skip(self, who: int, network: Network, back: int) -> None:
@@ -184,9 +183,9 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         )
 
     @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, size=SIZE)
-    def start_attempts(self, who: int, network: Network, back: int, many: int, size: int) -> None:
+    def attempt_of_several(self, who: int, network: Network, back: int, many: int, size: int) -> None:
         txids = self.several(back, many)
-        self.both(who, network, lambda ledger: ledger.restart_many(txids, owner="e", metadata_of=choice(size)))
+        self.both(who, network, lambda ledger: ledger.attempt(txids, owner="e", metadata_of=choice(size)))
 
     @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, beside=BESIDE)
     def processed_many(self, who: int, network: Network, back: int, many: int, beside: int) -> None:
@@ -211,7 +210,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         view = self.plain.view(0)
         txids = [tx.txid for tx in self.plain.transactions(view.pointer.committed + 1)]
         open_ones = [txid for txid in txids if txid not in view.exceptions.skipped]
-        self.both(who, network, lambda ledger: ledger.restart_many(open_ones, owner="e", metadata_of=choice(1)))
+        self.both(who, network, lambda ledger: ledger.attempt(open_ones, owner="e", metadata_of=choice(1)))
         done = self.staged(0, many, 0)
         return self.group(self.both(who, network, lambda ledger: ledger.processed_and_gate(done, owner="c")))
 
@@ -242,9 +241,9 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         return fewer if all(fewer) else multiple()
 
     @rule(who=WHO, network=NETWORK, pair=groups, size=SIZE)
-    def restart_many(self, who: int, network: Network, pair: tuple, size: int) -> None:
+    def attempt_of_tickets(self, who: int, network: Network, pair: tuple, size: int) -> None:
         def act(ledger: Ledger, tickets: Any) -> object:
-            return ledger.restart_many(tickets, owner="c", metadata_of=choice(size))
+            return ledger.attempt(tickets, owner="c", metadata_of=choice(size))
 
         self.with_ticket(who, network, pair, act)
 

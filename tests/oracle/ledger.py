@@ -218,31 +218,26 @@ class OracleLedger(OracleStates, OracleGroups):
             self.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag))
             return Begun(record=self._store(record), txid=txid, new=True)
 
-    def start_attempt(
+    def _attempt(
         self,
-        txid: int,
+        member: int | CommitTicket,
         *,
         owner: Owner | str,
         metadata_of: MetadataOf | None = None,
         plan: str = "",
         replays: bool = False,
     ) -> TxRecord:
-        with self._changed:
-            record = self._existing(txid)
+        if isinstance(member, CommitTicket):
+            record, replays = self._of_ticket(member), False
+            if record.status is not Status.COMMITTING:
+                raise no_commit_under_way(record.txid, record.status)
+        else:
+            record = self._existing(member)
             if record.status is Status.COMMITTING:
-                raise batch_in_place(txid, record.attempt)
+                raise batch_in_place(record.txid, record.attempt)
             self._require_not_passed_over(record)
             replays = replays or record.status in (Status.FAILED, Status.SKIPPED)
-            return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)
-
-    def restart_attempt(
-        self, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
-    ) -> TxRecord:
-        with self._changed:
-            record = self._of_ticket(ticket)
-            if record.status is not Status.COMMITTING:
-                raise no_commit_under_way(ticket.txid, record.status)
-            return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=False)
+        return self._new_attempt(record, Owner.of(owner), metadata_of, plan, replays=replays)
 
     def _new_attempt(
         self, record: TxRecord, owner: Owner, metadata_of: MetadataOf | None, plan: str, *, replays: bool
@@ -324,20 +319,17 @@ class OracleLedger(OracleStates, OracleGroups):
         self._pass_skipped()
         return done, True
 
-    def attempt_failed(self, txid: int, attempt: int, error: str) -> TxRecord:
+    def fail(self, txid: int, attempt: int, error: str, *, retry: bool = False, skip: str = "") -> TxRecord:
         with self._changed:
             record = self._of_attempt(txid, attempt)
-            if record.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
-                raise TransitionError(f"transaction {txid} is {record.status}: no attempt is at work", "Do nothing.")
-            return self._store(record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error))
-
-    def fail(self, txid: int, attempt: int, error: str, *, skip: str = "") -> TxRecord:
-        with self._changed:
-            record = self._of_attempt(txid, attempt)
+            over = record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error)
+            if retry:
+                if record.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
+                    raise TransitionError(f"transaction {txid} is {record.status}: nobody is at work", "Do nothing.")
+                return self._store(over)
             if record.status is not Status.FAILED:
                 target = move(record.status, Status.FAILED, txid=txid)
                 self._list_as(self._failed, txid)
-                over = record.with_error(error).with_past_attempt(ended_ms=_now_ms(), error=error)
                 record = self._store(over, status=target)
             return self.skip(txid, skip) if skip and not (record.touched or record.invalidated) else record
 

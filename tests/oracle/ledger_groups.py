@@ -31,8 +31,7 @@ class OracleGroups:
     _claims: dict[str, tuple[int, int]]
 
     begin: Callable[..., Any]
-    start_attempt: Callable[..., TxRecord]
-    restart_attempt: Callable[..., TxRecord]
+    _attempt: Callable[..., TxRecord]
     processed: Callable[..., TxRecord]
     gate: Callable[..., CommitTicket]
 
@@ -51,17 +50,10 @@ class OracleGroups:
                 found.append(result)
         return tuple(found)
 
-    def restart_many(
-        self, members: Sequence[int | CommitTicket], *, replays: bool = False, **named: Any
-    ) -> tuple[TxRecord, ...]:
+    def attempt(self, members: Sequence[int | CommitTicket], **named: Any) -> tuple[TxRecord, ...]:
         require_order([one if isinstance(one, int) else one.txid for one in members])
         with self._all_or_nothing():
-            return tuple(
-                self.start_attempt(one, replays=replays, **named)
-                if isinstance(one, int)
-                else self.restart_attempt(one, **named)
-                for one in members
-            )
+            return tuple(self._attempt(one, **named) for one in members)
 
     def processed_many(self, done: Sequence[StagedAttempt]) -> tuple[TxRecord, ...]:
         require_order([one.txid for one in done])

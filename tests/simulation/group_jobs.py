@@ -82,7 +82,7 @@ def emit_group(world: World, ledger: ZNodeLedger) -> None:
 
 
 def _pass(world: World, ledger: ZNodeLedger, members: Sequence[int | CommitTicket]) -> None:
-    started = ledger.restart_many(members, owner="simulated")
+    started = ledger.attempt(members, owner="simulated")
     try:
         _staged(world, ledger, started)
         world.note(f"emitted together: {[(one.txid, one.attempt) for one in started]}")
@@ -90,7 +90,7 @@ def _pass(world: World, ledger: ZNodeLedger, members: Sequence[int | CommitTicke
         world.note(f"{[one.txid for one in started]}: {error.message}, in halves")
         txids = [one.txid for one in started]
         if len(txids) == 1:
-            ledger.attempt_failed(txids[0], started[0].attempt, error.message)
+            ledger.fail(txids[0], started[0].attempt, error.message, retry=True)
             return
         half = len(txids) // 2
         for part in (txids[:half], txids[half:]):

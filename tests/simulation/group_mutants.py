@@ -98,14 +98,14 @@ def _() -> Sequence[Patch]:
 
 @mutant("what is run again in halves keeps its attempts", "groups")
 def _() -> Sequence[Patch]:
-    def restart_many(snap: Any, members: Any, **named: Any) -> Any:
+    def attempt(snap: Any, members: Any, **named: Any) -> Any:
         found = [snap.tx(one) for one in members if isinstance(one, int)]
-        if len(found) == len(members) and all(tx.status is Status.PROCESSING and tx.attempt >= 0 for tx in found):
+        if 1 < len(found) == len(members) and all(tx.status is Status.PROCESSING and tx.attempt >= 0 for tx in found):
             return Unchanged(tuple(found))
         return original(snap, members, **named)
 
-    original = attempts.restart_many
-    return [(Ledger.restart_many, "decide", restart_many)]
+    original = attempts.attempt
+    return [(Ledger.attempt, "decide", attempt)]
 
 
 @mutant("a group is PROCESSED from any attempt", "groups")

@@ -172,14 +172,15 @@ def _() -> Sequence[Patch]:
 
 @mutant("a new attempt decides the batch anew")
 def _() -> Sequence[Patch]:
-    def other(step: Any, snap: Any) -> Any:
+    def other(snap: Any, **named: Any) -> Any:
+        step = original(snap, **named)
         record = step.result
         shorter = {name: {**one, "to": one["from"] + 1} for name, one in record.metadata.items()}
         record = replace(record, metadata=shorter)
         return replace(step, writes=(snap.set_tx(record), *step.writes[1:]), result=record)
 
-    original = attempts.start_attempt
-    return [(Ledger.start_attempt, "decide", lambda snap, *args, **named: other(original(snap, *args, **named), snap))]
+    original = attempts._start
+    return [(attempts, "_start", other)]
 
 
 @mutant("the coordinator looks at the ledger before it looks at the states")
@@ -209,12 +210,12 @@ def _() -> Sequence[Patch]:
 
 @mutant("an attempt begins before it is durable")
 def _() -> Sequence[Patch]:
-    original = attempts.start_attempt
+    original = attempts._start
 
-    def not_written(snap: Any, *args: Any, **named: Any) -> Any:
-        return Unchanged(original(snap, *args, **named).result)
+    def not_written(snap: Any, **named: Any) -> Any:
+        return Unchanged(original(snap, **named).result)
 
-    return [(Ledger.start_attempt, "decide", not_written)]
+    return [(attempts, "_start", not_written)]
 
 
 @mutant("attempts begin at 0 again after FAILED")

@@ -322,7 +322,7 @@ def test_a_run_begins_though_the_last_transaction_has_no_batch_if_nobody_is_left
 ) -> None:
     if lowest == 2:
         with monkeypatch.context() as dies:
-            dies.setattr(commit, "start_attempt", killed)
+            dies.setattr(commit, "start_attempts", killed)
             with pytest.raises(KeyboardInterrupt):
                 without_batch.run("words.commit", "first")
     airflow.runs = {"first": COMMITTER_FAILED, "second": COMMITTER_FAILED}
@@ -361,7 +361,7 @@ def test_what_a_program_began_and_what_has_no_batch_now_is_taken_up_by_the_next_
         ledger=site.ledger(), topology=site.topology, staging_root=staging, attempts=notebook, engine=LocalEngine
     )
     with monkeypatch.context() as dies:
-        dies.setattr(commit, "start_attempt", killed)
+        dies.setattr(commit, "start_attempts", killed)
         with pytest.raises(KeyboardInterrupt):
             committer.commit(1)
     assert [status for status, _ in statuses(site)] == [Status.COMMITTED, Status.PROCESSING]

@@ -22,55 +22,7 @@ from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, St
 from airflow_trident.protocol.statuses import Status
 
 
-def start_attempt(
-    snap: Snapshot,
-    txid: int,
-    *,
-    owner: Owner | str,
-    metadata_of: MetadataOf | None = None,
-    plan: str = "",
-    replays: bool = False,
-) -> Change[TxRecord]:
-    """A new attempt: PROCESSING with attempt + 1. The returned record proves that the attempt is durable (P3).
-
-    Also from FAILED and SKIPPED: that is a replay. It moves the txid to a list of replayed transactions
-    (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
-
-    If the topology has opaque streams and the transaction is above the commit pointer, every attempt decides the part
-    of these streams anew (P2, L10), except the first attempt of a batch that was just recorded.
-
-    :param owner: who works on it; a text is the name of a program.
-    :param plan: digest of the plan that the attempt runs.
-    :param metadata_of: asked for the opaque streams, with their position after the previous transaction. Its answer for
-        other streams is ignored; a stream that it does not name has nothing in the batch.
-    :param replays: the attempt is a replay whatever the status was: nobody but its owner would go on with it.
-    :raises TransitionError: COMMITTED already, or COMMITTING with its staged batch in place.
-    :raises PassedOverError: the transaction is SKIPPED, and a commit that went over it has not ended.
-    :raises InvalidatedError: the previous transaction has no batch.
-    :raises ConfigurationError: the attempt has to decide a batch, and there is no `metadata_of`.
-    """
-    tx = common.existing(snap, txid)
-    if tx.status is Status.COMMITTING:
-        raise batch_in_place(txid, tx.attempt)
-    common.require_not_passed_over(snap, tx)
-    replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
-    return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=replays)
-
-
-def restart_attempt(
-    snap: Snapshot, ticket: CommitTicket, *, owner: Owner | str, metadata_of: MetadataOf | None = None, plan: str = ""
-) -> Change[TxRecord]:
-    """From COMMITTING back to PROCESSING with attempt + 1: the staged batch is gone and must be emitted again.
-
-    :param metadata_of: as for :func:`start_attempt`, with the same effects.
-    """
-    tx = common.of_ticket(snap, ticket)
-    if tx.status is not Status.COMMITTING:
-        raise no_commit_under_way(tx.txid, tx.status)
-    return _new_attempt(snap, tx, Owner.of(owner), metadata_of, plan, replays=False)
-
-
-def restart_many(
+def attempt(
     snap: Snapshot,
     members: Sequence[int | CommitTicket],
     *,
@@ -79,32 +31,56 @@ def restart_many(
     plan: str = "",
     replays: bool = False,
 ) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
-    """New attempts of a group in one step: :func:`start_attempt` of each txid, :func:`restart_attempt` of each ticket.
-    Takes as many as fit into a step.
+    """New attempts, for as many members as fit into one step: PROCESSING with attempt + 1. The returned records prove
+    that the attempts are durable (P3).
+
+    A txid may be FAILED or SKIPPED: that is a replay. It moves the txid to a list of replayed transactions
+    (`Exceptions.replaying`, `late`), where it stays until it is PROCESSED, or COMMITTED if it is late (L11).
+    A ticket leads from COMMITTING back to PROCESSING: the staged batch is gone and must be emitted again.
+
+    If the topology has opaque streams and the transaction is above the commit pointer, every attempt decides the part
+    of these streams anew (P2, L10), except the first attempt of a batch that was just recorded.
 
     :param members: in the order of their txids.
-    :param replays: see :func:`start_attempt`.
+    :param owner: who works on them; a text is the name of a program.
+    :param plan: digest of the plan that the attempts run.
+    :param metadata_of: asked for the opaque streams, with their position after the previous transaction. Its answer for
+        other streams is ignored; a stream that it does not name has nothing in the batch.
+    :param replays: each txid is a replay whatever the status was: nobody but its owner would go on with it.
+    :raises TransitionError: a txid is COMMITTED already, or COMMITTING with its staged batch in place.
+    :raises FencedError: a ticket is void.
+    :raises PassedOverError: a txid is SKIPPED, and a commit that went over it has not ended.
+    :raises InvalidatedError: the previous transaction has no batch.
+    :raises ConfigurationError: an attempt has to decide a batch, and there is no `metadata_of`.
     """
     txids = [one.txid if isinstance(one, CommitTicket) else one for one in members]
     require_order(txids)
     snap.prefetch_transactions(txids)
     together = Together(snap)
-    restart = partial(_restart, owner=owner, metadata_of=metadata_of, plan=plan, replays=replays)
-    return together.change(together.while_they_fit(partial(restart, member=one) for one in members))
+    start = partial(_start, owner=Owner.of(owner), metadata_of=metadata_of, plan=plan, replays=replays)
+    return together.change(together.while_they_fit(partial(start, member=one) for one in members))
 
 
-def _restart(
+def _start(
     snap: Snapshot,
     *,
     member: int | CommitTicket,
-    owner: Owner | str,
+    owner: Owner,
     metadata_of: MetadataOf | None,
     plan: str,
     replays: bool,
 ) -> Change[TxRecord]:
     if isinstance(member, CommitTicket):
-        return restart_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan)
-    return start_attempt(snap, member, owner=owner, metadata_of=metadata_of, plan=plan, replays=replays)
+        tx = common.of_ticket(snap, member)
+        if tx.status is not Status.COMMITTING:
+            raise no_commit_under_way(tx.txid, tx.status)
+        return _new_attempt(snap, tx, owner, metadata_of, plan, replays=False)
+    tx = common.existing(snap, member)
+    if tx.status is Status.COMMITTING:
+        raise batch_in_place(tx.txid, tx.attempt)
+    common.require_not_passed_over(snap, tx)
+    replays = replays or tx.status in (Status.FAILED, Status.SKIPPED)
+    return _new_attempt(snap, tx, owner, metadata_of, plan, replays=replays)
 
 
 def _new_attempt(
@@ -157,8 +133,26 @@ def processed_many(
     return together.change(together.while_they_fit(steps))
 
 
-def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord]:
-    """Notes on the record that the attempt failed. The status stays PROCESSING (or COMMITTING): a retry will come."""
+def fail(
+    snap: Snapshot, txid: int, attempt: int, error: str, *, retry: bool = False, skip: str = ""
+) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """Notes on the record that the attempt failed. Without a retry: -> FAILED.
+
+    :param retry: another attempt will come: the status stays PROCESSING or COMMITTING.
+    :param skip: why it is SKIPPED in the same step if there is no retry: whoever waits must not see it FAILED in
+        between, and end for that. It stays FAILED if a state may hold it, or if it has no batch to leave out.
+    :raises TransitionError: there is no attempt at work that could be tried again.
+    """
+    if retry:
+        return _noted(snap, txid, attempt, error)
+    together = Together(snap)
+    record = together.then(partial(_failed, txid=txid, attempt=attempt, error=error))
+    if skip and not record.touched and not record.invalidated:
+        record = together.then(partial(manual.skip, txid=txid, reason=skip))
+    return together.change(record)
+
+
+def _noted(snap: Snapshot, txid: int, attempt: int, error: str) -> Change[TxRecord]:
     tx = common.of_attempt(snap, txid, attempt)
     if tx.status in (Status.COMMITTED, Status.FAILED, Status.SKIPPED):
         raise TransitionError(
@@ -166,21 +160,6 @@ def attempt_failed(snap: Snapshot, txid: int, attempt: int, error: str) -> Chang
         )
     record = replace(tx.with_error(error).with_past_attempt(ended_ms=snap.now_ms, error=error), op=snap.op)
     return Change(writes=(snap.set_tx(record),), witness=snap.paths.tx(txid), result=record)
-
-
-def fail(
-    snap: Snapshot, txid: int, attempt: int, error: str, *, skip: str = ""
-) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """-> FAILED: no attempts are left.
-
-    :param skip: if this is not empty, it is SKIPPED in the same step, for this reason: whoever waits must not see it
-        FAILED in between, and end for that. It stays FAILED if a state may hold it, or if it has no batch to leave out.
-    """
-    together = Together(snap)
-    record = together.then(partial(_failed, txid=txid, attempt=attempt, error=error))
-    if skip and not record.touched and not record.invalidated:
-        record = together.then(partial(manual.skip, txid=txid, reason=skip))
-    return together.change(record)
 
 
 def _failed(snap: Snapshot, *, txid: int, attempt: int, error: str) -> Change[TxRecord] | Unchanged[TxRecord]:

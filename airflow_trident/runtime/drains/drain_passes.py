@@ -26,7 +26,7 @@ from airflow_trident.ledger.base import Ledger
 from airflow_trident.protocol.records import StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime import timeouts
-from airflow_trident.runtime.attempts import start_attempt, start_attempts
+from airflow_trident.runtime.attempts import start_attempts
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.pass_threads import PassThreads
@@ -221,8 +221,8 @@ class Passes:
         """A new attempt of one transaction. With an opaque spout, later transactions may lose their batch by it."""
         with suppress(InvalidatedError):  # its turn comes with the one before it
             attempts = self.attempts
-            record = start_attempt(self.ledger, self.topology, txid, owner=attempts.owner, replays=attempts.replays)
-            self._submit([record])
+            owner, replays = attempts.owner, attempts.replays
+            self._submit(start_attempts(self.ledger, self.topology, [txid], owner=owner, replays=replays))
 
     def afresh(self, txid: int) -> None:
         """Does the same as :meth:`alone` for a transaction that lost its batch: it has as many tries as a new one."""
