@@ -12,7 +12,7 @@ L3  A call whose answer was lost is resolved before it returns: it happened once
 L4  `attempt` gives every caller another, higher attempt, for ever (P3).
 L5  `processed` and `fail` of an attempt that is not the current one raise StaleAttemptError and change nothing (P4).
 L6  `gate` opens only when every lower txid is COMMITTED or SKIPPED (P6). Each opening has a higher fence and voids the
-    former ticket. Who says by which record he decided (`seen`) opens none that has another attempt or fence by now.
+    former ticket. Who gives the record by which he decided opens none that has another attempt or fence by now.
 L7  COMMITTED and the commit pointer change in the same step (P8).
 L8  The step that commits prunes committed transactions beyond the latest `retention`. FAILED, SKIPPED and uncommitted
     transactions and the last committed one are kept (P10), and so are those that a spout has to be told of
@@ -153,7 +153,7 @@ class Ledger(Closing, KeepsStaged):
     begin_many = Verb(begin.begin_many, read_ahead.of_claims, then=_after_begins)
     begin = Verb(begin.begin, read_ahead.of_claim, then=_after_begin)
     attempt = Verb(attempts.attempt, read_ahead.transactions)
-    processed = Verb(attempts.processed, read_ahead.one_staged)
+    processed = Verb(attempts.processed, read_ahead.staged)
     fail = Verb(attempts.fail, read_ahead.transactions)
     gate = Verb(commits.gate, read_ahead.with_what_is_kept)
     committed = Verb(commits.committed, read_ahead.with_what_is_kept, then=_after_commit)
@@ -167,10 +167,7 @@ class Ledger(Closing, KeepsStaged):
     note_told = Verb(topology.note_told, read_ahead.the_topology)
     take_fence = Verb(topology.take_fence, read_ahead.the_pointer)
 
-    processed_many = Verb(attempts.processed_many, read_ahead.staged)
-    gate_many = Verb(commits.gate_many, read_ahead.with_what_is_kept)
     committed_many = Verb(commits.committed_many, read_ahead.with_what_is_kept, then=_after_commits)
-    processed_and_gate = Verb(group_pairs.processed_and_gate, read_ahead.staged_and_what_is_kept)
     committed_and_begin = Verb(group_pairs.committed_and_begin, read_ahead.tickets_and_claims, then=_after_both)
 
     # ---- the topology ------------------------------------------------------------------------------------------

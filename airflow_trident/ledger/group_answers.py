@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NotBegun
-from airflow_trident.protocol.records import StagedRef, TxRecord
+from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +15,14 @@ class StagedAttempt:
     txid: int
     attempt: int
     staged: StagedRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """`tickets`: of those whose gate the same step opened."""
+
+    records: tuple[TxRecord, ...]
+    tickets: tuple[CommitTicket, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

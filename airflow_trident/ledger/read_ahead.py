@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.verb import Prefetch, RunsVerbs
-from airflow_trident.protocol.records import Claim, CommitTicket, StagedRef
+from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 
-One: TypeAlias = int | CommitTicket | StagedAttempt
+One: TypeAlias = int | TxRecord | CommitTicket | StagedAttempt
 About: TypeAlias = One | Sequence[One]
 """What a verb gets as its first argument: a transaction, or the members of a group."""
 
@@ -40,16 +40,10 @@ def with_what_is_kept(ledger: RunsVerbs, about: About, *_: Any, **__: Any) -> Pr
     return _and_what_is_kept(ledger, _txids(about))
 
 
-def one_staged(ledger: RunsVerbs, txid: int, _attempt: int, staged: StagedRef) -> Prefetch:
-    return _and_chunks(ledger, _about(ledger, [txid]), [staged])
-
-
-def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
-    return _and_chunks(ledger, transactions(ledger, done), [one.staged for one in done])
-
-
-def staged_and_what_is_kept(ledger: RunsVerbs, done: Sequence[StagedAttempt], *_: Any, **__: Any) -> Prefetch:
-    return _and_chunks(ledger, with_what_is_kept(ledger, done), [one.staged for one in done])
+def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *, gate_by: Owner | str = "") -> Prefetch:
+    """With what the commit after it reads, if the same step opens the gate."""
+    ahead = with_what_is_kept(ledger, done) if gate_by else transactions(ledger, done)
+    return _and_chunks(ledger, ahead, [one.staged for one in done])
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ class Committer:
         except TridentError:
             return False  # the sweep raises it again, when they are PROCESSED
         done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=one.staged) for one in records if one.staged]
-        tickets = self.ledger.processed_and_gate(done, owner=self.attempts.owner)
+        tickets = self.ledger.processed(done, gate_by=self.attempts.owner).tickets
         self._fences.update({one.txid: one.fence for one in tickets})
         self._held[:] = tickets if len(tickets) == many else ()
         return len(tickets) == many
@@ -304,7 +304,8 @@ class Committer:
         another transaction's commit (late, or the one above a late one) gave a state a higher fence meanwhile, or it
         was emitted again since it was looked at."""
         try:
-            ticket = ticket or self.ledger.gate(txid, owner=self.attempts.owner, seen=view.tx)
+            if ticket is None:
+                (ticket,) = self.ledger.gate([view.tx or txid], owner=self.attempts.owner)
             reached(Milestone.GATE_OPENED, txid)
             holds, late_rows = self._apply(ticket, states)
             if late_rows or not self.go_on([holds]):
@@ -414,4 +415,5 @@ class Committer:
         (record,) = start_attempts(self.ledger, self.topology, [ticket], owner=self.attempts.owner)
         with self.engine() as engine:
             run_attempt(self.ledger, self.topology, record, engine, self.staging_root, self.attempts, self.progress)
-        return self.ledger.gate(ticket.txid, owner=self.attempts.owner, seen=record)
+        (newer,) = self.ledger.gate([record], owner=self.attempts.owner)
+        return newer

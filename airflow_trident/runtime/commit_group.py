@@ -169,7 +169,7 @@ class GroupCommitter:
         meanwhile."""
         txids = [one.txid for one in group]
         try:
-            tickets = tickets or self.ledger.gate_many(txids, owner=self.attempts.owner, seen=group)
+            tickets = tickets or self.ledger.gate(group, owner=self.attempts.owner)
             _told(Milestone.GATE_OPENED, tickets)
             self._apply(tickets, manifests, states)
             self._committed(tickets)

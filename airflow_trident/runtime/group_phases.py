@@ -146,6 +146,6 @@ def record_processed_many(ledger: Ledger, records: Sequence[TxRecord], staged: M
     """
     left = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in records]
     while left:
-        for done in ledger.processed_many(left):
+        for done in ledger.processed(left).records:
             left.pop(0)
             reached(Milestone.PROCESSED, done.txid)

@@ -28,6 +28,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult, Begun
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
@@ -314,7 +315,7 @@ def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int)
 
 def record_processed(ledger: Ledger, record: TxRecord, staged: StagedRef) -> None:
     """PROCESSED, if the attempt is still the current one."""
-    ledger.processed(record.txid, record.attempt, staged)
+    ledger.processed([StagedAttempt(txid=record.txid, attempt=record.attempt, staged=staged)])
     reached(Milestone.PROCESSED, record.txid)
 
 

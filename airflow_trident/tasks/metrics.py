@@ -23,8 +23,8 @@ from typing import Any
 
 from airflow_trident.errors import FencedError, StaleAttemptError
 from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.group_answers import CommittedAndBegun
-from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
+from airflow_trident.ledger.group_answers import CommittedAndBegun, Processed
+from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.spans import phase_spans, trace
 
@@ -57,6 +57,8 @@ def _parts(answer: object) -> Iterator[object]:
     if isinstance(answer, CommittedAndBegun):
         yield from answer.committed
         yield from answer.begun
+    elif isinstance(answer, Processed):
+        yield from answer.records
     elif isinstance(answer, (tuple, list)):
         yield from answer
     else:
@@ -66,8 +68,6 @@ def _parts(answer: object) -> Iterator[object]:
 def _of(verb: str, part: object) -> list[Metric]:
     if isinstance(part, Begun):
         return [Metric(MetricKind.COUNTER, "begun", 1)] if part.new else []
-    if isinstance(part, CommitTicket) and verb == "processed_and_gate":
-        return _staged(part.staged)
     if not isinstance(part, TxRecord):
         return []
     by_status = _BY_STATUS.get(part.status)
@@ -81,14 +81,8 @@ def _of(verb: str, part: object) -> list[Metric]:
 def _processed(record: TxRecord) -> list[Metric]:
     assert record.staged is not None
     took = Metric(MetricKind.TIMING, "processing", _between(record, Status.PROCESSING, Status.PROCESSED))
-    return [took, *_staged(record.staged)]
-
-
-def _staged(staged: StagedRef) -> list[Metric]:
-    return [
-        Metric(MetricKind.COUNTER, "rows", max(0, staged.rows_read)),
-        Metric(MetricKind.COUNTER, "bytes", staged.bytes),
-    ]
+    rows = Metric(MetricKind.COUNTER, "rows", max(0, record.staged.rows_read))
+    return [took, rows, Metric(MetricKind.COUNTER, "bytes", record.staged.bytes)]
 
 
 def _committed(record: TxRecord) -> list[Metric]:

@@ -110,15 +110,15 @@ def test_l6_whoever_decided_by_an_older_record_does_not_open_the_gate(place: Pla
         brought_to(other, 1, status)  # under another attempt
     found = other.view(1).tx
     with pytest.raises(FencedError, match=r"transaction 1 was taken up by .* since"):
-        single.gate(ledger, 1, owner="d", seen=seen[0])
+        single.gate(ledger, seen[0], owner="d")
     with pytest.raises(FencedError, match=r"transaction 1 was taken up by .* since"):
-        ledger.gate_many([1, 2], owner="d", seen=seen)
+        ledger.gate(seen, owner="d")
     assert other.view(1).tx == found
     if status is Status.COMMITTING:
         single.committed(other, ticket)
     else:
-        single.committed(other, single.gate(other, 1, owner="c", seen=found))
-    assert single.gate(ledger, 2, owner="d", seen=seen[1]).txid == 2
+        single.committed(other, single.gate(other, found or 1, owner="c"))
+    assert single.gate(ledger, seen[1], owner="d").txid == 2
 
 
 def test_the_ticket_says_what_is_to_be_committed(ledger: Ledger) -> None:

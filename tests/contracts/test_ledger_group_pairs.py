@@ -69,7 +69,7 @@ def test_l15_a_ticket_that_is_void_begins_nothing(place: Place) -> None:
 def test_what_single_steps_left_waiting_is_committed_as_a_group(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         processed(ledger, begun(ledger, number))
-    tickets = ledger.gate_many([1, 2, 3], owner="c")
+    tickets = ledger.gate([1, 2, 3], owner="c")
     assert [one.status for one in ledger.committed_many(tickets)] == [Status.COMMITTED] * 3
 
 

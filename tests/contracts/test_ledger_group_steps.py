@@ -35,12 +35,12 @@ def test_each_step_of_a_group_is_one_request_and_a_whole_one_is_two() -> None:
     gated_many(ledger, 1, 2)
     requests = sent(ledger)
     result = ledger.committed_and_begin(
-        ledger.gate_many([1, 2], owner="drain"), [claim(3), claim(4)], some_lines, max_pending=4, attempt_by="drain"
+        ledger.gate([1, 2], owner="drain"), [claim(3), claim(4)], some_lines, max_pending=4, attempt_by="drain"
     )
     assert len(requests) == 2
     for number in range(5, 25, 2):
         before = ledger.znodes.round_trips
-        tickets = ledger.processed_and_gate(staged([one.txid for one in result.begun]), owner="drain")
+        tickets = ledger.processed(staged([one.txid for one in result.begun]), gate_by="drain").tickets
         claims = [claim(number), claim(number + 1)]
         result = ledger.committed_and_begin(tickets, claims, some_lines, max_pending=4, attempt_by="drain")
         assert ledger.znodes.round_trips == before + 2
@@ -73,7 +73,7 @@ def test_a_step_takes_as_many_members_as_fit_and_the_next_one_takes_the_rest() -
     assert isinstance(first, tuple)
     fit = GROUP_BYTES // (8_500 + GROWS_BY_BYTES)
     assert len(first) in (fit, fit + 1)
-    tickets = ledger.processed_and_gate(staged([one.txid for one in first]), owner="drain")
+    tickets = ledger.processed(staged([one.txid for one in first]), gate_by="drain").tickets
     assert len(tickets) == len(first)  # what one step began, one step takes on
     result = ledger.committed_and_begin(tickets, claims[len(first) :], large_lines, max_pending=ALL)
     assert len(result.committed) == len(first)
@@ -123,11 +123,11 @@ def test_members_that_do_not_fit_into_one_step_are_left_for_another() -> None:
         )
     requests, left = sent(ledger), list(range(1, 101))
     while left:
-        left = left[len(ledger.processed_many(staged(left))) :]
+        left = left[len(ledger.processed(staged(left)).records) :]
     assert len(requests) == 2
     left = list(range(1, 101))
     while left:
-        tickets = ledger.gate_many(left, owner="c")
+        tickets = ledger.gate(left, owner="c")
         assert [ticket.txid for ticket in tickets] == left[: len(tickets)]
         left = left[len(ledger.committed_many(tickets)) :]
     assert len(requests) == 6
@@ -151,7 +151,7 @@ def test_l15_l3_a_step_of_a_group_whose_answer_is_lost_happened_once_or_not_at_a
         return result
 
     lossy(lambda: begun_many(ledger, 1, 3))
-    tickets = lossy(lambda: ledger.processed_and_gate(staged([1, 2, 3]), owner="drain"))
+    tickets = lossy(lambda: ledger.processed(staged([1, 2, 3]), gate_by="drain").tickets)
     assert {one.fence for one in tickets} == {ledger.view(0).pointer.fence} == {1}
     result = lossy(
         lambda: ledger.committed_and_begin(tickets, [claim(4), claim(5)], some_lines, max_pending=2, attempt_by="drain")

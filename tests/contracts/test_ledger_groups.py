@@ -58,7 +58,7 @@ def staged(txids: Sequence[int], attempt: int = 0) -> list[StagedAttempt]:
 
 
 def gated_many(ledger: Ledger, first: int, last: int) -> tuple[CommitTicket, ...]:
-    return ledger.processed_and_gate(staged(begun_many(ledger, first, last)), owner="drain")
+    return ledger.processed(staged(begun_many(ledger, first, last)), gate_by="drain").tickets
 
 
 def everything(ledger: Ledger) -> tuple[object, ...]:
@@ -148,7 +148,7 @@ def test_l15_l11_a_group_that_is_replayed_is_on_the_list_until_it_is_processed(l
     ledger.fail(2, 0, "used up")
     records = ledger.attempt([1, 2, 3], owner="a person", replays=True)
     assert ledger.view(0).exceptions.replaying == (1, 2, 3)
-    ledger.processed_many([replace(one, attempt=1) for one in staged([1, 2])])
+    ledger.processed([replace(one, attempt=1) for one in staged([1, 2])])
     assert ledger.view(0).exceptions.replaying == (3,)
     ledger.fail(3, records[2].attempt, "again")
     assert (ledger.view(0).exceptions.failed, ledger.view(0).exceptions.replaying) == ((3,), ())
@@ -161,11 +161,11 @@ def test_l15_p4_a_member_that_somebody_else_attempts_again_keeps_the_whole_group
     txids = begun_many(ledger, 1, 5)
     single.attempt(other, 3, owner="somebody")
     before = everything(other)
-    for step in (ledger.processed_many, lambda done: ledger.processed_and_gate(done, owner="drain")):
+    for step in (ledger.processed, lambda done: ledger.processed(done, gate_by="drain")):
         with pytest.raises(StaleAttemptError, match="transaction 3"):
             step(staged(txids))
         assert everything(other) == before
-    assert [one.txid for one in ledger.processed_many(staged([1, 2, 4, 5]))] == [1, 2, 4, 5]
+    assert [one.txid for one in ledger.processed(staged([1, 2, 4, 5])).records] == [1, 2, 4, 5]
 
 
 def test_l15_p4_a_member_that_a_person_skips_keeps_the_whole_group_from_being_processed(place: Place) -> None:
@@ -174,7 +174,7 @@ def test_l15_p4_a_member_that_a_person_skips_keeps_the_whole_group_from_being_pr
     other.skip(2, "let the others pass")
     before = everything(other)
     with pytest.raises(TransitionError, match="transaction 2 is SKIPPED"):
-        ledger.processed_and_gate(staged(txids), owner="drain")
+        ledger.processed(staged(txids), gate_by="drain")
     assert everything(other) == before
 
 
@@ -200,32 +200,32 @@ def test_l15_p6_a_group_is_gated_with_one_fence_and_no_ticket_waits_for_another(
 
 def test_l15_p6_a_group_is_not_gated_before_its_turn_nor_with_a_gap(ledger: Ledger) -> None:
     txids = begun_many(ledger, 1, 4)
-    ledger.processed_many(staged(txids))
+    ledger.processed(staged(txids))
     before = everything(ledger)
     for group, waits in (((2, 3), 1), ((1, 3), 2), ((1, 2, 4), 3)):
         with pytest.raises(TransitionError, match=f"transaction {waits} is not committed yet"):
-            ledger.gate_many(group, owner="c")
+            ledger.gate(group, owner="c")
     with pytest.raises(TransitionError, match="never begun"):
-        ledger.gate_many([1, 2, 3, 4, 5], owner="c")
+        ledger.gate([1, 2, 3, 4, 5], owner="c")
     assert everything(ledger) == before
 
 
 def test_l15_p6_a_member_that_is_not_processed_keeps_the_whole_group_from_the_gate(ledger: Ledger) -> None:
     txids = begun_many(ledger, 1, 3)
-    ledger.processed_many(staged(txids))
+    ledger.processed(staged(txids))
     single.attempt(ledger, 2, owner="somebody")
     before = everything(ledger)
     with pytest.raises(TransitionError, match="transaction 2 is still processing"):
-        ledger.gate_many(txids, owner="c")
+        ledger.gate(txids, owner="c")
     assert everything(ledger) == before
-    assert [one.txid for one in ledger.gate_many([1], owner="c")] == [1]
+    assert [one.txid for one in ledger.gate([1], owner="c")] == [1]
 
 
 def test_l15_p6_a_group_goes_over_a_skipped_transaction(ledger: Ledger) -> None:
     begun_many(ledger, 1, 4)
     ledger.skip(2, "x")
     ledger.skip(4, "x")
-    tickets = ledger.processed_and_gate(staged([1, 3]), owner="drain")
+    tickets = ledger.processed(staged([1, 3]), gate_by="drain").tickets
     assert [list(one.needed["counts"]) for one in tickets] == [[], [1]]
     ledger.committed_many(tickets)
     assert ledger.view(0).pointer.committed == 4
@@ -241,19 +241,19 @@ def test_l15_p6_a_group_that_goes_over_a_skipped_transaction_finds_out_that_it_i
     single.attempt(other, 2, owner="a backfill")
     before = everything(other)
     with pytest.raises(TransitionError, match="transaction 2 is not committed yet"):
-        ledger.processed_and_gate(staged([1, 3]), owner="drain")
+        ledger.processed(staged([1, 3]), gate_by="drain")
     assert everything(other) == before
 
 
 @pytest.mark.parametrize("group", [(2, 1), (1, 1)])
 def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger, group: Sequence[int]) -> None:
     begun_many(ledger, 1, 2)
-    tickets = [ledger.processed_and_gate(staged([1, 2]), owner="c")[txid - 1] for txid in group]
+    tickets = [ledger.processed(staged([1, 2]), gate_by="c").tickets[txid - 1] for txid in group]
     before = everything(ledger)
     steps: list[Callable[[], object]] = [
         lambda: ledger.attempt(group, owner="c"),
-        lambda: ledger.processed_many(staged(group)),
-        lambda: ledger.gate_many(group, owner="c"),
+        lambda: ledger.processed(staged(group)),
+        lambda: ledger.gate(group, owner="c"),
         lambda: ledger.committed_many(tickets),
     ]
     for step in steps:
@@ -265,8 +265,8 @@ def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger
 def test_a_group_of_nobody_changes_nothing(ledger: Ledger) -> None:
     before = everything(ledger)
     assert ledger.begin_many([], some_lines) == ()
-    assert ledger.attempt([], owner="c") == ledger.processed_many([]) == ()
-    assert ledger.gate_many([], owner="c") == ledger.committed_many([]) == ()
+    assert ledger.attempt([], owner="c") == ledger.processed([]).records == ()
+    assert ledger.gate([], owner="c") == ledger.committed_many([]) == ()
     assert everything(ledger) == before
 
 
@@ -330,8 +330,8 @@ def test_l15_p9_what_a_killed_group_left_at_the_gate_is_committed_one_by_one_by_
 def test_l15_p9_a_group_that_was_left_is_gated_again_as_another_group(place: Place) -> None:
     ledger, other = place.registered(), place.registered()
     tickets = gated_many(ledger, 1, 3)
-    ledger.processed_many(staged(begun_many(ledger, 4, 5)))
-    again = other.gate_many([1, 2, 3, 4], owner="somebody")
+    ledger.processed(staged(begun_many(ledger, 4, 5)))
+    again = other.gate([1, 2, 3, 4], owner="somebody")
     assert {one.fence for one in again} == {tickets[0].fence + 1}
     with pytest.raises(FencedError):
         ledger.committed_many(tickets)
@@ -345,9 +345,9 @@ def test_l15_a_member_without_its_staged_batch_takes_the_group_back_and_its_tick
     assert [(one.status, one.attempt, one.staged, one.touched) for one in records] == [
         (Status.PROCESSING, 1, None, True)
     ] * 2
-    again = ledger.processed_and_gate(
-        [StagedAttempt(txid=txid, attempt=1, staged=OTHER_STAGED) for txid in (1, 2)], owner="c"
-    )
+    again = ledger.processed(
+        [StagedAttempt(txid=txid, attempt=1, staged=OTHER_STAGED) for txid in (1, 2)], gate_by="c"
+    ).tickets
     assert [one.staged for one in again] == [OTHER_STAGED] * 2
     assert [one.status for one in ledger.committed_many(again)] == [Status.COMMITTED] * 2
 

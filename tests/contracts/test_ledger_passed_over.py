@@ -21,7 +21,7 @@ def gone_over(ledger: Ledger) -> tuple[CommitTicket, ...]:
     """The gate of 1 and 3 is open, 2 is SKIPPED between them, 4 waits."""
     begun_many(ledger, 1, 4)
     ledger.skip(2, "x")
-    return ledger.processed_and_gate(staged([1, 3]), owner="drain")
+    return ledger.processed(staged([1, 3]), gate_by="drain").tickets
 
 
 def at_the_gate(ledger: Ledger, ticket: CommitTicket) -> None:
@@ -83,7 +83,7 @@ def test_p6_what_no_commit_went_over_is_taken_up_at_any_time(ledger: Ledger) -> 
     """A commit of one transaction goes over nothing: the pointer passes what is SKIPPED in its very step."""
     begun_many(ledger, 1, 3)
     ledger.skip(2, "x")
-    (ticket,) = ledger.processed_and_gate(staged([1]), owner="drain")
+    (ticket,) = ledger.processed(staged([1]), gate_by="drain").tickets
     single.attempt(ledger, 2, owner="a backfill")
     single.committed(ledger, ticket)
     assert ledger.view(0).pointer.committed == 1
@@ -96,7 +96,7 @@ def test_p6_who_looked_before_the_gate_finds_out_that_a_group_went_over_it_meanw
     ledger.skip(2, "x")
     assert len(other.transactions()) == 3
     assert other.view(2, remembered=True).tx == ledger.view(2).tx
-    ledger.processed_and_gate(staged([1, 3]), owner="drain")
+    ledger.processed(staged([1, 3]), gate_by="drain")
     before = everything(ledger)
     with pytest.raises(PassedOverError):
         single.attempt(other, 2, owner="a backfill")

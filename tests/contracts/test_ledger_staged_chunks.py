@@ -108,14 +108,14 @@ def test_p10_a_chunk_that_a_committer_had_not_seen_goes_with_a_later_commit(plac
 
 def test_a_group_has_one_chunk(ledger: ZNodeLedger) -> None:
     done = group(ledger, 3)
-    records = ledger.processed_many(done)
+    records = ledger.processed(done).records
     assert [record.status for record in records] == [Status.PROCESSED] * 3
     assert chunks(ledger) == [staged_chunk_name(3, 0)]
     assert {ledger.staged_content(record.staged) for record in records if record.staged} == {CONTENT}
 
 
 def test_a_group_comes_to_its_gate_with_its_chunk_in_one_step(ledger: ZNodeLedger) -> None:
-    tickets = ledger.processed_and_gate(group(ledger, 3), owner="drain")
+    tickets = ledger.processed(group(ledger, 3), gate_by="drain").tickets
     assert [ledger.staged_content(ticket.staged) for ticket in tickets] == [CONTENT] * 3
     assert chunks(ledger) == [staged_chunk_name(3, 0)]
 
@@ -124,7 +124,7 @@ def test_p4_a_refused_group_brings_nothing_and_those_that_go_on_bring_its_chunk(
     done = group(ledger, 3)
     single.attempt(ledger, 3, owner="somebody else")
     with pytest.raises(StaleAttemptError):
-        ledger.processed_many(done)
+        ledger.processed(done)
     assert chunks(ledger) == []
     for one in done[:2]:
         record = single.processed(ledger, one.txid, one.attempt, one.staged)
@@ -132,18 +132,17 @@ def test_p4_a_refused_group_brings_nothing_and_those_that_go_on_bring_its_chunk(
         assert ledger.staged_content(record.staged) == CONTENT
 
 
-@pytest.mark.parametrize("step", ["processed_many", "processed_and_gate"])
+@pytest.mark.parametrize("gate_by", ["", "drain"])
 def test_a_group_that_does_not_fit_into_a_step_is_whole_for_whom_the_first_step_took(
-    step: str, place: Place, ledger: ZNodeLedger
+    gate_by: str, place: Place, ledger: ZNodeLedger
 ) -> None:
     done = group(ledger, 6)
     wide = {f"state-{number:04d}": number for number in range(4_000)}
     done = [replace(one, staged=replace(one.staged, rows=wide, content=b"x" * 250_000)) for one in done]
-    many = step == "processed_many"
-    taken = len(ledger.processed_many(done) if many else ledger.processed_and_gate(done, owner="drain"))
-    assert 0 < taken < 6
+    taken = ledger.processed(done, gate_by=gate_by)
+    assert 0 < len(taken.tickets if gate_by else taken.records) < 6
     assert place.open().staged_content(done[0].staged) == b"x" * 250_000
-    ledger.processed_many(done[3:])
+    ledger.processed(done[3:])
     assert chunks(ledger) == [staged_chunk_name(6, 0)]
 
 

@@ -194,9 +194,9 @@ def test_what_is_emitted_again_and_gone_again_is_given_up_after_some_tries(world
         """The folder is emptied whenever something was processed."""
 
         def processed(self, *args: Any) -> Any:
-            record = world.ledger.processed(*args)
+            answer = world.ledger.processed(*args)
             empty()
-            return record
+            return answer
 
     empty()
     committer = replace(world.committer(), ledger=Emptied(world.ledger, -1, empty), engine=Counting)

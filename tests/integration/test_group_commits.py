@@ -259,7 +259,7 @@ def test_who_comes_second_to_the_gate_of_a_group_leaves_it_to_the_first(
     def looks(self: GroupCommitter, records: Sequence[TxRecord]) -> Any:
         found = look(self, records)
         monkeypatch.undo()
-        tickets.extend(site.ledger.gate_many(MANY, owner="the first"))
+        tickets.extend(site.ledger.gate(MANY, owner="the first"))
         return found
 
     monkeypatch.setattr(GroupCommitter, "_group_of", looks)

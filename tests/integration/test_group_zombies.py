@@ -54,7 +54,7 @@ class Five:
         """The end of a pass: published and PROCESSED."""
         staged = StagingArea(self.staging).publish_group(manifest)
         done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in records]
-        self.ledger.processed_many(done)
+        self.ledger.processed(done)
 
     def passed(self) -> None:
         records = self.started()
@@ -113,7 +113,7 @@ def pass_between(five: Five, together: int) -> None:
 
 def late_committer(five: Five, together: int) -> None:
     five.passed()
-    tickets = five.ledger.gate_many(range(1, K + 1), owner="old committer")
+    tickets = five.ledger.gate(range(1, K + 1), owner="old committer")
     five.commit(together)
     if five.spec.factory.capabilities.knows_txids:
         with pytest.raises(FencedError):
@@ -124,7 +124,7 @@ def late_committer(five: Five, together: int) -> None:
 
 def applied_not_said(five: Five, together: int) -> None:
     five.passed()
-    tickets = five.ledger.gate_many(range(1, K + 1), owner="old committer")
+    tickets = five.ledger.gate(range(1, K + 1), owner="old committer")
     five.apply(tickets)
     five.commit(together)
     with pytest.raises(FencedError):

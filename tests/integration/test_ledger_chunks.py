@@ -113,9 +113,9 @@ def test_metadata_of_a_group_is_read_in_one_round_trip() -> None:
     staged = [StagedAttempt(txid=txid, attempt=0, staged=STAGED) for txid in txids]
     for use in (
         lambda ledger: ledger.attempt(txids, owner="emitter"),
-        lambda ledger: ledger.processed_many(staged),
-        lambda ledger: ledger.gate_many(txids, owner="committer"),
-        lambda ledger: ledger.committed_many(ledger.gate_many(txids, owner="committer")),
+        lambda ledger: ledger.processed(staged).records,
+        lambda ledger: ledger.gate(txids, owner="committer"),
+        lambda ledger: ledger.committed_many(ledger.gate(txids, owner="committer")),
         lambda ledger: ledger.transactions(),
     ):
         znodes = Counted(tree)

@@ -188,19 +188,20 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         self.both(who, network, lambda ledger: ledger.attempt(txids, owner="e", metadata_of=choice(size)))
 
     @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, beside=BESIDE)
-    def processed_many(self, who: int, network: Network, back: int, many: int, beside: int) -> None:
+    def processed_together(self, who: int, network: Network, back: int, many: int, beside: int) -> None:
         done = self.staged(back, many, beside)
-        self.both(who, network, lambda ledger: ledger.processed_many(done))
+        self.both(who, network, lambda ledger: ledger.processed(done))
 
     @rule(target=groups, who=WHO, network=NETWORK, back=BACK, many=SEVERAL)
-    def gate_many(self, who: int, network: Network, back: int, many: int) -> Any:
+    def gate_together(self, who: int, network: Network, back: int, many: int) -> Any:
         txids = self.several(back, many)
-        return self.group(self.both(who, network, lambda ledger: ledger.gate_many(txids, owner="c")))
+        return self.group(self.both(who, network, lambda ledger: ledger.gate(txids, owner="c")))
 
     @rule(target=groups, who=WHO, network=NETWORK, back=BACK, many=SEVERAL, beside=BESIDE)
-    def processed_and_gate(self, who: int, network: Network, back: int, many: int, beside: int) -> Any:
+    def processed_at_gate(self, who: int, network: Network, back: int, many: int, beside: int) -> Any:
         done = self.staged(back, many, beside)
-        return self.group(self.both(who, network, lambda ledger: ledger.processed_and_gate(done, owner="c")))
+        pair = self.both(who, network, lambda ledger: ledger.processed(done, gate_by="c"))
+        return self.group(tuple(getattr(answer, "tickets", answer) for answer in pair))
 
     @rule(target=groups, who=WHO, network=NETWORK, many=SEVERAL)
     def go_on_together(self, who: int, network: Network, many: int) -> Any:
@@ -212,7 +213,8 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         open_ones = [txid for txid in txids if txid not in view.exceptions.skipped]
         self.both(who, network, lambda ledger: ledger.attempt(open_ones, owner="e", metadata_of=choice(1)))
         done = self.staged(0, many, 0)
-        return self.group(self.both(who, network, lambda ledger: ledger.processed_and_gate(done, owner="c")))
+        pair = self.both(who, network, lambda ledger: ledger.processed(done, gate_by="c"))
+        return self.group(tuple(getattr(answer, "tickets", answer) for answer in pair))
 
     @rule(who=WHO, network=NETWORK, pair=groups, retention=st.integers(1, 3))
     def committed_many(self, who: int, network: Network, pair: tuple, retention: int) -> None:

@@ -131,7 +131,7 @@ def test_what_a_group_went_over_is_replayed_when_that_is_committed(tmp_path: Pat
         with pytest.raises(KeyboardInterrupt):
             world.commit(1, between=killed)
     else:
-        world.ledger.gate_many([1, 3], owner="test")
+        world.ledger.gate([1, 3], owner="test")
     with pytest.raises(PassedOverError, match="the commit of transaction 3 went over it"):
         world.process(2)
     (told,) = world.backfill().run(Selection(first=2, last=2))

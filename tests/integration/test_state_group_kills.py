@@ -191,7 +191,7 @@ def test_t12_killed_in_a_second_group_that_finds_a_part_of_it_there(tmp_path: Pa
 
 def gated(world: World, last: int) -> tuple[tuple[CommitTicket, ...], list[pa.Table]]:
     """The tickets of one gate for all transactions up to `last`, with their batches."""
-    tickets, spec = world.ledger.gate_many(range(1, last + 1), owner="group"), world.topology.states["count"]
+    tickets, spec = world.ledger.gate(range(1, last + 1), owner="group"), world.topology.states["count"]
     area = StagingArea(world.staging)
     return tickets, [area.read(area.load(one.staged), "count", spec.staged) for one in tickets]
 

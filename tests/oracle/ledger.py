@@ -31,6 +31,7 @@ from airflow_trident.ledger.begin_result import (
     MetadataOf,
     NothingNew,
 )
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
@@ -58,7 +59,6 @@ from airflow_trident.protocol.records import (
     CommitTicket,
     LedgerView,
     Owner,
-    StagedRef,
     TopologyRecord,
     TxRecord,
 )
@@ -265,26 +265,24 @@ class OracleLedger(OracleStates, OracleGroups):
                 self._list_as(None, record.txid)
                 self._store(invalidated(self.topology().definition, record), status=Status.PROCESSING)
 
-    def processed(self, txid: int, attempt: int, staged: StagedRef) -> TxRecord:
-        with self._changed:
-            record = self._of_attempt(txid, attempt)
-            if attempt == NO_ATTEMPT or record.invalidated:
-                raise never_attempted(txid)
-            if record.staged == staged:
-                return record
-            self._replaying.discard(txid)
-            return self._store(
-                record, status=move(record.status, Status.PROCESSED, txid=txid), staged=staged, error="", first_error=""
-            )
+    def _processed(self, done: StagedAttempt) -> TxRecord:
+        record = self._of_attempt(done.txid, done.attempt)
+        if done.attempt == NO_ATTEMPT or record.invalidated:
+            raise never_attempted(done.txid)
+        if record.staged == done.staged:
+            return record
+        self._replaying.discard(done.txid)
+        status = move(record.status, Status.PROCESSED, txid=done.txid)
+        return self._store(record, status=status, staged=done.staged, error="", first_error="")
 
-    def gate(self, txid: int, *, owner: Owner | str, seen: TxRecord | None = None) -> CommitTicket:
-        with self._changed:
-            record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
-            if record is None or record.staged is None or not isinstance(decision, Commit):
-                raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
-            if seen is not None and (record.attempt, record.fence) != (seen.attempt, seen.fence):
-                raise FencedError(f"transaction {txid} was taken up by {record.owner} since it was seen", "Look again.")
-            return self._given(ticket_of(self.view(txid), record, record.staged), owner, Status.COMMITTING)
+    def _gate(self, member: int | TxRecord, owner: Owner | str) -> CommitTicket:
+        txid = member.txid if isinstance(member, TxRecord) else member
+        record, decision = self._records.get(txid), decide_commit(self.view(txid), txid)
+        if record is None or record.staged is None or not isinstance(decision, Commit):
+            raise TransitionError(f"transaction {txid} cannot commit now: {why_not(decision)}", "Ask again later.")
+        if isinstance(member, TxRecord) and (record.attempt, record.fence) != (member.attempt, member.fence):
+            raise FencedError(f"transaction {txid} was taken up by {record.owner} since it was seen", "Look again.")
+        return self._given(ticket_of(self.view(txid), record, record.staged), owner, Status.COMMITTING)
 
     def _given(self, ticket: CommitTicket, owner: Owner | str, target: Status) -> CommitTicket:
         self._fence, record = ticket.fence, self._records[ticket.txid]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
-from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.ledger.group_answers import CommittedAndBegun, Processed, StagedAttempt
 from airflow_trident.ledger.verbs.begin import require_different
 from airflow_trident.ledger.verbs.group_steps import require_order
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, TxRecord
@@ -32,8 +32,8 @@ class OracleGroups:
 
     begin: Callable[..., Any]
     _attempt: Callable[..., TxRecord]
-    processed: Callable[..., TxRecord]
-    gate: Callable[..., CommitTicket]
+    _processed: Callable[..., TxRecord]
+    _gate: Callable[..., CommitTicket]
 
     def begin_many(self, claims: Sequence[Claim], batches_of: BatchesOf, **named: Any) -> BeginManyResult:
         found: list[Begun] = []
@@ -55,23 +55,22 @@ class OracleGroups:
         with self._all_or_nothing():
             return tuple(self._attempt(one, **named) for one in members)
 
-    def processed_many(self, done: Sequence[StagedAttempt]) -> tuple[TxRecord, ...]:
+    def processed(self, done: Sequence[StagedAttempt], *, gate_by: Owner | str = "") -> Processed:
         require_order([one.txid for one in done])
         with self._all_or_nothing():
-            return tuple(self.processed(one.txid, one.attempt, one.staged) for one in done)
+            records = tuple(map(self._processed, done))
+            tickets = self.gate([record.txid for record in records], owner=gate_by) if gate_by else ()
+        return Processed(records=records, tickets=tickets)
 
-    def gate_many(
-        self, txids: Sequence[int], *, owner: Owner | str, seen: Sequence[TxRecord] = ()
-    ) -> tuple[CommitTicket, ...]:
-        require_order(txids)
-        looked = {one.txid: one for one in seen}
+    def gate(self, members: Sequence[int | TxRecord], *, owner: Owner | str) -> tuple[CommitTicket, ...]:
+        require_order([one.txid if isinstance(one, TxRecord) else one for one in members])
         tickets: list[CommitTicket] = []
         with self._all_or_nothing():
             committed, fence = self._committed, self._fence
-            for txid in txids:
+            for member in members:
                 self._fence = fence
-                tickets.append(self.gate(txid, owner=owner, seen=looked.get(txid)))
-                self._committed = max(self._committed, txid)
+                tickets.append(self._gate(member, owner))
+                self._committed = max(self._committed, tickets[-1].txid)
             self._committed = committed
         return tuple(tickets)
 
@@ -83,10 +82,6 @@ class OracleGroups:
             if new:
                 self._prune(retention, just_committed=new)
         return tuple(record for record, _ in done)
-
-    def processed_and_gate(self, done: Sequence[StagedAttempt], *, owner: Owner | str) -> tuple[CommitTicket, ...]:
-        with self._all_or_nothing():
-            return self.gate_many([record.txid for record in self.processed_many(done)], owner=owner)
 
     def committed_and_begin(
         self,

@@ -117,9 +117,9 @@ def _staged(world: World, ledger: ZNodeLedger, started: Sequence[TxRecord]) -> N
     reached(Milestone.STAGED, started[-1].txid)
     done = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in started]
     if world.random.random() < 0.3:
-        commit_tickets(world, ledger, ledger.processed_and_gate(done, owner="simulated"))
+        commit_tickets(world, ledger, ledger.processed(done, gate_by="simulated").tickets)
         return
-    ledger.processed_many(done)
+    ledger.processed(done)
     reached(Milestone.PROCESSED, started[-1].txid)
 
 
@@ -127,7 +127,7 @@ def commit_group(world: World, ledger: ZNodeLedger) -> None:
     """Any process may commit all that waits for its gate or has passed it, in a cut of its own."""
     records = _run_from(world, ledger, Status.PROCESSED, Status.COMMITTING)
     if records:
-        tickets = ledger.gate_many([record.txid for record in records], owner="simulated")
+        tickets = ledger.gate([record.txid for record in records], owner="simulated")
         commit_tickets(world, ledger, tickets)
 
 

@@ -110,12 +110,14 @@ def _() -> Sequence[Patch]:
 
 @mutant("a group is PROCESSED from any attempt", "groups")
 def _() -> Sequence[Patch]:
-    def processed_many(snap: Any, done: Any) -> Any:
+    def processed(snap: Any, done: Any, **named: Any) -> Any:
+        if len(done) == 1:
+            return original(snap, done, **named)
         with mock.patch.object(common, "of_attempt", lambda snap, txid, attempt: common.existing(snap, txid)):
-            return original(snap, done)
+            return original(snap, done, **named)
 
-    original = attempts.processed_many
-    return [(Ledger.processed_many, "decide", processed_many)]
+    original = attempts.processed
+    return [(Ledger.processed, "decide", processed)]
 
 
 @mutant("a group's commit prunes what it commits itself", "groups")

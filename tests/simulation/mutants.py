@@ -298,11 +298,11 @@ def _() -> Sequence[Patch]:
 
 @mutant("the fence does not rise")
 def _() -> Sequence[Patch]:
-    def gate(snap: Any, txid: int, **named: Any) -> Any:
-        step = original(snap, txid, **named)
+    def gate(snap: Any, members: Any, **named: Any) -> Any:
+        step = original(snap, members, **named)
         pointer = CommitPointer(committed=snap.pointer().committed, fence=max(1, snap.pointer().fence))
-        writes = (step.writes[0], snap.set(snap.paths.commit, codec.encode_pointer(pointer)))
-        return replace(step, writes=writes, result=replace(step.result, fence=pointer.fence))
+        writes = (*step.writes[:-1], snap.set(snap.paths.commit, codec.encode_pointer(pointer)))
+        return replace(step, writes=writes, result=tuple(replace(one, fence=pointer.fence) for one in step.result))
 
     original = commits.gate
     return [(Ledger.gate, "decide", gate)]

@@ -11,14 +11,15 @@ from functools import partial
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.begin_result import MetadataOf
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.group_answers import Processed, StagedAttempt
 from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common, manual
+from airflow_trident.ledger.verbs.commits import gate
 from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
-from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
 
 
@@ -101,10 +102,32 @@ def _new_attempt(
     return Change(writes=tuple(writes), witness=snap.paths.tx(tx.txid), result=record, unchecked=unchecked)
 
 
-def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """PROCESSING -> PROCESSED. The same step writes the chunk with the staged batch, if the ledger is to keep it."""
-    tx = common.of_attempt(snap, txid, attempt)
-    if attempt == NO_ATTEMPT or tx.invalidated:
+def processed(
+    snap: Snapshot, done: Sequence[StagedAttempt], *, gate_by: Owner | str = ""
+) -> Change[Processed] | Unchanged[Processed]:
+    """PROCESSING -> PROCESSED, for as many as fit into one step. The same step writes the chunks with their staged
+    batches, if the ledger is to keep these.
+
+    :param done: in the order of their txids.
+    :param gate_by: who commits them: the same step opens the :func:`gate` of what it records. If that has no more room
+        for one of them, a later step opens its gate.
+    :raises StaleAttemptError: one of the attempts is not the current one.
+    :raises TransitionError: one was not attempted; or the turn of the first one has not come to pass the gate.
+    """
+    txids = [one.txid for one in done]
+    require_order(txids)
+    snap.prefetch_transactions(txids)
+    together = Together(snap)
+    records = together.while_they_fit(partial(_processed, done=one) for one in done)
+    members = [record.txid for record in records] if gate_by else []
+    tickets = together.then(partial(gate, members=members, owner=gate_by)) if members else ()
+    return together.change(Processed(records=records, tickets=tickets))
+
+
+def _processed(snap: Snapshot, *, done: StagedAttempt) -> Change[TxRecord] | Unchanged[TxRecord]:
+    txid, staged = done.txid, done.staged
+    tx = common.of_attempt(snap, txid, done.attempt)
+    if done.attempt == NO_ATTEMPT or tx.invalidated:
         raise never_attempted(txid)
     if tx.staged == staged:
         return Unchanged(tx)
@@ -116,21 +139,6 @@ def processed(snap: Snapshot, txid: int, attempt: int, staged: StagedRef) -> Cha
     # Only a newer attempt could put it on the list, and that would change its record.
     unchecked = frozenset() if listed else frozenset({snap.paths.exceptions})
     return Change(writes=writes, witness=snap.paths.tx(txid), result=record, unchecked=unchecked)
-
-
-def processed_many(
-    snap: Snapshot, done: Sequence[StagedAttempt]
-) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
-    """PROCESSING -> PROCESSED for a group in one step, for as many as fit into it.
-
-    :param done: in the order of their txids.
-    """
-    txids = [one.txid for one in done]
-    require_order(txids)
-    snap.prefetch_transactions(txids)
-    together = Together(snap)
-    steps = (partial(processed, txid=one.txid, attempt=one.attempt, staged=one.staged) for one in done)
-    return together.change(together.while_they_fit(steps))
 
 
 def fail(

@@ -24,37 +24,28 @@ from airflow_trident.protocol.statuses import Status
 
 
 def gate(
-    snap: Snapshot, txid: int, *, owner: Owner | str, seen: TxRecord | None = None
-) -> Change[CommitTicket] | Unchanged[CommitTicket]:
-    """PROCESSED or COMMITTING -> COMMITTING, with the next fence.
-
-    :param seen: the record by which the caller decided that it may; None: it may in any case.
-    :raises TransitionError: it is not its turn, or it has no staged batch; the error says what was found.
-    :raises FencedError: since `seen`, another attempt was made or somebody else opened the gate.
-    """
-    return of_one(gate_many(snap, [txid], owner=owner, seen=() if seen is None else (seen,)))
-
-
-def gate_many(
-    snap: Snapshot, txids: Sequence[int], *, owner: Owner | str, seen: Sequence[TxRecord] = ()
+    snap: Snapshot, members: Sequence[int | TxRecord], *, owner: Owner | str
 ) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
-    """:func:`gate` for a group, in one step and with one fence. It is a member's turn when those before it in the group
-    are counted as committed. Takes as many as fit into a step.
+    """PROCESSED or COMMITTING -> COMMITTING, with the next fence, for as many members as fit into one step. It is a
+    member's turn when those before it in the group are counted as committed.
 
-    :param txids: in ascending order.
-    :param seen: of all of them, or none.
+    :param members: in the order of their txids. A record is the one by which the caller decided that the transaction
+        may pass; a txid may pass in any case.
+    :raises TransitionError: it is not the turn of a member, or it has no staged batch; the error says what was found.
+    :raises FencedError: since a member's record, another attempt was made or somebody else opened the gate.
     """
+    txids = [one.txid if isinstance(one, TxRecord) else one for one in members]
     require_order(txids)
-    looked = {one.txid: one for one in seen}
     view, fence = snap.view(0), snap.pointer().fence + 1
     snap.prefetch_transactions(txids)
     tickets: list[CommitTicket] = []
     writes: list[Write] = []
     step_bytes = 0
-    for txid in txids:
+    for txid, member in zip(txids, members, strict=True):
         ticket = _ticket(replace(view, tx=snap.tx(txid) if txid >= 1 else None), txid)
         tx = common.existing(snap, txid)
-        _require_as_seen(tx, looked.get(txid))
+        if isinstance(member, TxRecord):
+            _require_as_seen(tx, member)
         write = snap.set_tx(common.moved(snap, tx, Status.COMMITTING, fence=fence, touched=True, owner=Owner.of(owner)))
         step_bytes += size(write)
         if writes and step_bytes > GROUP_BYTES:
@@ -74,8 +65,8 @@ def gate_many(
     )
 
 
-def _require_as_seen(tx: TxRecord, seen: TxRecord | None) -> None:
-    if seen is not None and (tx.attempt, tx.fence) != (seen.attempt, seen.fence):
+def _require_as_seen(tx: TxRecord, seen: TxRecord) -> None:
+    if (tx.attempt, tx.fence) != (seen.attempt, seen.fence):
         raise FencedError(
             f"transaction {tx.txid} was taken up by {tx.owner} since this committer looked at it (attempt {tx.attempt} "
             f"and fence {tx.fence}, then {seen.attempt} and {seen.fence})",

@@ -6,28 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, BatchesOf, Begun, LagOf
-from airflow_trident.ledger.group_answers import CommittedAndBegun, StagedAttempt
+from airflow_trident.ledger.group_answers import CommittedAndBegun
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs.attempts import processed_many
 from airflow_trident.ledger.verbs.begin import begin_many
-from airflow_trident.ledger.verbs.commits import committed_many, gate_many
+from airflow_trident.ledger.verbs.commits import committed_many
 from airflow_trident.ledger.verbs.group_steps import Together
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner
-
-
-def processed_and_gate(
-    snap: Snapshot, done: Sequence[StagedAttempt], *, owner: Owner | str
-) -> Change[tuple[CommitTicket, ...]] | Unchanged[tuple[CommitTicket, ...]]:
-    """`processed_many` and `gate_many` of the same group. If a PROCESSED transaction gets no ticket because the step is
-    full, a later step gives it one.
-
-    :raises StaleAttemptError: one of the attempts is not the current one.
-    :raises TransitionError: the turn of the first one has not come.
-    """
-    together = Together(snap)
-    records = together.then(partial(processed_many, done=done))
-    return together.change(together.then(partial(gate_many, txids=[one.txid for one in records], owner=owner)))
 
 
 def committed_and_begin(
