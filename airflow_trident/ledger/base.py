@@ -245,17 +245,19 @@ class Ledger(Closing, KeepsStaged):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
+    def view(self, txid: int, *, remembered: bool = False, ahead: bool = False) -> LedgerView:
         """The transaction and what decides about it; `view(0)`: the topology alone.
 
         :param remembered: answer with what this process last saw or wrote, which costs nothing. For a caller that goes
             from transaction to transaction: verbs find out what others did meanwhile. Waiting and giving up need a new
             view.
+        :param ahead: the caller begins or commits next. The same round trip also lists the kept records for that step,
+            which otherwise spends a round trip on the list.
         """
         if remembered:
             paths = self.paths()
             return self.transactor.remembered(paths, paths.about(txid)).view(txid)
-        return self._snapshot(txid).view(txid)
+        return self._snapshot(txid, self.paths().pruned() if ahead else ()).view(txid)
 
     def transactions(self, first: int = 1, last: int | None = None) -> Sequence[TxRecord]:
         """The kept records with first <= txid <= last, in txid order."""
@@ -314,9 +316,9 @@ class Ledger(Closing, KeepsStaged):
         view, records = self.view(0), self.transactions()
         return export_json(view, records, claims_of(self.znodes, self.paths()))
 
-    def _snapshot(self, txid: int) -> Snapshot:
+    def _snapshot(self, txid: int, folders: Iterable[str] = ()) -> Snapshot:
         paths = self.paths()
-        return self.transactor.fresh(paths, paths.about(txid), paths.pruned())
+        return self.transactor.fresh(paths, paths.about(txid), folders)
 
     # ---- for people: the coordinator's last outcome, and who is at work ----------------------------------------
 

@@ -181,7 +181,7 @@ class Committer:
     def _sweep(self, own: int, states: OpenStates, take_over: bool, remembered: bool) -> list[int]:
         """Commits from the pointer upwards until one is not ready; and `own` if it is late, below the pointer."""
         done: list[int] = []
-        first = self.ledger.view(own, remembered=remembered)
+        first = self.ledger.view(own, remembered=remembered, ahead=True)
         if first.tx is not None and own <= first.pointer.committed:
             late = self._with_batch(first, own, mine=True)
             if late is not None and self._try(late, own, states):
@@ -189,7 +189,7 @@ class Committer:
         txid, alone, known = first.pointer.committed + 1, 0, not done
         while txid < first.next_txid:
             # The first view of the own transaction is valid as long as nothing was committed before it.
-            view = first if txid == own and known else self.ledger.view(txid, remembered=remembered)
+            view = first if txid == own and known else self.ledger.view(txid, remembered=remembered, ahead=True)
             if view.tx is None or view.tx.status.lets_others_pass:
                 txid += 1
                 continue
@@ -262,7 +262,7 @@ class Committer:
         if not why:
             return view
         self.progress(f"transaction {txid}: {why}; emitting it again")
-        return self.ledger.view(txid) if self._emit(txid, mine=mine) else None
+        return self.ledger.view(txid, ahead=True) if self._emit(txid, mine=mine) else None
 
     def _why_emit(self, decision: CommitDecision, tx: TxRecord | None) -> str:
         if isinstance(decision, EmitAgain):
@@ -288,7 +288,7 @@ class Committer:
             done = self._commit_now(ready, txid, states, ticket)
             if isinstance(done, bool):
                 return done
-            now = self.ledger.view(txid)
+            now = self.ledger.view(txid, ahead=True)
             if now.tx != done or (txid <= now.pointer.committed) != is_late:
                 return False  # others are at it, or passed it: the next sweep sees how it stands
             looked = self._with_batch(now, txid, mine=False)

@@ -74,7 +74,7 @@ class LocalRunner:
         done = self._recover(me)
         with OpenCoordinators(self.topology) as coordinators:
             while max_transactions is None or len(done) < max_transactions:
-                claim = Claim(key=f"local/{self.ledger.view(0).next_txid}")
+                claim = Claim(key=f"local/{self.ledger.view(0, ahead=True).next_txid}")
                 begun = coordinate(
                     self.ledger, self.topology, claim, max_pending=1, attempt_by=me, coordinators=coordinators
                 )

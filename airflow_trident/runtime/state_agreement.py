@@ -111,13 +111,13 @@ def require_agreement(ledger: Ledger, topology: Topology) -> None:
     :raises LedgerBehindStateError: a state is ahead of the ledger.
     :raises StateBehindLedgerError: a state lacks what the ledger calls COMMITTED.
     """
-    before = ledger.view(0)
+    before = ledger.view(0, ahead=True)
     markers = markers_of(topology)
     try:
         require_ledger_ahead(topology.name, markers, before, ledger.records)
     except LedgerBehindStateError:
         # Others may have gone on meanwhile.
-        require_ledger_ahead(topology.name, markers, ledger.view(0), ledger.records)
+        require_ledger_ahead(topology.name, markers, ledger.view(0, ahead=True), ledger.records)
     require_states_whole(topology.name, markers, before)
 
 
@@ -158,10 +158,11 @@ def may_commit(
     try:
         require_states_whole(topology.name, markers, view)
         if strictly:
-            view = ledger.view(txid)  # again, after the markers
+            view = ledger.view(txid, ahead=True)  # again, after the markers
         require_ledger_ahead(topology.name, markers, view, ledger.records)
     except (LedgerBehindStateError, StateBehindLedgerError):
         if strictly:
             raise
-        return may_commit(ledger, topology, ledger.view(txid), txid, states, strictly=True)  # others may have committed
+        now = ledger.view(txid, ahead=True)  # others may have committed
+        return may_commit(ledger, topology, now, txid, states, strictly=True)
     return view if isinstance(decide_commit(view, txid), Commit) else None

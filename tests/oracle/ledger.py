@@ -137,7 +137,7 @@ class OracleLedger(OracleStates, OracleGroups):
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def view(self, txid: int, *, remembered: bool = False) -> LedgerView:
+    def view(self, txid: int, *, remembered: bool = False, ahead: bool = False) -> LedgerView:
         with self._changed:
             return LedgerView(
                 topology=self.topology(),

@@ -19,6 +19,8 @@ __all__ = ["site"]
 DOCS = Path(__file__).parents[2] / "docs"
 ROUND_TRIPS = {"words.coordinate": 4, "words.emit": 3, "words.turn": 1, "words.commit": 3}
 WRITES = {"words.coordinate": 1, "words.emit": 2, "words.turn": 0, "words.commit": 2}
+LISTED = {"words.coordinate": 2, "words.emit": 0, "words.turn": 0, "words.commit": 2}
+"""Folders whose names are read: of the kept records, for the steps that begin and commit."""
 SENT_ALONG = 2
 """Entries in the list of workers: the emitter's and the committer's."""
 
@@ -32,6 +34,7 @@ class Counting(MemoryZNodes):
 
     def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         self.calls["waited for"] += 1
+        self.calls["listed"] += len(folders)
         return super().read(paths, folders)
 
     def multi(self, ops: Sequence[Op]) -> None:
@@ -72,6 +75,7 @@ def counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> dict[str, Counter[st
 def test_the_four_tasks_of_a_transaction_make_eleven_round_trips(counted: dict[str, Counter[str]]) -> None:
     assert {task_id: calls["waited for"] for task_id, calls in counted.items()} == ROUND_TRIPS
     assert {task_id: calls["written"] for task_id, calls in counted.items()} == WRITES
+    assert {task_id: calls["listed"] for task_id, calls in counted.items()} == LISTED
     assert sum(calls["sent along"] for calls in counted.values()) == SENT_ALONG
     assert sum(ROUND_TRIPS.values()) <= 12
 
