@@ -1,4 +1,5 @@
-"""Reads from the ledger what the page shows. One ZooKeeper session for each request, for any number of topologies."""
+"""Reads from the ledger what the page shows. A request uses one ZooKeeper session for any number of topologies, and the
+next request uses it again."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION, ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.open import Ledgers
+from airflow_trident.ledger.open import Ledgers, SessionPool
 from airflow_trident.ledger.overviews import Overview
 from airflow_trident.ledger.plan_pictures import picture_in
 from airflow_trident.plugin import failed_runs
@@ -48,6 +49,9 @@ ASKED = 20
 """How many of the latest transactions are read to find the DAGs of a topology, if nothing else needs them."""
 DEADLINE_S = 5.0
 """Limit for each call to ZooKeeper: the page soon asks again, so it must not hold a thread of the API server long."""
+SESSIONS = SessionPool()
+"""Of this process of the API server. Open pages ask every few seconds: sessions of their own would be most of the
+ensemble's work."""
 
 
 def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
@@ -152,7 +156,7 @@ def open_ledgers() -> Iterator[Ledgers]:
         found = ZooKeeperHook().get_ledgers(deadline_s=DEADLINE_S)
     except AirflowNotFoundException as error:  # which says nothing of what to do
         raise ConfigurationError(str(error), ADD_A_CONNECTION) from error
-    with found as ledgers:
+    with SESSIONS.used(found) as ledgers:
         yield ledgers
 
 

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from airflow_trident.cli.commands.ledger import _list_topologies as list_topologies
 from airflow_trident.cli.doctor_checks import ledger_checks
+from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers, open_ledger
@@ -348,14 +349,15 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return opened
 
 
+def _registered(hosts: str, root: str) -> None:
+    with Ledgers(ZooKeeperSettings(hosts=hosts), root=root) as ledgers:
+        for number in range(7):
+            ledgers.ledger(f"topology-{number}").register(ONE_STREAM)
+
+
 @pytest.mark.parametrize(
     "look",
     [
-        lambda: page_data.names(OF_HIDDEN),
-        lambda: page_data.names(OF_HIDDEN, "hidden"),
-        lambda: page_data.topologies(OF_HIDDEN),
-        lambda: page_data.transactions("topology-3", OF_HIDDEN, txid=1),
-        lambda: page_data.transaction("topology-3", 1, OF_HIDDEN),
         lambda: list_topologies(Namespace(zookeeper_conn_id=None, output="json", check=False)),
         lambda: list(ledger_checks(ZooKeeperHook())),
     ],
@@ -368,11 +370,26 @@ def test_a_look_opens_one_session_whatever_the_number_of_topologies(
     look: Callable[[], object],
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRIDENT__ROOT", ledger_root)
-    with Ledgers(ZooKeeperSettings(hosts=here.hosts), root=ledger_root) as ledgers:
-        for number in range(7):
-            ledgers.ledger(f"topology-{number}").register(ONE_STREAM)
+    _registered(here.hosts, ledger_root)
     sessions.clear()
     look()
+    assert sessions == [1]
+
+
+def test_all_requests_of_the_page_one_after_the_other_use_one_session(
+    here: EmbeddedZooKeeper, ledger_root: str, monkeypatch: pytest.MonkeyPatch, sessions: list[int]
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIDENT__ROOT", ledger_root)
+    _registered(here.hosts, ledger_root)
+    sessions.clear()
+    page_data.names(OF_HIDDEN)
+    page_data.names(OF_HIDDEN, "hidden")
+    page_data.topologies(OF_HIDDEN)
+    page_data.transactions("topology-3", OF_HIDDEN, txid=1)
+    page_data.transaction("topology-3", 1, OF_HIDDEN)
+    with pytest.raises(UnknownTopologyError):
+        page_data.transaction("no-such", 1, OF_HIDDEN)
+    assert len(page_data.topologies(OF_HIDDEN)) == 7
     assert sessions == [1]
 
 

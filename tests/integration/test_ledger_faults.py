@@ -15,7 +15,7 @@ from airflow_trident.errors import FencedError, LedgerUnavailableError, OutcomeU
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.open import open_ledger
+from airflow_trident.ledger.open import Ledgers, SessionPool, open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -327,6 +327,51 @@ def test_a_client_gets_over_a_server_that_was_restored_from_an_older_copy(tmp_pa
             assert ledger.view(0).pointer.committed == 2
     finally:
         server.stop()
+
+
+def test_a_restart_of_the_server_refuses_no_use_of_a_kept_session(tmp_path: Path) -> None:
+    server, sessions = EmbeddedZooKeeper(tmp_path / "zk"), SessionPool()
+    status = server.start()
+
+    def session() -> int:
+        with sessions.used(Ledgers(ZooKeeperSettings(hosts=server.hosts, op_deadline_s=8.0))) as ledgers:
+            ledgers.ledger("words").register(DEFINITION)
+            return ledgers.znodes._client.client_id[0]
+
+    try:
+        assert session() == session()
+        os.kill(status.pid, signal.SIGKILL)
+        shutil.rmtree(server.data_dir / "data")  # the server begins anew, and refuses who has seen more than it has
+        server.start()
+        assert session() == session()
+    finally:
+        server.stop()
+
+
+def test_uses_at_the_same_time_have_sessions_of_their_own_and_idle_sessions_end(
+    zookeeper: EmbeddedZooKeeper, ledger_root: str
+) -> None:
+    now_s = [0.0]
+    sessions = SessionPool(idle_s=60.0, clock=lambda: now_s[0])
+
+    def ledgers(root: str = ledger_root) -> Ledgers:
+        return Ledgers(ZooKeeperSettings(hosts=zookeeper.hosts), root=root)
+
+    with sessions.used(ledgers()) as first, sessions.used(ledgers()) as second:
+        assert (first.names(), second.names()) == ([], [])
+        assert first is not second
+    with sessions.used(ledgers(f"{ledger_root}-other")) as other:
+        other.names()
+        assert other not in (first, second)
+    now_s[0] = 30.0
+    with sessions.used(ledgers()) as again:
+        assert again in (first, second)
+    now_s[0] = 70.0
+    sessions.close_idle()
+    assert [kept for kept in (first, second, other) if kept.znodes.is_connected] == [again]
+    now_s[0] = 90.0
+    sessions.close_idle()
+    assert not again.znodes.is_connected
 
 
 def test_a_server_that_is_away_is_one_clear_error_and_the_client_works_when_it_is_back(

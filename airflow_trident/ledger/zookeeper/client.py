@@ -103,6 +103,11 @@ class ZooKeeperZNodes:
             return True
         return [None if stat is None else stat.version for stat in stats] != list(seen.values())
 
+    @property
+    def is_connected(self) -> bool:
+        """Has this process a session now, over a connection that works as far as is known? Asks nobody."""
+        return self._client is not None and self._pid == os.getpid() and self._connected.is_set()
+
     def describe(self) -> str:
         return f"ZooKeeper at {self.settings.hosts}{self.settings.chroot}"
 
