@@ -119,7 +119,7 @@ def test_what_is_allowed_without_the_promise_is_shown_in_plan_definition_and_pag
     assert shown["notes"] == [f"State count is not exactly once: stream words is {spout}, the state {state}."]
 
 
-@pytest.mark.parametrize("page", ["concepts/spouts-and-states.md", "reference/states.md"])
+@pytest.mark.parametrize("page", ["concepts/exactly-once.md", "reference/states.md"])
 def test_the_table_in_the_documentation_is_the_one_that_is_checked(page: str) -> None:
     rows = re.findall(r"^\| (\S+) spout \| (.+) \|$", (DOCS / page).read_text(), re.MULTILINE)
     written = {
