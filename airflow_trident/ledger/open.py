@@ -70,7 +70,7 @@ class SessionPool:
 
     A session that has lost its connection is not kept: after a restart of the server, a new one connects at once.
 
-    :param idle_s: a session that nobody uses for so long is closed.
+    :param idle_s: a session that is unused for so long is closed.
     """
 
     def __init__(self, *, idle_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -94,7 +94,7 @@ class SessionPool:
             self._put_back(borrowed)
 
     def close_idle(self) -> None:
-        """Closes what nobody has used for `idle_s`."""
+        """Closes sessions that were unused for `idle_s`."""
         with self._lock:
             due = self._clock() - self._idle_s
             closing = [ledgers for since, ledgers in self._idle if since <= due]

@@ -105,7 +105,7 @@ class ZooKeeperZNodes:
 
     @property
     def is_connected(self) -> bool:
-        """Has this process a session now, over a connection that works as far as is known? Asks nobody."""
+        """Has this process a session now, over a connection that works as far as is known? It sends nothing."""
         return self._client is not None and self._pid == os.getpid() and self._connected.is_set()
 
     def describe(self) -> str:
