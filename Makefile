@@ -53,6 +53,7 @@ help:
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
 	@echo "make imports   the layers of the package"
+	@echo "make reference the tables of commands and options in docs/reference/cli.md, from the parser"
 	@echo "make words     breaches of the rules for words, in documents and texts of the package; a lower ceiling is written"
 	@echo "make format    let ruff correct what it can"
 	@echo "make venv      only fill .venv (the other targets do it, too)"
@@ -132,6 +133,9 @@ imports: venv
 # The counts of tools/words.json become lower where there are fewer breaches.
 words: venv
 	@$(RUN) python -m tools.words --write
+
+reference: venv
+	@$(RUN) python -m tools.cli_page
 
 format: venv
 	@$(RUN) ruff check --fix .

@@ -32,6 +32,7 @@ from tests.documented import documented
 from tests.model import tlc
 from tests.simulation.level_mutants import MUTANTS
 from tests.simulation.mutants import FOUND
+from tools import cli_page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -278,6 +279,10 @@ def test_every_option_stands_in_the_reference_with_its_default() -> None:
 
 def test_every_field_of_the_connection_stands_in_the_reference() -> None:
     assert _EXTRAS - mentioned("reference/configuration.md") == set()
+
+
+def test_the_tables_of_commands_and_options_are_those_of_the_parser() -> None:
+    assert text_of(cli_page.PAGE) == cli_page.page(), "run `make reference`"
 
 
 def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> None:
