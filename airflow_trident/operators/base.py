@@ -25,6 +25,7 @@ from airflow.sdk.bases.operator import db_safe_priority
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
 from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.names import require_name
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.tasks import metrics
@@ -33,7 +34,6 @@ from airflow_trident.tasks.asset_events import asset_of
 from airflow_trident.tasks.connections import install_resolver
 from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, told_by_dag
 from airflow_trident.tasks.waits import Rank, Until, next_look
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, TransitionError, begun, error_text
+from airflow_trident.names import Composed
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
@@ -20,6 +21,8 @@ SHOWN = 5
 DEADLINE_S = 5.0
 """Limit for reading what an XCom backend keeps elsewhere: the page soon asks again, and does not wait for it."""
 _OVER = ("success", "failed")
+_RUNS = Composed(joint="__", longest=230)
+"""Airflow takes 250 characters."""
 MOST_READ = 16
 """The most values that are read at a time, those included whose place does not answer."""
 _reading: dict[str, Future[Any]] = {}
@@ -42,8 +45,8 @@ def start(order: MendingOrder) -> str:
     _require_startable(order)
     what = order.txid if order.txid is not None else f"{order.first}-{order.last}" if order.first else "unfinished"
     # Airflow keeps ids that begin with "backfill__" for its own backfills.
-    prefix = f"page__{order.action}__{order.topology}__{what}__"
-    before = _runs(prefix, topology=order.topology)  # names may contain what separates the parts of the prefix
+    prefix = f"{_RUNS.of('page', order.action, order.topology, what)}__"
+    before = _runs(prefix)
     going = next((run for run in before if run["state"] not in _OVER), None)
     if going is not None:
         raise TransitionError(f"run {going['run_id']} does that already: it is {going['state']}", "Wait for it.")

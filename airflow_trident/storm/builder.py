@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import ConfigurationError, PlanError
+from airflow_trident.names import at_least_one, require_name
 from airflow_trident.storm.bolt_wiring import Output, Outputs
 from airflow_trident.storm.bolts import (
     DEFAULT_STREAM,
@@ -37,7 +38,6 @@ from airflow_trident.storm.spouts import (
 )
 from airflow_trident.storm.stateful_bolts import BaseStatefulBolt, declared_of
 from airflow_trident.storm.wiring import require_wired, with_cure
-from airflow_trident.topology.names import at_least_one, require_name
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError
+from airflow_trident.names import require_name
 from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of
 from airflow_trident.tasks.engines import make_engine
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ What the answers mean is decided in :mod:`airflow_trident.tasks.liveness`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.protocol.decide import Blocked, Wait
@@ -141,7 +141,8 @@ def state_of_task(owner: Owner) -> str | None:
 def _answers(asked: Iterable[dict[str, Any]]) -> Answers:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    answers: dict[tuple[str, str], Mapping[str, Any]] = {}
+    answers: dict[tuple[str, str], dict[str, Any]] = {}
     for question in asked:
-        answers |= answered(question, RuntimeTaskInstance.get_task_states(**question))
+        for run, states in answered(question, RuntimeTaskInstance.get_task_states(**question)).items():
+            answers.setdefault(run, {}).update(states)
     return answers

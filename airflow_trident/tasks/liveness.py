@@ -8,7 +8,7 @@ commit, which may be another one during a replay. Tasks ask Airflow's Execution 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -88,7 +88,7 @@ class Asker:
 
 
 Answers: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
-"""(dag_id, run_id) -> {task_id or task_id_mapindex: state or None}; what was asked and is not there is DELETED."""
+"""(dag_id, run_id) -> {:func:`instance_name`: state or None}; what was asked and is not there is DELETED."""
 
 
 def told_by_dag(task: Any) -> tuple[frozenset[str], int]:
@@ -144,21 +144,38 @@ def questions(record: TxRecord) -> list[dict[str, Any]]:
         if worker is not None:
             asked.setdefault((worker.dag_id, worker.run_id), set()).add(worker.task_id)
     return [
-        {"dag_id": dag_id, "run_ids": [run_id], "task_ids": sorted(task_ids)}
+        {"dag_id": dag_id, "run_ids": [run_id], "task_ids": together}
         for (dag_id, run_id), task_ids in asked.items()
+        for together in _told_apart(sorted(task_ids))
     ]
+
+
+def _told_apart(task_ids: Sequence[str]) -> list[list[str]]:
+    """The tasks for one question each: Airflow's answer has one name for task ``a_1`` and for the mapped task ``a``."""
+    alone = [one for one in task_ids if any(_mapped(one, other) for other in task_ids)]
+    return [[one for one in task_ids if one not in alone], *([one] for one in alone)]
+
+
+def _mapped(name: str, task_id: str) -> str:
+    """The map index of the task's instance that Airflow's answer calls `name`; "" if `name` is no such instance."""
+    index = name.removeprefix(f"{task_id}_")
+    return index if index != name and index.isdecimal() else ""
+
+
+def instance_name(task_id: str, map_index: int) -> str:
+    """The name of a task instance in :data:`Answers`. No task id has a bracket."""
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"
 
 
 def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     """An answer of ``get_task_states``, in the form for :func:`judge`."""
     (run_id,) = question["run_ids"]
     states = answer.get(run_id) or {}
-    gone = [one for one in question["task_ids"] if not any(_is_of(name, one) for name in states)]
-    return {(question["dag_id"], run_id): {**states, **dict.fromkeys(gone, DELETED)}}
-
-
-def _is_of(name: str, task_id: str) -> bool:
-    return name == task_id or name.removeprefix(f"{task_id}_").isdigit()
+    answers: dict[str, Any] = {}
+    for task_id in question["task_ids"]:
+        own = {name: int(_mapped(name, task_id) or -1) for name in states if name == task_id or _mapped(name, task_id)}
+        answers |= {instance_name(task_id, index): states[name] for name, index in own.items()} or {task_id: DELETED}
+    return {(question["dag_id"], run_id): answers}
 
 
 def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = None) -> Gone | None:
@@ -253,7 +270,7 @@ def unless_replayed(decision: T, record: TxRecord | None, answers: Answers | Non
 def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
     """Airflow's name of the state; None: the task has no state now."""
     states = answers.get((worker.dag_id, worker.run_id), {})
-    for name in (f"{worker.task_id}_{worker.map_index}", worker.task_id):
+    for name in (instance_name(worker.task_id, worker.map_index), worker.task_id):
         if name in states:
             state = states[name]
             return None if state is None else str(getattr(state, "value", state))

@@ -20,7 +20,16 @@ from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.storm.workers.deployments import Deployed
-from airflow_trident.tasks.liveness import UNFINISHED, Answers, Gone, TaskOfRun, judge, questions, state_in
+from airflow_trident.tasks.liveness import (
+    UNFINISHED,
+    Answers,
+    Gone,
+    TaskOfRun,
+    instance_name,
+    judge,
+    questions,
+    state_in,
+)
 from airflow_trident.tasks.task_states import (
     MAY_HAVE_SUCCEEDED,
     STUCK_STATES,
@@ -109,8 +118,8 @@ def eventless_text(txids: Txids) -> str:
 
 
 def _states(asked: Mapping[tuple[str, str], set[str]], changed_ms: Mapping[tuple[str, str], int]) -> Answers:
-    """In the form of the Execution API: ``task_id``, with ``_index`` for a mapped task, -> state; or why Airflow does
-    not start the task, which the Execution API does not tell: see :func:`never_started` and :func:`stuck`.
+    """The state of each task; or why Airflow does not start it, which the Execution API does not tell: see
+    :func:`never_started` and :func:`stuck`.
 
     :param changed_ms: when the transactions of a run last changed.
     """
@@ -152,7 +161,7 @@ def _states(asked: Mapping[tuple[str, str], set[str]], changed_ms: Mapping[tuple
                 before = None if state else _held_up_by(tasks, task)
                 unstarted = places.unstarted(task, before, changed_ms.get(run, 0))
                 state = stuck(unstarted, settings.number(settings.STUCK_AFTER_S, least=0))
-            answers[run][task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"] = state
+            answers[run][instance_name(task.task_id, task.map_index)] = state
     return answers
 
 

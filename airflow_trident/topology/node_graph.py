@@ -9,6 +9,7 @@ from typing import Any, Self
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateKind, StateSpec
 from airflow_trident.errors import PlanError
+from airflow_trident.names import at_least_one, positive, require_name
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.compile import compile_plan
@@ -22,7 +23,6 @@ from airflow_trident.plan.transform_node import recorded_transforms
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.storm.committers import committer_notes
-from airflow_trident.topology.names import at_least_one, positive, require_name
 from airflow_trident.topology.query_streams import QueryStreams
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from airflow_trident.errors import PlanError
+from airflow_trident.names import require_name
 from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.compile import compile_query
 from airflow_trident.plan.graph import Node
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.stages import Plan
-from airflow_trident.topology.names import require_name
 from airflow_trident.types import FieldSpec, Schema, parse_declared
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import ConfigurationError, PlanError
+from airflow_trident.names import require_name
 from airflow_trident.plan.script_node import ScriptOutputNode, require_script
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import INTERVAL, FieldSpec, has_times, names_of, parse_declared

@@ -19,6 +19,7 @@ from airflow_trident.hooks.zookeeper import _EXTRAS
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.verbs.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
+from airflow_trident.names import require_name
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.large_metadata import INLINE_BYTES
@@ -26,7 +27,6 @@ from airflow_trident.settings import OPTIONS
 from airflow_trident.spouts.files.consumed import MAX_SEEN
 from airflow_trident.spouts.files.lines import MAX_LINE_BYTES
 from airflow_trident.spouts.files.spout import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 from tests.documented import documented
 from tests.model import tlc

@@ -20,6 +20,7 @@ from airflow_trident.tasks.liveness import (
     TaskOfRun,
     answered,
     began_by,
+    instance_name,
     judge,
     left_to_committer,
     owned_by,
@@ -127,7 +128,7 @@ def test_a_task_that_was_cleared_without_its_run_is_never_started(
 
 
 def test_a_mapped_claim_is_judged_by_the_tasks_of_its_own_index() -> None:
-    states = {"g.emit_0": "success", "g.emit_1": "failed", "g.commit_0": "running", "g.commit_1": "upstream_failed"}
+    states = {"g.emit[0]": "success", "g.emit[1]": "failed", "g.commit[0]": "running", "g.commit[1]": "upstream_failed"}
     assert gone(record(Status.PROCESSING, index=1, owner=task("g.emit", index=1, try_number=2)), states)
     assert not gone(record(Status.COMMITTING, index=0, owner=task("g.commit", index=0)), states)
 
@@ -178,12 +179,31 @@ def test_each_run_is_asked_about_once() -> None:
     first, second = questions(record(Status.PROCESSING, owner=REPLAY))
     assert second == {"dag_id": "again", "run_ids": ["r2"], "task_ids": ["backfill"]}
     there = {"g.emit_0": "running", "g.emit_1": "failed", "g.commit": None}
-    assert answered(first, {"run": there}) == {("dag", "run"): there}
+    assert answered(first, {"run": there}) == {
+        ("dag", "run"): {"g.emit[0]": "running", "g.emit[1]": "failed", "g.commit": None}
+    }
     assert answered(first, {"run": {"g.emit": "failed"}}) == {
         ("dag", "run"): {"g.emit": "failed", "g.commit": "deleted"}
     }
     assert answered(first, {}) == {("dag", "run"): {"g.emit": "deleted", "g.commit": "deleted"}}
     assert questions(record(Status.PROCESSING, claimed=False, owner=PERSON)) == []
+
+
+def test_a_mapped_task_is_told_from_one_whose_name_ends_in_a_number() -> None:
+    """Airflow's answer calls both of them ``work_1``."""
+    claim = Claim(key="k", dag_id="dag", run_id="run", map_index=1, task_ids={"emit": "work", "commit": "work_1"})
+    killed = replace(record(Status.PROCESSING, owner=task("work", index=1)), claim=claim)
+    states = {("work", 1): "failed", ("work_1", -1): "running", ("work_1", 1): "none"}
+    answers: dict[str, Any] = {}
+    for question in questions(killed):
+        of_airflow = {
+            name if index < 0 else f"{name}_{index}": state
+            for (name, index), state in states.items()
+            if name in question["task_ids"]
+        }
+        answers |= answered(question, {"run": of_airflow})[("dag", "run")]
+    assert answers == {instance_name(*one): state for one, state in states.items()}
+    assert len(answers) == 3
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 _REFUSED = re.compile(r"[^A-Za-z0-9._-]")
 _LABEL_LENGTH = 63
 _DIGEST_LENGTH = 16
+_HAS_DIGEST = re.compile(r"(\A|-)[0-9a-f]{16}\Z")
 _YARN_LENGTH = 100
 """YARN refuses longer tags, and tags that are not ASCII."""
 
@@ -78,7 +79,7 @@ class DriverTags:
 def label(value: str) -> str:
     """A label of Kubernetes for any text. One that is too long, or has other characters, is shortened and gets a digest
     of the whole, so that no two texts have one label."""
-    if _LABEL.match(value):
+    if _LABEL.match(value) and not _HAS_DIGEST.search(value):
         return value
     digest = hashlib.sha256(value.encode()).hexdigest()[:_DIGEST_LENGTH]
     kept = _REFUSED.sub("-", value)[: _LABEL_LENGTH - _DIGEST_LENGTH - 1].lstrip("._-")

@@ -18,7 +18,7 @@ from airflow_trident.contracts.spout import Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming
 from airflow_trident.engine.spark.worker import ReadSplits, as_spark_has_it
-from airflow_trident.engine.spark.worker_notes import COUNTED, MadeNotes, partition_here
+from airflow_trident.engine.spark.worker_notes import COUNTED, NOTES, MadeNotes, partition_here
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.api import OperationContext
 from airflow_trident.staging.manifest import Slot
@@ -111,7 +111,7 @@ class ReadUnits:
         return whole
 
     def _counted(self, pack: int) -> str:
-        return f"{self.reading.stream}-of-all-{pack}{COUNTED}"
+        return f"{NOTES.of(self.reading.stream, 'all', pack)}{COUNTED}"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.group_passes import blaming
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
-from airflow_trident.engine.spark.worker_notes import COUNTED, SO_FAR, MadeNotes, Notes, partition_here
+from airflow_trident.engine.spark.worker_notes import COUNTED, NOTES, SO_FAR, MadeNotes, Notes, partition_here
 from airflow_trident.engine.spout_reader import rows_of
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, TridentError
 from airflow_trident.io.arrow import arrow_schema
@@ -197,7 +197,7 @@ class ReadSplits:
 
     def counted(self, split: int) -> str:
         """Name of the note about one split."""
-        return f"{self.stream}-{split}{COUNTED}"
+        return f"{NOTES.of(self.stream, split)}{COUNTED}"
 
 
 def partitions_for(splits: Sequence[Split]) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.engine.base import Job
 from airflow_trident.errors import SparkJobError, TridentError
+from airflow_trident.names import Composed
 from airflow_trident.staging.area import make_slot_folder
 from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.storage import storage_at
@@ -27,6 +28,7 @@ from airflow_trident.staging.verbs import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NOTES = Composed(joint="-", has_case=False)
 COUNTED, SO_FAR, _MADE = ".rows", ".so-far", ".made"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 
+from airflow_trident.names import Composed
 from airflow_trident.plan.graph import SinkNode, ordered
 from airflow_trident.plan.nodes import PersistNode, SourceNode
 from airflow_trident.plan.show.drawing import svg
@@ -12,6 +13,8 @@ from airflow_trident.plan.show.plan_json import exported
 from airflow_trident.plan.show.trees import begin_of, logical_text, trees
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.types import ddl
+
+_IDENTIFIERS = Composed(joint="_", characters="A-Za-z0-9_")
 
 
 class PlanFormat(StrEnum):
@@ -90,8 +93,8 @@ def _said(stage: Stage) -> str:
 def _mermaid(plan: Plan) -> str:
     lines = ["flowchart TD", *_mermaid_stages(plan.stages, "s", "stage", {})]
     for number, level in enumerate(plan.commit, 1):
-        sources = {name: f"state_{_ident(state)}" for name, state in level.new_values.items()}
-        sources |= {name: f"handed_{_ident(name)}" for name in level.carried}
+        sources = {name: _IDENTIFIERS.of("state", state) for name, state in level.new_values.items()}
+        sources |= {name: _IDENTIFIERS.of("handed", name) for name in level.carried}
         lines += _mermaid_stages(level.stages, f"c{number}s", f"commit phase {number}, stage", sources)
     return "\n".join(lines) + "\n"
 
@@ -126,13 +129,9 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
 
 def _mermaid_sink(sink: SinkNode) -> str:
     if isinstance(sink, PersistNode):
-        return f'state_{_ident(sink.name)}[("state {_escape(sink.name)}")]'
-    return f'handed_{_ident(sink.name)}(["{_escape(sink.name)}"])'
+        return f'{_IDENTIFIERS.of("state", sink.name)}[("state {_escape(sink.name)}")]'
+    return f'{_IDENTIFIERS.of("handed", sink.name)}(["{_escape(sink.name)}"])'
 
 
 def _escape(text: str) -> str:
     return text.replace('"', "#quot;").replace("|", "#124;")
-
-
-def _ident(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)

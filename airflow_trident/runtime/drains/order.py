@@ -21,6 +21,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.gcs import GCS
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+from airflow_trident.names import Composed
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import DrainResult
@@ -29,6 +30,8 @@ from airflow_trident.runtime.phases import Attempts
 from airflow_trident.topology.topology import Topology
 
 _FOLDER = "drains"
+_NAMES = Composed(joint="-", longest=120)
+"""With digests and endings, HDFS takes 255 characters."""
 _DEPTH = 4
 _RESULT = Format(
     noun="the result of a drain",
@@ -112,7 +115,7 @@ def place(order: DrainOrder) -> DrainFiles:
     """
     content = ship(order, f"topology {order.topology.name!r}")
     folder, own = f"{order.staging_root.rstrip('/')}/{_FOLDER}", uuid.uuid4().hex
-    name = f"{order.topology.name}-{own}"
+    name = _NAMES.of(order.topology.name, own)
     placed = driver_orders.place(folder, name, ".order", content)
     driver_orders.sweep(folder)
     return DrainFiles(order=placed, result=f"{folder}/{name}.result", name=own)

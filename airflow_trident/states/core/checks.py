@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.names import Composed
 from airflow_trident.types import is_nested
 
 
@@ -34,18 +35,24 @@ def require_columns(spec: StateSpec, taken: Iterable[str], cannot: str) -> None:
         seen.add(field.name.lower())
 
 
-LONGEST_NAME = 255
-"""Longest name of a file or folder, in bytes, on every file system in use."""
+_LONGEST_FILE_NAME = 255
+"""In bytes, on every file system in use."""
+_APPLICATIONS = Composed(joint="/", longest=500)
 
 
-def require_short_name(spec: StateSpec, name: str, *, beside: int = 0) -> None:
-    """:param beside: this many characters are added to the name.
-    :raises ConfigurationError: the name is too long for a file system.
+def file_names(joint: str, *, beside: int = 0) -> Composed:
+    """The rules for names of files and folders: some file systems do not tell cases apart.
+
+    :param beside: this many characters are added to a name.
     """
-    most = LONGEST_NAME - beside
-    if len(name.encode()) > most:
-        raise ConfigurationError(
-            f"state {spec.name[:40]!r}... of topology {spec.topology[:40]!r}... would have files named "
-            f"{name[:60]!r}..., which has {len(name.encode())} characters where {most} are possible",
-            "Shorten the name of the topology or of the state.",
-        )
+    return Composed(joint=joint, longest=_LONGEST_FILE_NAME - beside, has_case=False)
+
+
+def application_of(spec: StateSpec, *more: str) -> str:
+    """The name under which a state writes into a table or a server that others use, too."""
+    return _APPLICATIONS.of("airflow-trident", spec.topology, spec.name, *more)
+
+
+def key_of(spec: StateSpec) -> str:
+    """The name of a state in a server of its own kind: ``<topology>/<state>``."""
+    return _APPLICATIONS.of(spec.topology, spec.name)

@@ -11,7 +11,6 @@ import contextlib
 import json
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import StateSpec
@@ -20,20 +19,21 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.parquet import write_parquet
+from airflow_trident.states.core.checks import application_of
 from airflow_trident.states.delta.add_actions import described, old_files, removed
 from airflow_trident.states.delta.next_version import next_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEPT = "latest"
+KEPT = "latest"
 
 
 def publish(
     place: DeltaPlace, spec: StateSpec, last: tuple[str, int], rows: Callable[[], pa.Table], keep_h: int
 ) -> bool:
-    """:param place: of the state's own table.
-    :param last: the id of that table, and its last commit that is in `rows`.
+    """:param place: of the table of values.
+    :param last: the id of the state's own table, and its last commit that is in `rows`.
     :param keep_h: how many hours files of older versions stay for their readers.
     :return: was it new?
     :raises ConfigurationError: the table belongs to something else.
@@ -43,9 +43,8 @@ def publish(
 
     transaction: Any = require_extra("deltalake.transaction", EXTRA)
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
-    place = replace(place, uri=f"{place.uri.rstrip('/')}_{_KEPT}")
     table_id, commit = last
-    app = f"airflow-trident/{spec.topology}/{spec.name}/{_KEPT}/{table_id}"
+    app = application_of(spec, KEPT, table_id)
     with place.errors():
         table = _open(place, spec)
         if (table.transaction_version(app) or 0) >= commit:
@@ -80,7 +79,7 @@ def _open(place: DeltaPlace, spec: StateSpec) -> Any:
     module: Any = require_extra("deltalake", EXTRA)
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
     fields = (*spec.keys, *spec.values)
-    said = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "fields": ", ".join(map(str, fields))}
+    said = {"topology": spec.topology, "state": spec.name, "kept": KEPT, "fields": ", ".join(map(str, fields))}
     try:
         table = place.table()
     except errors.TableNotFoundError:

@@ -23,7 +23,7 @@ from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
-from airflow_trident.states.core.checks import require_plain_keys, require_short_name
+from airflow_trident.states.core.checks import application_of, file_names, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
@@ -31,7 +31,7 @@ from airflow_trident.states.delta.conditions import require_conditions
 from airflow_trident.states.delta.fold_choice import MAX_BYTES, MAX_ROWS, FoldLimit, choice
 from airflow_trident.states.delta.next_version import next_version
 from airflow_trident.states.delta.own_table import open_table
-from airflow_trident.states.delta.published import publish
+from airflow_trident.states.delta.published import KEPT, publish
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, last_footer, now_ms, runs_of
 from airflow_trident.states.delta.table_rules import require_delta_columns
 from airflow_trident.states.tables.version_race import decided_anew
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HOURS_KEPT = 168
+_LONGEST_TABLE = 240
+_FOLDERS = file_names("_")
 log = logging.getLogger(__name__)
 
 
@@ -89,6 +91,10 @@ class DeltaState(StateFactory):
                 "written and is about to commit",
                 "Keep removed files for an hour or more.",
             )
+        if self.table is not None and not 1 <= len(self.table.encode()) <= _LONGEST_TABLE:
+            raise ConfigurationError(
+                f"{self.table!r} cannot be the table of a state", f"Give it a name of 1 to {_LONGEST_TABLE} bytes."
+            )
         place = self._place()  # refuses an invalid place
         object.__setattr__(self, "path", place.uri)
         object.__setattr__(self, "conn_id", place.conn_id)
@@ -98,7 +104,6 @@ class DeltaState(StateFactory):
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
-        require_short_name(spec, self.table or f"{spec.topology}_{spec.name}")
         require_delta_columns(spec, names_of((*PARTITIONS, DELETED)))
 
     def make_state(self, spec: StateSpec) -> OpenDeltaState:
@@ -106,13 +111,17 @@ class DeltaState(StateFactory):
         :raises DefinitionChangedError: the table was made for other fields.
         """
         self.validate(spec)
-        return OpenDeltaState(self._place().resolved().below(self.table or f"{spec.topology}_{spec.name}"), spec, self)
+        return OpenDeltaState(self._place().resolved(), spec, self)
+
+    def table_name(self, spec: StateSpec, *more: str) -> str:
+        """:param more: a part of the name of a table beside it."""
+        return "_".join((self.table, *more)) if self.table else _FOLDERS.of(spec.topology, spec.name, *more)
 
     def upkeep(self, spec: StateSpec) -> Sequence[Upkeep]:
         return [Upkeep.FOLD, Upkeep.PUBLISH]
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return file_dataset(self._place().below(self.table or f"{spec.topology}_{spec.name}").uri)
+        return file_dataset(self._place().below(self.table_name(spec)).uri)
 
     def describe(self) -> str:
         return f"DeltaState({self.path}{f', {self.table}' if self.table else ''})"
@@ -126,12 +135,13 @@ class DeltaState(StateFactory):
 class OpenDeltaState(AdmittingState):
     """See :class:`DeltaState`. Not for several threads at the same time."""
 
-    def __init__(self, place: DeltaPlace, spec: StateSpec, factory: DeltaState) -> None:
-        self.place = place
+    def __init__(self, folder: DeltaPlace, spec: StateSpec, factory: DeltaState) -> None:
+        self._folder = folder
+        self.place = place = folder.below(factory.table_name(spec))
         self._spec = spec
         self._factory = factory
         self._runs = Runs(spec)
-        self._app = f"airflow-trident/{spec.topology}/{spec.name}"
+        self._app = application_of(spec)
         self._warned = False
         with place.errors():
             self._table = open_table(place, self._runs)
@@ -368,7 +378,8 @@ class OpenDeltaState(AdmittingState):
         last = runs[-1].commit if runs else 0
         latest = partial(self._latest, runs, progress)
         commit = self._table.metadata().id, last
-        return publish(self.place, self._spec, commit, latest, self._factory.keep_removed_h)
+        place = self._folder.below(self._factory.table_name(self._spec, KEPT))
+        return publish(place, self._spec, commit, latest, self._factory.keep_removed_h)
 
     def _latest(self, runs: Sequence[Run], progress: Callable[[str], object]) -> pa.Table:
         import pyarrow.compute as pc

@@ -34,7 +34,7 @@ from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.checks import require_short_name
+from airflow_trident.states.core.checks import application_of, file_names
 from airflow_trident.states.delta.add_actions import described, old_files, removed, rows_of
 from airflow_trident.states.delta.committed import CommittedDelta, identity, paths_at
 from airflow_trident.states.delta.conditions import require_conditions
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 META = "_trident"
+_FOLDERS = file_names("-")
 _RESTORE = "RESTORE"
 _FORMAT = Format(
     noun="the marker",
@@ -87,7 +88,6 @@ class DeltaTable(StateFactory):
     def validate(self, spec: StateSpec) -> None:
         require_delta_columns(spec)
         require_partitions(spec, self.describe())
-        require_short_name(spec, f"{spec.topology}-{spec.name}")
 
     def make_state(self, spec: StateSpec) -> OpenDeltaTable:
         """
@@ -132,8 +132,8 @@ class OpenDeltaTable(AppendingState):
     def __init__(self, place: DeltaPlace, spec: StateSpec) -> None:
         super().__init__(spec)
         self.place = place
-        self._app = f"airflow-trident/{spec.topology}/{spec.name}"
-        self._meta = f"{META}/{spec.topology}-{spec.name}"
+        self._app = application_of(spec)
+        self._meta = f"{META}/{_FOLDERS.of(spec.topology, spec.name)}"
         with place.errors():
             self._table = self._open()
             self._files = place.files()

@@ -38,7 +38,7 @@ from airflow_trident.operations.expr.conversions import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.files import stays_inside
-from airflow_trident.states.core.checks import require_short_name
+from airflow_trident.states.core.checks import file_names
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.files.sink_folder import META, HdfsSinkFolder, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.types import ddl, is_nested
@@ -56,8 +56,7 @@ _FORMAT = Format(
 )
 KEEP = 10
 """How many records before the last one stay, for people; older ones are removed."""
-_BESIDE = len(f".{'0' * 19}.json.{'0' * 32}.tmp")
-"""Characters of the longest file name besides the sink's own."""
+_NAMES = file_names("-", beside=len(f".{'0' * 19}.json.{'0' * 32}.tmp"))
 TRIES = 100
 """A committer decides anew only if another one has committed."""
 
@@ -89,7 +88,6 @@ class FileSink(StateFactory):
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
     def validate(self, spec: StateSpec) -> None:
-        require_short_name(spec, f"{spec.topology}-{spec.name}", beside=_BESIDE)
         if self.format == "csv" and any(is_nested(field.type) or field.type == "binary" for field in spec.staged):
             raise ConfigurationError(
                 f"FileSink {spec.name!r} cannot write nested values and bytes as csv",
@@ -146,9 +144,9 @@ class OpenFileSink(AdmittingState):
         self.files = files
         self._format = format
         self._spec = spec
-        self._name = f"{spec.topology}-{spec.name}"
+        self._name = _NAMES.of(spec.topology, spec.name)
         self._record = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\Z")
-        self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\..*\.tmp\Z")
+        self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\.[^.]*\.tmp\Z")
         self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
         with self.files.errors():
             self.files.make()

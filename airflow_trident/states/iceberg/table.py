@@ -31,7 +31,7 @@ from airflow_trident.io.parquet import write_parquet
 from airflow_trident.io.partitioned import PartitionValues
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.checks import require_short_name
+from airflow_trident.states.core.checks import application_of
 from airflow_trident.states.iceberg.committed import CommittedIceberg, identity
 from airflow_trident.states.iceberg.data_files import (
     described,
@@ -90,7 +90,6 @@ class IcebergTable(StateFactory):
     def validate(self, spec: StateSpec) -> None:
         require_iceberg_columns(spec)
         require_partitions(spec, self.describe())
-        require_short_name(spec, f"{spec.topology}/{spec.name}")
 
     def make_state(self, spec: StateSpec) -> OpenIcebergTable:
         """
@@ -129,7 +128,7 @@ class OpenIcebergTable(AppendingState):
     def __init__(self, place: IcebergPlace, spec: StateSpec) -> None:
         super().__init__(spec)
         self.place = place
-        self._app = f"airflow-trident/{spec.topology}/{spec.name}"
+        self._app = application_of(spec)
         self._catalog = place.open_catalog()
         try:
             self._table = place.twice(self._open)

@@ -23,6 +23,7 @@ from airflow_trident.operations.calls.user_code import Border
 from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
 from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket
+from airflow_trident.states.core.checks import key_of
 from airflow_trident.states.core.marker import admit
 from airflow_trident.states.core.merge import canonical_key
 from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, StateProvider, namespace_of
@@ -69,7 +70,7 @@ class KeyValueStates(StateFactory):
                 "Use stream.stateful(), or another state such as SqliteState.",
             )
         provider = self._provider()
-        component = f"{spec.topology}/{spec.name}"
+        component = key_of(spec)
         with ExitStack() as opened:
             journal = opened.enter_context(provider.new_state(namespace_of(component, JOURNAL)))
             states = [

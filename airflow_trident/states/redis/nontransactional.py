@@ -17,7 +17,7 @@ from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.extras import require_extra
 from airflow_trident.io.redis import EXTRA, RedisServer, RedisSettings
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.checks import require_plain_keys
+from airflow_trident.states.core.checks import key_of, require_plain_keys
 from airflow_trident.states.core.merge import merge
 from airflow_trident.states.redis.encoding import GONE
 from airflow_trident.states.redis.map import RedisLayout, parts
@@ -58,7 +58,7 @@ class NonTransactionalRedisState(RedisSettings, StateFactory):
         return OpenNonTransactionalRedisState(self, self.resolve(), spec)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return self.resolve().dataset(self.key or f"{spec.topology}/{spec.name}")
+        return self.resolve().dataset(self.key or key_of(spec))
 
     def describe(self) -> str:
         return f"NonTransactionalRedisState({', '.join(filter(None, (self.place, str(self.layout), self.key)))})"
@@ -84,7 +84,7 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
 
     def __init__(self, factory: NonTransactionalRedisState, server: RedisServer, spec: StateSpec) -> None:
         self._commands = _COMMANDS[RedisLayout(factory.layout)]
-        super().__init__(server, factory.key or f"{spec.topology}/{spec.name}", str(factory.layout), spec)
+        super().__init__(server, factory.key or key_of(spec), str(factory.layout), spec)
 
     def marker(self) -> Marker | None:
         """Always None: the state does not know what is applied."""

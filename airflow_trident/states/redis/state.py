@@ -24,7 +24,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings, is_a_replica, redis_errors
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.checks import require_plain_keys
+from airflow_trident.states.core.checks import key_of, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, merge, merge_before
@@ -92,7 +92,7 @@ class RedisState(RedisSettings, StateFactory):
         return OpenRedisState(self, self.resolve(), spec)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
-        return self.resolve().dataset(self.key or f"{spec.topology}/{spec.name}")
+        return self.resolve().dataset(self.key or key_of(spec))
 
     def describe(self) -> str:
         parts = [self.place, str(self.layout), *(filter(None, (self.key, self.hash_by and f"by {self.hash_by}")))]
@@ -105,7 +105,7 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
     def __init__(self, factory: RedisState, server: RedisServer, spec: StateSpec) -> None:
         self._factory = factory
         self._layout = SPLIT if factory.hash_by is not None else str(factory.layout)
-        self._base = f"{{{factory.key or f'{spec.topology}/{spec.name}'}}}"
+        self._base = f"{{{factory.key or key_of(spec)}}}"
         self._record, self._before, self._data = (f"{self._base}:{name}" for name in ("record", "before", "data"))
         super().__init__(server, self._data, self._layout, spec)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.database_errors import DatabaseFault, Fault
+from airflow_trident.names import Composed
 from airflow_trident.operations.api import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.alterations import Alteration
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 KEY_COLUMN = "_key"
 """The primary key, if the key fields cannot be it: databases differ in what they index and what they call equal."""
+LONGEST_TABLE = 47
+"""Bytes of a table's name: with a beginning such as ``trident_before_`` it has the 63 of PostgreSQL."""
+_TABLES = Composed(
+    joint="_", characters="A-Za-z0-9_", longest=LONGEST_TABLE, has_case=False, reserved=("trident_", "sqlite_")
+)
 
 
 class Dialect(ABC):
@@ -140,12 +145,6 @@ class Dialect(ABC):
     def make(self, table: str) -> None:
         """:param table: a missing one."""
 
-    def stranger(self) -> tuple[str, Sequence[str]] | None:
-        """What has the name of a table or index that the state keeps beside `data`, and is not its own: that name, for
-        people, and the tables whose states may have made it. `markers` is there. Also called outside of a
-        transaction."""
-        return None
-
     def enter(self) -> bool:
         """Insert the state's row into `markers`; False: another process was first."""
         row = self.row
@@ -223,9 +222,18 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def safe_name(text: str) -> str:
-    """A table name that needs no quotes."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", text)
+def default_table(spec: StateSpec) -> str:
+    """``<topology>_<state>``, see :class:`Composed`."""
+    return _TABLES.of(spec.topology, spec.name)
+
+
+def require_table(table: str, *, longest: int = LONGEST_TABLE) -> None:
+    """:raises ConfigurationError: the table cannot be that of a state, or not together with the tables beside it."""
+    if not table or "\0" in table or len(table.encode()) > longest or _TABLES.is_reserved(table):
+        raise ConfigurationError(
+            f"{table!r} cannot be the table of a state",
+            f"Give it a name of 1 to {longest} bytes that does not begin with {' or '.join(_TABLES.reserved)}.",
+        )
 
 
 def fields_of(spec: StateSpec) -> tuple[Field, ...]:

@@ -10,17 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
-from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.sql.alterations import require_names
+from airflow_trident.states.sql.dialect import default_table, require_table
 from airflow_trident.states.sql.postgres_dialect import PostgresDialect
-from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, default_table, require_name
+from airflow_trident.states.sql.postgres_table import Place, PostgresLayout, require_name
 from airflow_trident.states.sql.store import SqlStore
-
-_ROOM_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -51,9 +49,7 @@ class PostgresState(StateFactory):
 
     def __post_init__(self) -> None:
         if self.table is not None:
-            require_name("table", self.table, room=_ROOM_BYTES)
-            if self.table == MARKERS:
-                raise ConfigurationError(f"{MARKERS!r} cannot be the table of a state", "Give it another name.")
+            require_table(self.table)
         if self.schema is not None:
             require_name("schema", self.schema)
         self._limits.require_positive("PostgresState")
@@ -75,7 +71,7 @@ class PostgresState(StateFactory):
 
     def opening(self, spec: StateSpec) -> tuple[Connection, StateSpec, str, str, Limits, tuple[str, ...]]:
         """The arguments of a :class:`PostgresDialect`."""
-        table = self.table or default_table(spec.topology, spec.name)
+        table = self.table or default_table(spec)
         where = self.connection or resolve(self.conn_id)
         return where, spec, self.schema or "", table, self._limits, self.allow_triggers
 
@@ -88,7 +84,7 @@ class PostgresState(StateFactory):
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return table_dataset(
             self.connection or resolve(self.conn_id),
-            self.table or default_table(spec.topology, spec.name),
+            self.table or default_table(spec),
             self.schema or "",
         )
 

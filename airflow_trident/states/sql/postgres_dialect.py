@@ -20,8 +20,8 @@ from airflow_trident.states.sql.alterations import Alteration, in_postgres, of_c
 from airflow_trident.states.sql.dialect import Dialect, changed_otherwise, quote, store_error
 from airflow_trident.states.sql.postgres_connect import connect, fault_in
 from airflow_trident.states.sql.postgres_copy import column_type, copy_text, decoder, parameter
-from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout, index_of
-from airflow_trident.types import Schema, names_of
+from airflow_trident.states.sql.postgres_table import MARKERS, Place, PostgresLayout
+from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
     import psycopg
@@ -35,16 +35,6 @@ _CREATE_MARKERS = (
     "definition text NOT NULL, incarnation text, high bigint, fence bigint, holes text, position text, "
     "attempt integer, PRIMARY KEY (topology, state))"
 )
-_COLUMNS = (
-    "SELECT array(SELECT CAST(attname AS text) FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0 "
-    "AND NOT attisdropped) WHERE to_regclass(:name) IS NOT NULL"
-)
-# Somebody may have put a copy in the place of the table: then its unique index has another name.
-_IS_OF_OTHERS = (
-    "SELECT 1 WHERE to_regclass(:index) IS NOT NULL "
-    "AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = to_regclass(:name) AND indisunique)"
-)
-
 _NAME_OR_PARAMETER = re.compile(r'"[^"]*"|:(\w+)')
 
 
@@ -194,23 +184,6 @@ class PostgresDialect(Dialect):
     def make(self, table: str) -> None:
         for statement in {self.markers: [_CREATE_MARKERS.format(self.markers)], **self._tables()}[table]:
             run(self.connection, statement)
-
-    def stranger(self) -> tuple[str, Sequence[str]] | None:
-        layout = self._layout
-        if self.spec.opaque and self._is_of_others(layout.before):
-            return f"the table {layout.before}", [layout.before.table]
-        for place in (layout.place, layout.before)[: 1 + self.spec.opaque]:
-            index = index_of(place)
-            if self.execute(_IS_OF_OTHERS, {"index": str(index), "name": str(place)}):
-                return str(index), [index.table]
-        return None
-
-    def _is_of_others(self, before: Place) -> bool:
-        owned = f"SELECT 1 FROM {self.markers} WHERE table_name = :table_name"
-        if self.execute(owned, {"table_name": before.table}):
-            return True
-        found = self.execute(_COLUMNS, {"name": str(before)})
-        return any(not set(names_of(self._layout.batch_fields)) <= set(columns) for (columns,) in found)
 
     def lock(self) -> None:
         """The tables are as they are until the commit."""

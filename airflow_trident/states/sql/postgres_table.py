@@ -7,7 +7,6 @@ is to be removed, or, in the kept values, if the key was missing before the tran
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +14,7 @@ from functools import cached_property
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import MergeKind
-from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote, safe_name
+from airflow_trident.states.sql.dialect import fields_of, merges_natively, quote
 from airflow_trident.states.sql.postgres_copy import column_type
 from airflow_trident.types import Field, Schema, is_nested, names_of
 
@@ -25,21 +24,12 @@ _LONGEST_NAME_BYTES = 63
 _ADDABLE = ("long", "int", "double")
 
 
-def default_table(topology: str, state: str) -> str:
-    """``<topology>_<state>``; if that is too long for PostgreSQL, it ends in a digest."""
-    text = safe_name(f"{topology}_{state}")
-    # Leaves room for the names of related tables.
-    if len(text) <= _LONGEST_NAME_BYTES - 16:
-        return text
-    return f"{text[: _LONGEST_NAME_BYTES - 28]}_{hashlib.sha256(text.encode()).hexdigest()[:10]}"
-
-
-def require_name(what: str, name: str, *, room: int = 0) -> None:
+def require_name(what: str, name: str) -> None:
     """:raises ConfigurationError: PostgreSQL cannot have this name, or would cut it."""
-    if not name or "\0" in name or len(name.encode()) > _LONGEST_NAME_BYTES - room:
+    if not name or "\0" in name or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise ConfigurationError(
             f"{name!r} cannot be the {what} of a state in PostgreSQL",
-            f"Give it a name of 1 to {_LONGEST_NAME_BYTES - room} bytes.",
+            f"Give it a name of 1 to {_LONGEST_NAME_BYTES} bytes.",
         )
 
 
@@ -55,11 +45,6 @@ class Place:
 
     def beside(self, table: str) -> Place:
         return Place(self.schema, table)
-
-
-def index_of(place: Place) -> Place:
-    """The unique index of a table."""
-    return place.beside(f"{place.table}_key")
 
 
 @dataclass(frozen=True)
@@ -90,7 +75,7 @@ class PostgresLayout:
     @property
     def before(self) -> Place:
         """The values before the highest txid (T9)."""
-        return self.place.beside(f"{self.place.table}_before")
+        return self.place.beside(f"trident_before_{self.place.table}")
 
     @property
     def merges_natively(self) -> bool:
@@ -100,10 +85,11 @@ class PostgresLayout:
     # ---- making tables -----------------------------------------------------------------------------------------
 
     def create(self) -> list[str]:
-        return [f"CREATE TABLE {self.place} ({self._columns(self.fields)})", self._index(self.place)]
+        return [f"CREATE TABLE {self.place} ({self._columns(self.fields)})", self._index("trident_key_", self.place)]
 
     def create_before(self) -> list[str]:
-        return [f"CREATE TABLE {self.before} ({self._columns(self.batch_fields)})", self._index(self.before)]
+        index = self._index("trident_old_key_", self.before)
+        return [f"CREATE TABLE {self.before} ({self._columns(self.batch_fields)})", index]
 
     def create_batch(self, batch: str) -> str:
         """A table that only this transaction sees."""
@@ -114,9 +100,10 @@ class PostgresLayout:
         kinds = {REMOVED: "boolean NOT NULL DEFAULT false"}
         return ", ".join(f"{quote(field.name)} {kinds.get(field.name) or column_type(field.type)}" for field in fields)
 
-    def _index(self, place: Place) -> str:
+    def _index(self, beginning: str, place: Place) -> str:
+        """No beginning of a name beside the table's begins another one: two tables have no such name in common."""
         nulls = " NULLS NOT DISTINCT" if self.spec.keys else ""
-        return f"CREATE UNIQUE INDEX {quote(index_of(place).table)} ON {place} ({self._key}){nulls}"
+        return f"CREATE UNIQUE INDEX {quote(beginning + self.place.table)} ON {place} ({self._key}){nulls}"
 
     @property
     def _key(self) -> str:

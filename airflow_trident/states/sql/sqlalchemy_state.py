@@ -24,15 +24,13 @@ from airflow_trident.io.sql import make_engine, scheme_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.alterations import Alteration, in_postgres, in_sqlalchemy, require_names
-from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, store_error
-from airflow_trident.states.sql.postgres_table import default_table
+from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, default_table, require_table, store_error
 from airflow_trident.states.sql.sqlalchemy_table import REMOVED, SPECIAL, Tables, digest
 from airflow_trident.states.sql.store import SqlStore
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-_LONGEST_TABLE = 47
 _ROWS_AT_ONCE = 10_000
 # Elsewhere a repeatable read locks what it has read: readers and committers would block each other.
 _HAVE_SNAPSHOTS = ("postgresql", "mysql", "mariadb")
@@ -66,12 +64,8 @@ class SqlState(StateFactory):
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, groups=True)
 
     def __post_init__(self) -> None:
-        if self.table is not None and (
-            not 1 <= len(self.table) <= _LONGEST_TABLE or self.table.lower().startswith(("trident_", "sqlite_"))
-        ):
-            raise ConfigurationError(
-                f"{self.table!r} cannot be the table of a state", f"Give it a name of 1 to {_LONGEST_TABLE} letters."
-            )
+        if self.table is not None:
+            require_table(self.table)
         self.limits.require_positive("SqlState")
         require_names("SqlState", self.allow_triggers)
 
@@ -96,7 +90,7 @@ class SqlState(StateFactory):
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return table_dataset(
             self.connection or resolve(self.conn_id),
-            self.table or default_table(spec.topology, spec.name),
+            self.table or default_table(spec),
             self.schema or "",
         )
 
@@ -120,7 +114,7 @@ class SqlAlchemyDialect(Dialect):
             raise ConfigurationError(f"{self.place} keeps empty texts as null", "Use another database.")
         self.engine = make_engine(where, factory.describe(), factory.limits, pool_size=1, pool_pre_ping=True)
         self._kind = self.engine.dialect.name
-        self.table = factory.table or default_table(spec.topology, spec.name)
+        self.table = factory.table or default_table(spec)
         self._tables = Tables(self._kind, factory.schema, self.table, spec)
         self._connection: sa.Connection | None = None
         self.markers, self.data = (self._name_of(table) for table in (self._tables.markers, self._tables.data))
@@ -262,17 +256,6 @@ class SqlAlchemyDialect(Dialect):
 
         with self._connected() as connection:
             return sa.inspect(connection).has_table(table.name, schema=table.schema)
-
-    def stranger(self) -> tuple[str, Sequence[str]] | None:
-        import sqlalchemy as sa
-
-        before = self._tables.before
-        if not self.spec.opaque or not self._has(before):
-            return None
-        with self._connected() as connection:
-            found = sa.inspect(connection).get_columns(before.name, schema=before.schema)
-        needed = {column.name.lower() for column in before.c}
-        return None if needed <= {one["name"].lower() for one in found} else (f"the table {before}", [before.name])
 
     def make(self, table: str) -> None:
         """Make the table, unless another process was first."""

@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.staged_batch import StagedBatch
 from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
-from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import columns_of, python_values
 from airflow_trident.io.datasets import Dataset, sqlite_dataset
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, does_not_fit
 from airflow_trident.states.sql.alterations import Alteration, in_sqlite, require_names
-from airflow_trident.states.sql.dialect import KEY_COLUMN, Dialect, changed_otherwise, quote, safe_name
+from airflow_trident.states.sql.dialect import (
+    KEY_COLUMN,
+    Dialect,
+    changed_otherwise,
+    default_table,
+    quote,
+    require_table,
+)
 from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file, violated_column
 from airflow_trident.states.sql.sqlite_table import SqliteLayout
 from airflow_trident.states.sql.store import SqlStore
@@ -31,7 +37,8 @@ if TYPE_CHECKING:
     pass
 
 MARKERS = "trident_applied"
-_BEFORE = "trident_before_"
+_LONGEST_TABLE = 500
+"""Bytes. SQLite has no limit, and nobody reads longer names."""
 _ATTEMPT = f"attempt INTEGER NOT NULL DEFAULT {NO_ATTEMPT}"
 _CREATE_MARKERS = (
     f"CREATE TABLE IF NOT EXISTS {MARKERS} (topology TEXT NOT NULL, state TEXT NOT NULL, "
@@ -69,16 +76,15 @@ class SqliteState(StateFactory):
     def __post_init__(self) -> None:
         require_file("SqliteState", self.path, "a state", "MemoryState() keeps states in memory")
         require_names("SqliteState", self.allow_triggers)
+        if self.table is not None:
+            require_table(self.table, longest=_LONGEST_TABLE)
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
         self._layout(spec).require_columns()
 
     def _layout(self, spec: StateSpec) -> SqliteLayout:
-        table = self.table or safe_name(f"{spec.topology}_{spec.name}")
-        if table.lower().startswith(("sqlite_", _BEFORE)) or table.lower() == MARKERS:
-            raise ConfigurationError(f"{table!r} cannot be the table of a state", "Give it another name.")
-        return SqliteLayout(table, spec)
+        return SqliteLayout(self.table or default_table(spec), spec)
 
     def make_state(self, spec: StateSpec) -> SqlStore:
         """
@@ -113,8 +119,8 @@ class SqliteDialect(Dialect):
         self.spec, self.table = layout.spec, layout.table
         self.place, self.shown, self.data = repr(file.path), repr(layout.table), quote(layout.table)
         self._layout = layout
-        self._before = SqliteLayout(f"{_BEFORE}{layout.table}", layout.spec)
-        self._before_keys = f"{_BEFORE}{layout.table}_keys"
+        self._before = SqliteLayout(f"trident_before_{layout.table}", layout.spec)
+        self._before_keys = f"trident_keys_before_{layout.table}"
         self.before = self._before_keys if layout.spec.opaque else ""
 
     def fold(self, name: str) -> str:
@@ -163,22 +169,6 @@ class SqliteDialect(Dialect):
     def alterations(self) -> Sequence[Alteration]:
         before = [self._before.table, self._before_keys] if self.spec.opaque else []
         return in_sqlite(self.execute, [MARKERS, self.table, *before])
-
-    def stranger(self) -> tuple[str, Sequence[str]] | None:
-        """The keys of a state `n` would be in the table of what was before, for a state `n_keys`."""
-        if not self.spec.opaque:
-            return None
-        before, keys = self._column_names(self._before.table), self._column_names(self._before_keys)
-        if keys and keys != {KEY_COLUMN}:
-            return f"the table {self._before_keys!r}", [f"{self.table}_keys"]
-        if before and not {KEY_COLUMN, *map(str.lower, names_of(self._before.fields))} <= before:
-            whose = self.table[: -len("_keys")] if self.table.lower().endswith("_keys") else ""
-            return f"the table {self._before.table!r}", [whose]
-        return None
-
-    def _column_names(self, table: str) -> set[str]:
-        """In lower case; none if there is no such table."""
-        return {name.lower() for (name,) in self.execute("SELECT name FROM pragma_table_info(:name)", {"name": table})}
 
     # ---- the state's table -------------------------------------------------------------------------------------
 

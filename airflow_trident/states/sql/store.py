@@ -52,7 +52,6 @@ class SqlStore(AdmittingState):
         """
         db = self.dialect
         if not db.lacking() and self._is_registered():
-            self._require_own()
             self._require_unaltered()
             return
         with db.making():
@@ -62,7 +61,6 @@ class SqlStore(AdmittingState):
                 if needed not in own:
                     db.make(needed)
             is_registered = self._is_registered()
-            self._require_own()
             if is_registered:
                 self._require_whole(own)
             else:
@@ -101,21 +99,6 @@ class SqlStore(AdmittingState):
                 f"the table {db.shown} in {db.place} belongs to {_whose(owners)}, not to {self._who}",
                 f"Give the state another table, as in {db.factory}.",
             )
-
-    def _require_own(self) -> None:
-        """Names of tables are made from others by adding to them, and so may be those of another state."""
-        db = self.dialect
-        found = db.stranger()
-        if found is None:
-            return
-        name, tables = found
-        asked = f"SELECT topology, state FROM {db.markers} WHERE table_name = :table_name"
-        owners = [row for table in tables for row in db.execute(asked, {"table_name": table})]
-        raise ConfigurationError(
-            f"{name} in {db.place} belongs to {_whose(owners)}, and {self._who} needs that name for itself, beside its "
-            f"table {db.shown}",
-            f"Give the state another table, as in {db.factory}; if it has rows already, a new name.",
-        )
 
     def _is_registered(self) -> bool:
         db = self.dialect

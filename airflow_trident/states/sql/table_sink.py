@@ -81,14 +81,11 @@ class SinkDialect(PostgresDialect):
 
     def _tables(self) -> dict[str, list[str]]:
         columns = ", ".join(f"{quote(one.name)} {column_type(one.type)}" for one in self.fields)
-        index = f"CREATE INDEX {quote(f'{self.table}_txid')} ON {self.data} ({quote(self.txid_column)})"
+        index = f"CREATE INDEX {quote(f'trident_txid_{self.table}')} ON {self.data} ({quote(self.txid_column)})"
         return {self.data: [f"CREATE TABLE {self.data} ({columns})", index]}
 
     def _columns(self) -> Schema:
         return self.fields
-
-    def stranger(self) -> None:
-        """There is nothing beside the table."""
 
     def stage(self, batch: StagedBatch) -> None:
         """Does nothing: rows are copied directly into the table."""

@@ -27,8 +27,8 @@ from airflow_trident.cli.console import (
 from airflow_trident.cli.outcomes import time_text
 from airflow_trident.cli.topologies import topology_and_retention, topology_of
 from airflow_trident.errors import TridentError
+from airflow_trident.names import require_name
 from airflow_trident.tasks.task_instances import standstill
-from airflow_trident.topology.names import require_name
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.base import Ledger

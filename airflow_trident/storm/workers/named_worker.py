@@ -26,6 +26,7 @@ from airflow_trident.errors import (
     recorded_text,
 )
 from airflow_trident.ledger.workers import own_process_ids
+from airflow_trident.names import require_name
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.storm.workers.deployment import (
@@ -40,7 +41,6 @@ from airflow_trident.storm.workers.deployments import Deployed, Deployments
 from airflow_trident.storm.workers.initialising import initialise
 from airflow_trident.storm.workers.placement import placed
 from airflow_trident.storm.workers.running_topology import Means, RunningTopology
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.topology import Topology
 
 _ANSWERS = {

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.contracts.updater import Updater
 from airflow_trident.errors import PlanError
+from airflow_trident.names import require_name
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
 from airflow_trident.operations.stateful import Stateful, StatefulFunction
@@ -16,7 +17,6 @@ from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
 from airflow_trident.storm.stateful_bolts import BaseStatefulBolt, StatefulBoltCalls
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import (
     bolt_outputs,
     persistent_aggregations,

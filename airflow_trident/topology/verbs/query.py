@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.names import require_name
 from airflow_trident.operations.queries import QueryFunction
 from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.graph import Node
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PartitionNode, PeekNode, ProjectNode
-from airflow_trident.topology.names import require_name
 from airflow_trident.topology.signatures import require_factory
 from airflow_trident.topology.state import StateHandle
 from airflow_trident.topology.stream_base import S, append, named

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_trident.errors import PlanError
+from airflow_trident.names import at_least_one, positive
 from airflow_trident.operations.comparing import groupable
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode
-from airflow_trident.topology.names import at_least_one, positive
 from airflow_trident.topology.stream_base import S, some, then
 from airflow_trident.types import FieldSpec, select
 

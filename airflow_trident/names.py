@@ -1,0 +1,94 @@
+"""Names and numbers that users give to topologies, streams and states, and the names that are composed of these.
+
+A name that has several parts is made by :meth:`Composed.of` alone. Two different tuples of parts never give one text,
+so two things never get one folder, table, key or file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+
+from airflow_trident.errors import PlanError
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}\Z")
+_DIGEST_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composed:
+    """The rules for composed names of one kind of place.
+
+    :param joint: what stands between the parts: one or more times the same character.
+    :param characters: what the place takes beside the joint, as a class of a regular expression.
+    :param longest: characters of the whole name; at least 40.
+    :param has_case: the place tells upper from lower case.
+    :param reserved: beginnings of names that are not for users, in lower case.
+    """
+
+    joint: str
+    characters: str = "A-Za-z0-9_.-"
+    longest: int = 200
+    has_case: bool = True
+    reserved: tuple[str, ...] = ()
+
+    def of(self, *parts: str | int) -> str:
+        """The name of these parts.
+
+        Plain parts are joined: ``a_b``. The joint is doubled where a part has it: ``a_b__c``. All other names end in a
+        digest of the parts: those with other characters, too long ones, and those that another name could be taken for.
+        """
+        texts = [str(part) for part in parts]
+        for joint in (self.joint, 2 * self.joint):
+            if all(self._is_plain(text, joint) for text in texts):
+                name = joint.join(texts)
+                is_clear = len(texts) > 1 or joint == self.joint
+                return name if is_clear and self._may_be(name) else self._with_digest(texts)
+        return self._with_digest(texts)
+
+    def is_reserved(self, name: str) -> bool:
+        return name.lower().startswith(self.reserved)
+
+    def _is_plain(self, part: str, joint: str) -> bool:
+        """Does the joint beside this part end the part, and nothing in it look like one?"""
+        sign = joint[0]
+        fits = re.fullmatch(f"[{re.escape(sign)}{self.characters}]+", part) is not None
+        return fits and joint not in part and not part.startswith(sign) and not part.endswith(sign)
+
+    def _may_be(self, name: str) -> bool:
+        has_digest = re.search(f"{re.escape(self.joint)}[0-9a-f]{{{_DIGEST_DIGITS}}}\\Z", name) is not None
+        is_told_apart = self.has_case or name == name.lower()
+        return len(name) <= self.longest and is_told_apart and not has_digest and not self.is_reserved(name)
+
+    def _with_digest(self, texts: list[str]) -> str:
+        digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:_DIGEST_DIGITS]
+        sign = "_" if "_" in self.characters else "-"
+        shown = re.sub(f"[^{self.characters}]", sign, sign.join(texts)).lstrip("._-")
+        head = f"of_{shown}" if self.is_reserved(shown) else shown
+        return f"{head[: self.longest - _DIGEST_DIGITS - len(self.joint)]}{self.joint}{digest}"
+
+
+def require_name(what: str, name: str) -> str:
+    """:raises PlanError: ledgers, folders and URLs cannot all contain this name."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise PlanError(
+            f"{name!r} cannot be the name of a {what}",
+            "Use letters, digits, '_', '.' and '-', beginning with a letter, at most 200.",
+        )
+    return name
+
+
+def at_least_one(verb: str, number: int) -> int:
+    """:raises PlanError: `number` is no whole number of 1 or more."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise PlanError(f"{verb} got {number!r}", "Give a whole number, 1 or more.")
+    return number
+
+
+def positive(verb: str, number: float) -> float:
+    """:raises PlanError: `number` is no number above 0."""
+    if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
+        raise PlanError(f"{verb} got {number!r}", "Give a number above 0.")
+    return number
