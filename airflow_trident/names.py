@@ -38,7 +38,7 @@ class Composed:
         """The name of these parts.
 
         Plain parts are joined: ``a_b``. The joint is doubled where a part has it: ``a_b__c``. All other names end in a
-        digest of the parts: those with other characters, too long ones, and those that another name could be taken for.
+        digest of the parts: other characters, too long, reserved, or like the name of other parts.
         """
         texts = [str(part) for part in parts]
         for joint in (self.joint, 2 * self.joint):

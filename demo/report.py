@@ -15,7 +15,7 @@ from demo.kills import KILLS, Kill, ending
 from demo.screen import Colour, Screen
 from demo.text import plain_count
 
-TABLE = "word_count_count"
+TABLE = "word_count__count"
 TOP_WORDS = 12
 DIFFERENCES = 5
 

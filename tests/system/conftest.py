@@ -22,6 +22,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.states.sql.dialect import TABLES
 from tests.fixtures.airflow import give_database
 from tests.fixtures.spark import soon
 from tests.system import batches
@@ -110,7 +111,8 @@ class Scene:
 
     def words(self) -> Counter[str]:
         with closing(sqlite3.connect(self.folder / "words.db")) as connection:
-            return Counter(dict(connection.execute(f"SELECT word, count FROM {self.name}_count")))
+            table = TABLES.of(self.name, "count")
+            return Counter(dict(connection.execute(f"SELECT word, count FROM {table}")))
 
     def _begun(self) -> bool:
         try:

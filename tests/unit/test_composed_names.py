@@ -25,13 +25,13 @@ from airflow_trident.states.core.checks import _APPLICATIONS, application_of, fi
 from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.states.keyvalue.base import namespace_of
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.sql.dialect import _TABLES, default_table
+from airflow_trident.states.sql.dialect import TABLES, default_table
 from tests.fixtures.source import tree_of
 from tests.fixtures.state import counts
 
 PACKAGE = Path(__file__).parents[2] / "airflow_trident"
 RULES = {
-    "tables": _TABLES,
+    "tables": TABLES,
     "folders of tables": file_names("_"),
     "files of sinks": file_names("-", beside=60),
     "applications": _APPLICATIONS,
@@ -98,8 +98,8 @@ def test_the_parts_of_a_name_have_another_name_together(rules: Composed, parts: 
 
 
 def test_plain_names_are_joined_and_only_a_part_with_the_joint_changes_that() -> None:
-    assert _TABLES.of("words", "counts") == "words_counts"
-    assert _TABLES.of("word_count", "by_day") == "word_count__by_day"
+    assert TABLES.of("words", "counts") == "words_counts"
+    assert TABLES.of("word_count", "by_day") == "word_count__by_day"
     assert file_names("-").of("word_count", "counts") == "word_count-counts"
     assert _RUNS.of("page", "backfill", "words", "3-7") == "page__backfill__words__3-7"
 

@@ -33,7 +33,7 @@ KEY_COLUMN = "_key"
 """The primary key, if the key fields cannot be it: databases differ in what they index and what they call equal."""
 LONGEST_TABLE = 47
 """Bytes of a table's name: with a beginning such as ``trident_before_`` it has the 63 of PostgreSQL."""
-_TABLES = Composed(
+TABLES = Composed(
     joint="_", characters="A-Za-z0-9_", longest=LONGEST_TABLE, has_case=False, reserved=("trident_", "sqlite_")
 )
 
@@ -224,15 +224,15 @@ def quote(name: str) -> str:
 
 def default_table(spec: StateSpec) -> str:
     """``<topology>_<state>``, see :class:`Composed`."""
-    return _TABLES.of(spec.topology, spec.name)
+    return TABLES.of(spec.topology, spec.name)
 
 
 def require_table(table: str, *, longest: int = LONGEST_TABLE) -> None:
     """:raises ConfigurationError: the table cannot be that of a state, or not together with the tables beside it."""
-    if not table or "\0" in table or len(table.encode()) > longest or _TABLES.is_reserved(table):
+    if not table or "\0" in table or len(table.encode()) > longest or TABLES.is_reserved(table):
         raise ConfigurationError(
             f"{table!r} cannot be the table of a state",
-            f"Give it a name of 1 to {longest} bytes that does not begin with {' or '.join(_TABLES.reserved)}.",
+            f"Give it a name of 1 to {longest} bytes that does not begin with {' or '.join(TABLES.reserved)}.",
         )
 
 
