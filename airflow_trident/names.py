@@ -21,7 +21,7 @@ _DIGEST_DIGITS = 16
 class Composed:
     """The rules for composed names of one kind of place.
 
-    :param joint: what stands between the parts: one or more times the same character.
+    :param joint: the text between the parts: one or more times the same character.
     :param characters: what the place takes beside the joint, as a class of a regular expression.
     :param longest: characters of the whole name; at least 40.
     :param has_case: the place tells upper from lower case.

@@ -50,7 +50,7 @@ UNIQUE = {
     "protocol/records.py": "{dag_id}:{task_id}:{map_index}:{index}:{run_id}: only a run id may have colons",
     "plan/transform_node.py": "{name}={one.name}: for people",
     "sensors/turn.py": "{dag_id}{self.task_id}{text}{...}: asks only whether all of it is ASCII",
-    "topology/transactional/compiling.py": "{outputs.component}.{stream}: a name in a plan, for people",
+    "storm/compiling.py": "{outputs.component}.{stream}: a name in a plan, for people",
 }
 """Files that join names by themselves, and why no two things get one name there."""
 
