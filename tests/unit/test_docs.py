@@ -244,7 +244,9 @@ def mentioned(page: str) -> set[str]:
 
 
 def test_every_public_name_stands_in_the_reference() -> None:
-    pages = [name_of(page).removeprefix("docs/") for page in (DOCS / "reference").glob("*.md")]
+    pages = [
+        name_of(page).removeprefix("docs/") for room in ("reference", "storm") for page in (DOCS / room).glob("*.md")
+    ]
     assert set(airflow_trident.__all__) - set().union(*map(mentioned, pages)) == set()
 
 
