@@ -70,6 +70,12 @@ def first(method: str, verdict: Verdict | Answer, *, times: int = 1, containing:
     return rule
 
 
+def lasting(number: int, verdict: Verdict | Answer) -> Rule:
+    """A rule for that request (the first one is 1) and for all that follow."""
+    passing = threading.Semaphore(number - 1)
+    return lambda _request: Verdict.PASS if passing.acquire(blocking=False) else verdict
+
+
 def each_fails_once(seen: set[tuple[str, str]]) -> Rule:
     """Harms each request when it comes for the first time: every other one is done, and its answer lost.
 

@@ -18,7 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUnavailableError, OutcomeUnknownError
+from airflow_trident.errors import (
+    ConfigurationError,
+    LedgerAuthError,
+    LedgerUnavailableError,
+    OutcomeUnknownError,
+    TridentError,
+    error_text,
+)
 from airflow_trident.ledger.ephemeral import Ephemerals
 from airflow_trident.ledger.znodes import Create, Op, ReadResult, Refusal, WriteRefusedError, ZNode, require_sizes
 from airflow_trident.ledger.zookeeper.connect_watchdog import ConnectWatchdog
@@ -72,9 +79,10 @@ class ZooKeeperZNodes:
         self._multi([replace(op, path=self._full(op.path)) for op in ops])
 
     def post(self, ops: Sequence[Op]) -> None:
-        self._send(
-            [replace(op, path=self._full(op.path)) for op in ops], time.monotonic() + self.settings.op_deadline_s
-        )
+        with self._translated(f"to write {ops[-1].path}"):
+            self._send(
+                [replace(op, path=self._full(op.path)) for op in ops], time.monotonic() + self.settings.op_deadline_s
+            )
 
     def ensure(self, path: str) -> None:
         # This creates the chroot, too: kazoo never creates its own chroot, so paths are prefixed here instead.
@@ -138,8 +146,10 @@ class ZooKeeperZNodes:
             self.forget_inherited()
         if self._client is None:
             deadline = min(deadline, time.monotonic() + self.settings.connect_deadline_s)
-            self._client = self._new_client()
-            self._client.start_async()
+            with self._translated("to connect"):
+                starting = self._new_client()
+                starting.start_async()
+            self._client = starting
         client = self._client
         answer_s = min(self.settings.op_deadline_s, self.settings.connect_deadline_s) / 3
         while not self._connected.wait(min(0.1, _left_s(deadline))):
@@ -279,25 +289,41 @@ class ZooKeeperZNodes:
 
     @contextlib.contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
-        """Raises kazoo's errors as this package's. A lost answer is an OutcomeUnknownError, also for a read."""
+        """Raises kazoo's errors as this package's, and whatever else comes out of its calls. A lost answer is an
+        OutcomeUnknownError, also for a read; so is an error that does not tell whether the request was applied."""
         from kazoo import exceptions as kz
-        from kazoo.handlers.threading import KazooTimeoutError
 
-        lost = (kz.ConnectionLoss, kz.SessionExpiredError, kz.OperationTimeoutError, kz.SessionMovedError)
-        later = (KazooTimeoutError, kz.RequestTimeoutError, kz.ThrottledOpError, kz.CancelledError)
         denied = (kz.NoAuthError, kz.AuthFailedError, kz.InvalidACLError, kz.SessionClosedRequireSaslError)
+        never = (
+            kz.BadArgumentsError,
+            kz.ConfigurationError,
+            kz.EphemeralOnLocalSessionError,
+            kz.InvalidCallbackError,
+            kz.MarshallingError,
+            kz.NoChildrenForEphemeralsError,
+            kz.ReconfigDisabledError,
+            kz.UnimplementedError,
+        )
         try:
             yield
+        except TridentError:
+            raise
         except denied as error:
             raise self._denied(f"{type(error).__name__} on the try {doing}") from error
-        except (*lost, *later) as error:
-            raise OutcomeUnknownError(
-                f"{self.describe()}: the answer on the try {doing} was lost ({type(error).__name__})",
-                "Run the same step again.",
-            ) from error
-        except kz.KazooException as error:
+        except kz.QuotaExceededError as error:
             raise ConfigurationError(
-                f"{self.describe()} refused {doing}: {type(error).__name__} {error}", "Look at ZooKeeper's own log."
+                f"{self.describe()} refused the try {doing}: a quota of ZooKeeper is used up",
+                "Raise the quota (setquota of zkCli.sh), or name another root.",
+            ) from error
+        except never as error:
+            raise ConfigurationError(
+                f"{self.describe()} refused the try {doing}: {error_text(error)}",
+                "See the settings, the version and the log of its servers (`airflow trident zookeeper status`).",
+            ) from error
+        except Exception as error:
+            raise OutcomeUnknownError(
+                f"{self.describe()}: the answer on the try {doing} was lost ({error_text(error)})",
+                "Run the same step again.",
             ) from error
 
     def _unavailable(self, what: str) -> LedgerUnavailableError:
