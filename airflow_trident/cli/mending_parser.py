@@ -17,17 +17,17 @@ from airflow_trident.cli.parser_parts import (
 )
 
 ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
-ARG_STATES = repeated("--state", "The state to rebuild; may be repeated (default: all that lack something)", "NAME")
+ARG_STATES = repeated("--state", "State to rebuild; may be repeated (default: all that lack transactions)", "NAME")
 ARG_ACCEPT_LOSS = Arg(
     ("--accept-loss",),
-    help="Go on without what cannot be replayed any more, for good; wants --reason",
+    help="Continue without transactions that can no longer be replayed, permanently; needs --reason",
     action="store_true",
 )
 ARG_WHY = Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", default="")
 ARG_TAKE_OVER = Arg(
     ("--take-over",),
     dest="reason",
-    help="Take over states that belong to a ledger which this one never was. The text says why; the ledger keeps it",
+    help="Take over states that belong to another ledger. The text is the reason; the ledger keeps it",
     metavar="REASON",
     default="",
 )
@@ -36,8 +36,8 @@ ARG_CLOSE_ALL = Arg(("--all",), help="All SKIPPED transactions", action="store_t
 REBUILD = command(
     "rebuild",
     "mending.rebuild",
-    "Replay into a state what it lacks of the committed transactions: after it was restored from an old copy, deleted "
-    "or moved. Each goes in exactly once; it may be killed and run again. What cannot be replayed any more is named.",
+    "Replay the committed transactions that a state lacks: after it was restored from an old copy, deleted or moved. "
+    "Each is applied exactly once. You may kill and repeat the command. It names transactions that it cannot replay.",
     (ARG_TOPOLOGY, ARG_STATES, ARG_DRY_RUN, ARG_ACCEPT_LOSS, ARG_WHY, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "rebuild word_count --dry-run",
     "rebuild word_count --state count",
@@ -46,7 +46,7 @@ REBUILD = command(
 CLOSE = command(
     "close",
     "mending.close",
-    "Close SKIPPED transactions for good: they can never be backfilled any more, and nothing has to remember them.",
+    "Close SKIPPED transactions permanently: they can no longer be backfilled, and the ledger forgets them.",
     (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_CLOSE_ALL, ARG_WHY, ARG_CONN_ID, ARG_VERBOSE),
     'close word_count --txid 42 --reason "file was withdrawn"',
     'close word_count --from 40 --to 44 --reason "test data"',
@@ -55,9 +55,8 @@ CLOSE = command(
 ACCEPT_SOURCE = command(
     "accept-source",
     "transactions.accept_source",
-    "Have a transaction that is not committed take its source as it is now, after a person mended it: files that were "
-    "changed in their place. It gets new metadata and a new attempt, and is FAILED until it is replayed. Refused once "
-    "a commit of it has begun.",
+    "Let an uncommitted transaction use its corrected source, such as files that were corrected in place. It gets new "
+    "metadata and a new attempt, and is FAILED until it is replayed. Refused once its commit has begun.",
     (
         ARG_TOPOLOGY,
         ARG_TXID,
@@ -69,8 +68,8 @@ ACCEPT_SOURCE = command(
 TAKE_BACK = command(
     "take-back",
     "transactions.take_back",
-    "Make a transaction FAILED whose commit has begun and can never succeed, if no state holds it: then it can be "
-    "skipped, or replayed after the cause was mended. Every state is made to refuse committers still at work.",
+    "Take back a commit that has begun and can never succeed, if no state contains the transaction. It is FAILED then: "
+    "skip it, or fix the cause and replay it. Every state first refuses the committers that still run.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, *TOPOLOGY_ARGS),
     'take-back word_count 42 --reason "a sum beyond the field"',
 )

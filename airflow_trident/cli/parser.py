@@ -57,7 +57,7 @@ def _server(
     :param example: example arguments of `start`.
     """
     module = name.replace("-", "_")
-    text = "Start the server and return when it answers. It goes on in the background; one that runs already is left."
+    text = "Start the server and return when it answers. It continues in the background; a running server is kept."
     look = f"Show whether the server {does}, and where. Exit code 1 if it does not."
     asked = (folder, ARG_VERBOSE)
     examples = f"{name} start", f"{name} start {example}"
@@ -76,7 +76,7 @@ def _server(
 _ZOOKEEPER = _server(
     "zookeeper",
     "A ZooKeeper server on this machine",
-    "A real ZooKeeper server of one node on this machine, from the jars that pyspark brings; needs Java. "
+    "A real ZooKeeper server of one node on this machine, from the jars of pyspark; needs Java. "
     "For development: run an ensemble of three or more for production.",
     ARG_DATA_DIR,
     (ARG_PORT, ARG_ADD_CONNECTION),
@@ -109,17 +109,17 @@ _SPARK_ARCHIVE = _command(
     "spark-archive",
     "connect_server.spark_archive",
     "Make the class archive that lets Spark start in half the time. It takes half a minute, once for each Java and "
-    "pyspark on a machine; Spark on this machine uses it from then on.",
+    "pyspark on a machine; Spark on this machine then uses it.",
     (ARG_VERBOSE,),
     "spark-archive",
 )
 
 # ---- ledger ----------------------------------------------------------------------------------------------------
 
-ARG_CHECK = Arg(("--check",), help="Exit code 1 when a topology stands still", action="store_true")
+ARG_CHECK = Arg(("--check",), help="Exit code 1 if a topology is blocked", action="store_true")
 ARG_EXPORT_FILE = Arg(("--output",), help="File to write (default: standard output)", metavar="FILE")
 
-ARG_IMPORT_FILE = Arg(("file",), help="What `ledger export` wrote", metavar="FILE")
+ARG_IMPORT_FILE = Arg(("file",), help="File that `ledger export` wrote", metavar="FILE")
 
 _LEDGER = GroupCommand(
     name="ledger",
@@ -154,8 +154,8 @@ _LEDGER = GroupCommand(
         _command(
             "import",
             "ledger.import_",
-            "Put in what `ledger export` wrote. Only for a topology that has no ledger, or one that never began a "
-            "transaction; then the states are asked whether they hold more than it knows.",
+            "Restore a ledger from the output of `ledger export`. Only for a topology without a ledger, or with one "
+            "that never began a transaction. The states must not contain more than the export.",
             (ARG_TOPOLOGY, ARG_IMPORT_FILE, *TOPOLOGY_ARGS),
             "ledger import word_count word_count.json",
         ),
@@ -172,13 +172,17 @@ _LEDGER = GroupCommand(
 
 # ---- transactions ----------------------------------------------------------------------------------------------
 
-ARG_FAILED = Arg(("--failed",), help="All FAILED transactions", action="store_true")
-ARG_MAX_TRANSACTIONS = count("--max-transactions", "Begin at most so many")
-ARG_MAX_TIME_S = count("--max-time-s", "Begin none after so many seconds", "S")
+ARG_FAILED = Arg(
+    ("--failed",),
+    help="All transactions that no task will finish: FAILED, interrupted, or processed without a committer",
+    action="store_true",
+)
+ARG_MAX_TRANSACTIONS = count("--max-transactions", "Begin at most this number")
+ARG_MAX_TIME_S = count("--max-time-s", "Begin none after this number of seconds", "S")
 ARG_GROUP = Arg(
     ("--group",),
-    help="Transactions that are processed and committed together: so many at most; 1: each by itself "
-    "(default: auto, by how much there is to read and how long it takes)",
+    help="Transactions that are processed and committed together, at most; 1: each by itself (default: auto, by "
+    "amount and duration)",
     default="auto",
     metavar="N",
 )
@@ -187,13 +191,12 @@ ARG_REPLAY_DRY_RUN = Arg(
 )
 ARG_REPLAY_SHAKE = Arg(
     ("--shake",),
-    help="Under other partitions, adaptive execution the other way, and another order of the input: finds what depends "
-    "on them, too",
+    help="Change partitions, adaptive execution and the order of the input: finds code that depends on them",
     action="store_true",
 )
 ARG_BISECT_ENGINE = Arg(
     ("--engine",),
-    help="What the parts are processed with (default: local)",
+    help="Engine for the parts (default: local)",
     choices=("local", "spark"),
     default="local",
 )
@@ -202,7 +205,7 @@ _BACKFILL = _command(
     "backfill",
     "transactions.backfill",
     "Replay transactions that are not committed, lowest first, in this process. Each is processed under a new attempt "
-    "and committed exactly once, whoever else is at work. Later transactions that were waiting are committed with it.",
+    "and committed exactly once, also beside other tasks. Processed transactions above it are committed, too.",
     (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_FAILED, ARG_GROUP, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "backfill word_count --failed",
     "backfill word_count --txid 42 --spark-conf spark.sql.shuffle.partitions=8",
@@ -231,16 +234,16 @@ _REPLAY = _command(
 _BISECT = _command(
     "bisect",
     "transactions.bisect",
-    "Find the input rows that make a transaction fail. Runs parts of its batch again and again without committing; "
-    "about two runs per halving. Exit code 1 if it does not fail.",
+    "Find the input rows that make a transaction fail. Runs parts of its batch without committing, about "
+    "two runs per halving. Exit code 1 if it does not fail.",
     (ARG_TOPOLOGY, ARG_TXID, ARG_BISECT_ENGINE, ARG_SPARK_CONN_ID, ARG_SPARK_CONF, *TOPOLOGY_ARGS),
     "bisect word_count 42",
 )
 _REPAIR = _command(
     "repair",
     "transactions.repair",
-    "Seed a ledger that was wiped, or restored from an old copy, from what the states hold. Pause the DAG first: "
-    "nothing may run meanwhile. Transactions that no state holds are forgotten and their data is read again.",
+    "Create a ledger that was wiped, or restored from an old copy, from the states. Pause the DAG first: no task may "
+    "run during the repair. Transactions that no state contains are forgotten and their data are read again.",
     (ARG_TOPOLOGY, ARG_DRY_RUN, ARG_TAKE_OVER, ARG_STAGING_DIR, *TOPOLOGY_ARGS),
     "repair word_count --dry-run",
     "repair word_count",
@@ -261,17 +264,17 @@ def _lifecycle(name: str, help: str) -> ActionCommand:
     return _command(name, f"lifecycle.{name}", help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
 
 
-_PAUSE = _lifecycle("pause", "Begin no new transactions. Those that were begun are finished.")
+_PAUSE = _lifecycle("pause", "Begin no new transactions. Begun transactions are finished.")
 _SHUTDOWN = _lifecycle(
-    "shutdown", "Begin no new transactions, for good. Those that were begun are finished; `run` takes it back."
+    "shutdown", "Begin no new transactions until `run`, and end on workers. Begun transactions are finished."
 )
-_RUN = _lifecycle("run", "Begin new transactions: takes `pause` and `shutdown` back.")
+_RUN = _lifecycle("run", "Begin new transactions: reverts `pause` and `shutdown`.")
 _RESUME = _lifecycle("resume", "Begin new transactions again after a pause.")
 
 # ---- the rest --------------------------------------------------------------------------------------------------
 
 ARG_DOCTORS_SPARK = Arg(
-    ("--spark-conn-id",), help="Also ask the Spark of this connection: its version and workers", metavar="CONN_ID"
+    ("--spark-conn-id",), help="Also check the Spark of this connection: its version and workers", metavar="CONN_ID"
 )
 _DOCTOR = _command(
     "doctor",

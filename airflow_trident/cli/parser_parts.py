@@ -37,7 +37,7 @@ TOPOLOGY_ARGS = (ARG_DAG, ARG_DAG_FILE, ARG_CONN_ID, ARG_VERBOSE)
 
 ARG_ENGINE = Arg(
     ("--engine",),
-    help="What the batch is processed with (default: as the topology's tasks, or spark)",
+    help="Engine (default: that of the topology's tasks, or spark)",
     choices=("spark", "local"),
 )
 ARG_SPARK_CONN_ID = Arg(
@@ -51,7 +51,7 @@ ARG_STAGING_DIR = Arg(
     ("--staging-dir",), help="Folder of staged batches (default: option staging_dir of section trident)", metavar="DIR"
 )
 ARG_TXID = count("txid", "Transaction", "TXID")
-ARG_DRY_RUN = Arg(("--dry-run",), help="Say what would be done, and do nothing", action="store_true")
+ARG_DRY_RUN = Arg(("--dry-run",), help="Show what would be done, and do nothing", action="store_true")
 CHOICE_ARGS = (
     count("--txid", "One transaction"),
     count("--from", "Lowest transaction", dest="first"),

@@ -19,7 +19,7 @@ ARG_KEY = Arg(("key",), help="A value for each key field", nargs="*", metavar="K
 QUERY = command(
     "query",
     "query.query",
-    "Run a query of a topology over what is committed, and print its tuples.",
+    "Run a query of a topology over committed values, and print its tuples.",
     (ARG_TOPOLOGY, ARG_QUERY, ARG_QUERY_ARGS, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
     "query word_count count_of storm",
     "query word_count count_of storm -o json",
@@ -33,7 +33,7 @@ def _upkeep(name: str, help: str) -> ActionCommand:
 
 STATE = GroupCommand(
     name="state",
-    help="What is in a state, and its upkeep",
+    help="Values of a state, and its upkeep",
     subcommands=(
         command(
             "get",
@@ -42,11 +42,11 @@ STATE = GroupCommand(
             (ARG_TOPOLOGY, ARG_STATE, ARG_KEY, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
             "state get word_count count storm",
         ),
-        _upkeep("fold", "Make one file of all that batches have left of a DeltaState. No value changes."),
+        _upkeep("fold", "Compact the files of a DeltaState into one. No value changes."),
         _upkeep(
             "publish",
-            "Let others read a DeltaState as it is. Its values are written to a table with one row for each key. That "
-            "reads and writes all of the state, unless nothing was committed since the last time.",
+            "Write the values of a DeltaState to a table with one row for each key, for other readers. This reads and "
+            "writes the whole state, unless nothing was committed since the last time.",
         ),
     ),
 )
@@ -57,13 +57,12 @@ ARG_PLAN_OF = Arg(
 ARG_FORMAT = Arg(
     ("--format",), help="Format (default: text)", choices=("text", "mermaid", "svg", "json"), default="text"
 )
-ARG_PLAN_QUERY = Arg(("--query",), help="Of one of the topology's queries", metavar="NAME")
+ARG_PLAN_QUERY = Arg(("--query",), help="Show the plan of this query", metavar="NAME")
 
 PLAN = command(
     "plan",
     "plan.plan",
-    "Print the logical, the rewritten and the compiled plan of a topology. Stages are what runs in one pass over the "
-    "data.",
+    "Print the logical, the rewritten and the compiled plan of a topology. A stage is one pass over the data.",
     (ARG_PLAN_OF, ARG_PLAN_QUERY, ARG_FORMAT, ARG_VERBOSE),
     "plan word_count",
     "plan dags/word_count.py --format mermaid",

@@ -12,9 +12,9 @@ from airflow_trident.cli.query_parser import ARG_FORMAT
 _command = partial(command, package="airflow_trident.storm.commands")
 
 ARG_FILE = Arg(("file",), help="Topology file of qtopology", metavar="FILE")
-ARG_SET = repeated("--set", "A variable that counts instead of the file's; may be repeated", "VAR=VALUE")
+ARG_SET = repeated("--set", "A variable that replaces the file's; may be repeated", "VAR=VALUE")
 ARG_FIELDS_OF = repeated(
-    "--fields-of", 'Fields of what a node emits (default: one field, "data string"); may be repeated', "NODE=FIELDS"
+    "--fields-of", 'Fields that a node emits (default: one field, "data string"); may be repeated', "NODE=FIELDS"
 )
 
 QTOPOLOGY = GroupCommand(
@@ -24,8 +24,8 @@ QTOPOLOGY = GroupCommand(
         _command(
             "check",
             "components.check",
-            "Read and compile a topology file, and say what is in it. Exit code 1 if it cannot be meant, with the "
-            "place and the cure.",
+            "Read and compile a topology file, and show its content. Exit code 1 if it is invalid, with the place and "
+            "the cure.",
             (ARG_FILE, ARG_SET, ARG_VERBOSE),
             "qtopology check topology.json",
             "qtopology check topology.json --set DATA=/data --set LEVEL=2",
@@ -33,7 +33,7 @@ QTOPOLOGY = GroupCommand(
         _command(
             "plan",
             "components.plan",
-            "Print the plan of a topology file. Bolts whose output nobody reads are sinks in it.",
+            "Print the plan of a topology file. Bolts whose output has no reader are sinks in it.",
             (ARG_FILE, ARG_SET, ARG_FIELDS_OF, ARG_FORMAT, ARG_VERBOSE),
             "qtopology plan topology.json",
             "qtopology plan topology.json --fields-of splitter='word string' --format mermaid",
@@ -44,12 +44,12 @@ QTOPOLOGY = GroupCommand(
 ARG_COMPONENT = Arg(("component",), help="Program and arguments, behind --", nargs="+", metavar="CMD")
 ARG_PROTOCOL = Arg(
     ("--protocol",),
-    help="What it speaks: Storm's multilang, qtopology's 0.7 or seed, or module: a module of qtopology 2.x "
+    help="Its protocol: Storm's multilang, qtopology's 0.7 or seed, or module: a module of qtopology 2.x "
     "(default: multilang)",
     choices=("multilang", "0.7", "seed", "module"),
     default="multilang",
 )
-ARG_SPOUT = Arg(("--spout",), help="It is a spout: ask it for tuples", action="store_true")
+ARG_SPOUT = Arg(("--spout",), help="It is a spout: request tuples", action="store_true")
 ARG_TUPLE = Arg(
     ("--fields",),
     help="Fields of a bolt's rows. With one field a line is its value, with several it is a JSON list or object "
@@ -57,9 +57,9 @@ ARG_TUPLE = Arg(
     default="line string",
     metavar="FIELDS",
 )
-ARG_INIT = Arg(("--init",), help="What it is initialized with, JSON (default: {})", default="{}", metavar="JSON")
+ARG_INIT = Arg(("--init",), help="Data of its initialization, JSON (default: {})", default="{}", metavar="JSON")
 ARG_WORKING_DIR = Arg(("--working-dir",), help="Its folder (default: this one)", default=".", metavar="DIR")
-ARG_MAX_ROWS = count("--max-rows", "Tuples that a spout is asked for (default: 10)", default=10)
+ARG_MAX_ROWS = count("--max-rows", "Tuples to request from a spout (default: 10)", default=10)
 
 CHILD = GroupCommand(
     name="child",

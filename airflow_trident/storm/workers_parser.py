@@ -27,11 +27,11 @@ ARG_WORKERS = Arg(
     default="",
 )
 ARG_WEIGHT = count(
-    "--weight", "Of its load, beside other topologies on the same workers (default: that of its topology file, or 1)"
+    "--weight", "Its load, beside other topologies on the same workers (default: that of its topology file, or 1)"
 )
 ARG_AFFINITY = Arg(
     ("--affinity",),
-    help="Those of its workers that it should be on (default: those that its topology file names)",
+    help="Its preferred workers (default: those that its topology file names)",
     metavar="NAMES",
 )
 ARG_NAME = Arg(("name",), help="Name of the worker", metavar="NAME")
@@ -42,17 +42,17 @@ ARG_TOPOLOGIES = repeated(
     dest="topologies",
 )
 ARG_POLL_S = Arg(
-    ("--poll-s",), help="Seconds between two looks at sources without news (default: 5)", type=float, default=5.0
+    ("--poll-s",), help="Seconds between two polls of sources without new data (default: 5)", type=float, default=5.0
 )
 ARG_WAIT_S = Arg(
     ("--wait-s",),
-    help="So many seconds wait for a deployment that names the worker, and for its name (default: 0)",
+    help="Seconds to wait for a deployment that names the worker, and for its name (default: 0)",
     type=float,
     default=0.0,
 )
 ARG_STOP_S = Arg(
     ("--stop-s",),
-    help="So many seconds what was begun may take when the worker is asked to end (default: 30)",
+    help="Seconds to finish begun work after SIGTERM or SIGINT (default: 30)",
     type=float,
     default=30.0,
 )
@@ -60,8 +60,8 @@ ARG_STOP_S = Arg(
 DEPLOY = _command(
     "deploy",
     "workers.deploy",
-    "Name the workers that a topology runs on. They register and are initialised; when all have confirmed it runs, on "
-    "one of them at a time. One that was shut down runs again.",
+    "Assign workers to a topology. They register and are initialised. When all have confirmed, the topology runs on "
+    "one of them at a time. A topology that was shut down runs again.",
     (ARG_TOPOLOGY, ARG_WORKERS, ARG_WEIGHT, ARG_AFFINITY, *TOPOLOGY_ARGS),
     "deploy word_count --workers w1,w2",
     "deploy word_count --workers w1,w2 --affinity w2 --weight 5",
@@ -69,15 +69,15 @@ DEPLOY = _command(
 UNDEPLOY = _command(
     "undeploy",
     "workers.undeploy",
-    "Take a topology from its workers. They finish what they began; tasks and drains go on as they are told.",
+    "Remove a topology from its workers. They finish begun work; tasks and drains continue.",
     (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE),
     "undeploy word_count",
 )
 WORKER = _command(
     "worker",
     "workers.worker",
-    "Be a worker that topologies are deployed on, until they are shut down. Ends after what it began on SIGTERM and "
-    "SIGINT; other workers then go on.",
+    "Run a worker that topologies are deployed on, until they are shut down. On SIGTERM and SIGINT it finishes begun "
+    "work and ends; other workers then continue.",
     (ARG_NAME, ARG_TOPOLOGIES, ARG_POLL_S, ARG_WAIT_S, ARG_STOP_S, ARG_MAX_PENDING, *ENGINE_ARGS, *TOPOLOGY_ARGS),
     "worker w1",
     "worker w1 --topology word_count --topology orders --wait-s 60",
@@ -87,7 +87,7 @@ WORKERS = _command(
     "workers",
     "workers.workers",
     "List the workers that topologies are deployed on, with status and epoch, and the tasks that work on one topology "
-    "now. A killed one is listed until its session ends, half a minute later.",
+    "now. A killed process is listed until its session ends, half a minute later.",
     (ARG_TOPOLOGY_OR_ALL, ARG_OUTPUT, ARG_CONN_ID, ARG_VERBOSE),
     "workers",
     "workers word_count",
