@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_trident.errors import DefinitionChangedError, PassedOverError, TransitionError
+from airflow_trident.errors import DefinitionChangedError, HeldError, PassedOverError, TransitionError
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Closed, CommitDecision, EmitAgain, Unknown, Wait
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import FormerState, TxRecord
 
 
 def why_not(decision: CommitDecision) -> str:
@@ -74,6 +74,15 @@ def may_be_held(topology: str, txid: int) -> TransitionError:
 def nothing_to_take_back(tx: TxRecord) -> TransitionError:
     why = "every state has it" if tx.status.is_final else "no commit of it has begun, so no state can hold it"
     return TransitionError(f"transaction {tx.txid} is {tx.status}: {why}", "There is nothing to take back.")
+
+
+def may_be_in_former(topology: str, txid: int, former: FormerState) -> HeldError:
+    return HeldError(
+        f"state {former.state!r} ({former.place}) left topology {topology!r} while transaction {txid} was committed. "
+        "The state may hold it, so its commit cannot be taken back",
+        f"Run its commit again into the other states: `airflow trident backfill {topology} --txid {txid}`. Or put the "
+        f"state back into the DAG file, type `airflow trident ledger accept {topology}`, and take the commit back.",
+    )
 
 
 def passed_over(topology: str, txid: int, by: int) -> PassedOverError:

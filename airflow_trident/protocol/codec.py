@@ -57,12 +57,16 @@ def topology_body(record: TopologyRecord) -> dict[str, Any]:
         if not spout["adapts"]:
             del spout["adapts"]
     for state in body["definition"]["states"].values():
+        if not state["place"]:
+            del state["place"]
         if not state["inputs"]:
             del state["inputs"]
         if not state["transforms"]:
             del state["transforms"]
     if not body["lost"]:
         del body["lost"]
+    if not body["former"]:
+        del body["former"]
     if not body["taken_over"]:
         del body["taken_over"]
     if body["told"] is None:

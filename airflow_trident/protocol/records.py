@@ -41,6 +41,7 @@ class TopologyRecord:
     former life find no node. `definition`: what must not change silently, see :class:`Definition`. `command`, `epoch`:
     the lifecycle. `floor_ms`: claims of cleared runs older than this are refused, because their claim keys are pruned.
     `since`: state -> the first txid since it belongs to the topology. `lost`: transactions given up for a state.
+    `former`: states that left it, or moved, while a commit was open.
     `told`: what every spout that wants to hear of its committed batches has been told, so that it may be pruned; None:
     no spout wants to. `taken_over`: who made the ledger take over states of a ledger that it never was, and why.
     `extra`: fields of a newer version, kept unchanged.
@@ -55,6 +56,7 @@ class TopologyRecord:
     created_ms: int = 0
     since: dict[str, int] = field(default_factory=dict)
     lost: tuple[Loss, ...] = ()
+    former: tuple[FormerState, ...] = ()
     told: Txids | None = None
     taken_over: tuple[str, ...] = ()
     extra: dict[str, Json] = field(default_factory=dict)
@@ -72,6 +74,16 @@ class Loss:
     reason: str = ""
     by: str = ""
     at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerState:
+    """A state that is no longer in the topology, or no longer where it was. It may hold `txids`: their commits were
+    open at that time. `place`: of its definition then."""
+
+    state: str
+    place: str
+    txids: Txids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,11 +23,12 @@ class SpoutDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDefinition:
-    """`text`: place, fields and merge; `notes`: what it does not promise, such as exactly once; `inputs`: the stream
-    fields that its functions read, of a window with their types; `transforms`: query texts
+    """`text`: place, fields and merge; `place`: the place alone; `notes`: what it does not promise, such as exactly
+    once; `inputs`: the stream fields that its functions read, of a window with their types; `transforms`: query texts
     and function versions that make its rows."""
 
     text: str
+    place: str = ""
     notes: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     transforms: tuple[str, ...] = ()

@@ -184,6 +184,7 @@ class NodeGraph:
             states={
                 name: StateDefinition(
                     text=spec.describe(),
+                    place=spec.factory.describe(),
                     notes=fall_short.get(name, ()),
                     inputs=spec.inputs,
                     transforms=recorded_transforms(self._sinks[name]),

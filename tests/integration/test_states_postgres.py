@@ -240,19 +240,6 @@ def test_a_state_of_other_fields_or_in_a_table_of_others_is_refused(postgres: Po
         theirs.make_state(counts(theirs, name="third"))
 
 
-def test_a_table_of_a_person_is_not_taken_for_what_was_before(postgres: PostgresServer, tmp_path: Path) -> None:
-    factory = postgres_state(tmp_path, table="price")
-    spec = counts(factory)
-    with factory.make_state(spec) as state, postgres.connect() as connection:
-        state.apply(ticket(1), batch(spec, ("a", 1)))
-        theirs = f"{factory.schema}.trident_before_price"
-        connection.execute(f"CREATE TABLE {theirs} AS SELECT 1 AS mine".encode())
-        opaque = replace(spec, opaque=True)
-        with pytest.raises(ConfigurationError, match="trident_before_price"):
-            factory.make_state(opaque)
-        assert connection.execute(f"SELECT mine FROM {theirs}".encode()).fetchall() == [(1,)]
-
-
 def test_a_copy_in_the_place_of_the_table_may_have_an_index_of_another_name(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:

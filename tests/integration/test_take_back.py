@@ -19,6 +19,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.topology_definition import StateDefinition
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.mending.take_back import take_back
 from airflow_trident.runtime.open_states import OpenStates
@@ -125,6 +126,41 @@ def test_what_a_state_holds_is_not_taken_back_and_its_commit_can_go_on(tmp_path:
     world.sickness.words.clear()
     assert world.committer().commit(3, take_over=True).committed == (2, 3)
     assert world.held() == [{"a": 2, "poison": 1, "b": 1}] * 2
+
+
+def test_a_commit_that_a_removed_state_may_hold_is_not_taken_back_until_it_is_asked(tmp_path: Path) -> None:
+    """The state that failed stays, and the one that holds the transaction leaves the code."""
+    world, name = FailingLast(tmp_path).failing(), "world"
+    whole = world.topology.definition()
+    left = replace(whole, states={"second": whole.states["second"]})
+    world.ledger.register(left, accept_change=True)
+    with pytest.raises(HeldError, match=rf"'first' .*SqliteState.* left .*2 .*ledger accept {name}.*take"):
+        world.ledger.bar(2, owner="a person")
+    world.ledger.register(whole, accept_change=True)
+    with pytest.raises(HeldError, match="state 'first' holds transaction 2"):
+        world.take_back()
+    world.sickness.words.clear()
+    assert world.committer().commit(3, take_over=True).committed == (2, 3)
+    assert world.ledger.register(left, accept_change=True).former == ()
+
+
+def test_a_commit_that_the_former_place_of_a_state_may_hold_is_not_taken_back(tmp_path: Path) -> None:
+    world = Failing(tmp_path).failing()
+    whole = world.topology.definition()
+    moved = replace(whole, states={**whole.states, "first": StateDefinition(text="elsewhere", place="elsewhere")})
+    world.ledger.register(moved, accept_change=True)
+    with pytest.raises(HeldError, match=r"'first' \(SqliteState.*\) left .*commit cannot be taken back"):
+        world.ledger.bar(2, owner="a person")
+
+
+def test_a_state_that_left_before_the_commit_began_bars_no_taking_back(tmp_path: Path) -> None:
+    world = FailingInGroup(tmp_path)
+    whole = world.topology.definition()
+    gone = replace(whole, states={**whole.states, "third": StateDefinition(text="of an earlier version")})
+    world.ledger.register(gone, accept_change=True)
+    world.ledger.register(whole, accept_change=True)
+    world.failing()
+    assert world.take_back() is Status.FAILED
 
 
 def tickets_of(world: World) -> tuple[CommitTicket, dict[str, object]]:

@@ -66,6 +66,7 @@ from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.state_gaps import require_all_states
 from airflow_trident.protocol.statuses import Status, move
 from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
 from tests.oracle.ledger_groups import OracleGroups
 from tests.oracle.ledger_states import OracleStates
@@ -115,7 +116,8 @@ class OracleLedger(OracleStates, OracleGroups):
             if differences and not accept_change:
                 raise definition_changed(self.topology_name, differences)
             if self._topology.definition != definition:
-                self._topology = redefined(self._topology, definition, self._committed, empty)
+                open_ = [tx.txid for tx in self._records.values() if tx.touched and not tx.status.is_final]
+                self._topology = redefined(self._topology, definition, self._committed, empty, Txids.of(*open_))
             return self._topology
 
     def topology(self) -> TopologyRecord:

@@ -158,7 +158,9 @@ def test_the_definition_names_what_ledger_and_states_depend_on_and_no_function()
     definition = topology.definition()
     assert str(definition.spouts["orders"]) == "PaperSpout transactional"
     assert definition.states == {
-        "count": StateDefinition(text="PaperState (word string) -> (count long) by Count", inputs=("",))
+        "count": StateDefinition(
+            text="PaperState (word string) -> (count long) by Count", place="PaperState", inputs=("",)
+        )
     }
 
 

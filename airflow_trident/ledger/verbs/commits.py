@@ -8,7 +8,7 @@ from functools import partial
 
 from airflow_trident.errors import ConfigurationError, FencedError, TransitionError
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
-from airflow_trident.ledger.refusals import nothing_to_take_back, why_not
+from airflow_trident.ledger.refusals import may_be_in_former, nothing_to_take_back, why_not
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common
@@ -175,10 +175,14 @@ def bar(snap: Snapshot, txid: int, *, owner: Owner | str) -> Change[CommitTicket
     The ticket `bars`: with it :meth:`State.bar` makes every state refuse all earlier tickets.
 
     :raises TransitionError: no commit of it has begun, or it is COMMITTED.
+    :raises HeldError: a state left the topology since its commit began, and cannot be asked.
     """
     view, tx = snap.view(txid), common.existing(snap, txid)
     if not tx.touched or tx.status.is_final:
         raise nothing_to_take_back(tx)
+    for former in view.topology.former:
+        if txid in former.txids:
+            raise may_be_in_former(view.topology.name, txid, former)
     ticket = ticket_of(view, tx, None)
     whose = Owner.of(owner) if tx.status is Status.COMMITTING else tx.owner
     record = replace(tx, op=snap.op, fence=ticket.fence, owner=whose)

@@ -10,7 +10,7 @@ from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import Command, Loss, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import Command, FormerState, Loss, TopologyRecord, TxRecord
 from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
@@ -29,7 +29,17 @@ def redefine(
     if differences and not accept_change:
         raise definition_changed(topology.name, differences)
     # What differs may be no change, such as the stream that a note names: keep what is written now.
-    return _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty))
+    change = _new_topology(snap, redefined(topology, definition, snap.pointer().committed, empty, _open_commits(snap)))
+    # No gate opens meanwhile: each checks the pointer.
+    return replace(change, writes=(*change.writes, snap.set(snap.paths.commit, codec.encode_pointer(snap.pointer()))))
+
+
+def _open_commits(snap: Snapshot) -> Txids:
+    """The transactions that a state may hold although they are not COMMITTED."""
+    unfinished = [*snap.exceptions().late, *range(snap.pointer().committed + 1, snap.next_txid())]
+    snap.prefetch_transactions(unfinished)
+    records = (tx for tx in map(snap.tx, unfinished) if tx is not None)
+    return Txids.of(*(tx.txid for tx in records if tx.touched and not tx.status.is_final))
 
 
 def set_command(
@@ -55,12 +65,15 @@ def _new_topology(snap: Snapshot, record: TopologyRecord) -> Change[TopologyReco
     return Change(writes=(snap.set(path, codec.encode_topology(record, op=snap.op)),), witness=path, result=record)
 
 
-def redefined(record: TopologyRecord, definition: Definition, committed: int, empty: Collection[str]) -> TopologyRecord:
+def redefined(
+    record: TopologyRecord, definition: Definition, committed: int, empty: Collection[str], open_commits: Txids
+) -> TopologyRecord:
     """The topology with another definition. A new state, or a changed one that holds nothing, belongs to the topology
     from the next commit on.
 
     :param committed: the commit pointer.
     :param empty: the names of the states that hold nothing.
+    :param open_commits: the transactions whose commits have begun and not ended.
     """
     before = record.definition
     anew = {
@@ -75,7 +88,19 @@ def redefined(record: TopologyRecord, definition: Definition, committed: int, em
         definition=definition,
         since={**since, **dict.fromkeys(sorted(anew), committed + 1)},
         lost=tuple(loss for loss in record.lost if loss.state in kept),
+        former=_former(record, definition, open_commits),
     )
+
+
+def _former(record: TopologyRecord, definition: Definition, open_commits: Txids) -> tuple[FormerState, ...]:
+    """The states that are no longer in the topology and may hold one of these transactions. A state that is back is
+    asked itself."""
+    leaving = (
+        FormerState(state=name, place=old.place, txids=open_commits) for name, old in record.definition.states.items()
+    )
+    before = (replace(one, txids=one.txids & open_commits) for one in record.former)
+    now = {(name, state.place) for name, state in definition.states.items()}
+    return tuple(one for one in (*before, *leaving) if one.txids and (one.state, one.place) not in now)
 
 
 def noted(record: TopologyRecord, since: Mapping[str, int], lost: Sequence[Loss], *, at_ms: int) -> TopologyRecord:

@@ -29,7 +29,7 @@ def take_back(
     """Makes a transaction FAILED whose commit has begun and which no state holds: then it can be replayed or skipped.
 
     :param reason: for people; it becomes the transaction's error.
-    :raises HeldError: a state holds it: its commit can only go on.
+    :raises HeldError: a state holds it, or left the topology and may hold it: its commit can only go on.
     :raises TransitionError: no commit of it has begun, it is COMMITTED, or it was never begun.
     :raises FencedError: a committer is at work on it, or on another transaction with a higher fence.
     :raises LedgerBehindStateError: a state holds what the ledger does not know.
