@@ -52,7 +52,7 @@ STATE = GroupCommand(
 )
 
 ARG_PLAN_OF = Arg(
-    ("dag_or_module",), help="DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
+    ("dag_or_module",), help="Topology, DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
 )
 ARG_FORMAT = Arg(
     ("--format",), help="Format (default: text)", choices=("text", "mermaid", "svg", "json"), default="text"

@@ -101,12 +101,18 @@ def _one(name: str, found: Found, dag_id: str | None, dag_file: str | None) -> t
 
 
 def topologies_of(dag_or_module: str) -> list[Topology]:
-    """All topologies of a DAG (by id), a DAG file, or ``module:attribute``.
+    """All topologies of a DAG (by id), a DAG file, or ``module:attribute``; or the topology of this name in any DAG.
 
     :raises ConfigurationError: it does not exist, or has no topology.
     """
     is_place = ":" in dag_or_module or dag_or_module.endswith(".py") or os.path.exists(dag_or_module)
-    found = _search(None, dag_or_module) if is_place else _search(dag_or_module, None)
+    if is_place:
+        found = _search(None, dag_or_module)
+    else:
+        found = _from_bundles(dag_or_module)
+        if dag_or_module not in found.dags and dag_or_module in found.topologies:
+            return [_one(dag_or_module, found, None, None)[0]]
+        _require_dag(dag_or_module, found)
     if not found.topologies:
         raise ConfigurationError(
             f"{dag_or_module} has no task with a topology{_broken(found)}",
@@ -210,12 +216,16 @@ def _from_file(path: Path) -> Found:
 
 def _from_dag(dag_id: str) -> Found:
     found = _from_bundles(dag_id)
+    _require_dag(dag_id, found)
+    return found
+
+
+def _require_dag(dag_id: str, found: Found) -> None:
     if dag_id not in found.dags:
         raise ConfigurationError(
             f"there is no DAG {dag_id!r}; found: {', '.join(found.dags) or 'none'}{_broken(found)}",
             "Look at `airflow dags list`, or name a DAG file.",
         )
-    return found
 
 
 def _from_bundles(dag_id: str | None) -> Found:

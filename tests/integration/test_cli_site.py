@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import socket
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from tests.fixtures.airflow import airflow_home
-from tests.fixtures.cli import Result, Site, site
+from tests.fixtures.cli import COUNTS, Result, Site, site
 
 __all__ = ["airflow_home", "site"]
 
@@ -91,7 +92,12 @@ def test_a_coordinator_that_fails_is_seen_by_the_doctor_its_exit_code_and_the_li
 
 def test_a_transaction_that_nobody_will_commit_is_named_with_the_command_that_does(site: Site) -> None:
     site.run_all()
-    assert "nobody works on transaction 3: no task of Airflow is to commit it" in site.trident("doctor").out
+    site.mend()
+    told = site.trident("doctor").out
+    assert "nobody works on transaction 3: no task of Airflow is to commit it" in told
+    (command,) = re.findall(r"Type `airflow trident (backfill words --txid 3)`", told)
+    site.tridents("backfill words --failed --engine local", f"{command} --engine local")
+    assert site.counts() == COUNTS
 
 
 def test_the_doctor_fails_with_the_cure_when_zookeeper_does_not_answer(site: Site) -> None:

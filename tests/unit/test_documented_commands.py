@@ -47,7 +47,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(words: tuple[str, ...]) -> argparse.Namespace:
-    """As Airflow would read the words after ``airflow trident``. :raises ValueError: it would refuse them."""
+    """As Airflow would read the words after ``airflow trident``; `func` runs them. :raises ValueError: it would refuse
+    them."""
     from airflow.cli.cli_config import GroupCommand
 
     from airflow_trident.cli.parser import get_trident_cli_commands
@@ -61,6 +62,7 @@ def parse(words: tuple[str, ...]) -> argparse.Namespace:
             raise ValueError(f"{name!r} is no command; there are {', '.join(by_name)}")
         command = by_name[name]
     parser = _Parser(add_help=False)
+    parser.set_defaults(func=command.func)
     for argument in command.args:
         argument.add_to_parser(parser)
     return parser.parse_args(rest)
@@ -110,13 +112,29 @@ def value_of(node: ast.AST) -> str:
     return "--state {...}" if is_options else "{...}"
 
 
+@dataclass(frozen=True)
+class Advice:
+    """A command that a text of the source names, with ``{...}`` in the place of each value. `file`: in the package."""
+
+    file: str
+    text: str
+    command: str
+
+
+@cache
+def advices() -> tuple[Advice, ...]:
+    texts = (
+        (path.relative_to(SOURCE).as_posix(), " ".join(text.split()))
+        for path in sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.js")])
+        for text in texts_of(path)
+    )
+    return tuple(Advice(file, text, match[1] or match[2]) for file, text in texts for match in QUOTED.finditer(text))
+
+
 def advised() -> Iterator[str]:
-    """Each command that a text of the source names, with a number in the place of each value."""
-    for path in sorted([*SOURCE.rglob("*.py"), *SOURCE.rglob("*.js")]):
-        for text in texts_of(path):
-            for found in QUOTED.finditer(" ".join(text.split())):
-                command = found[1] or found[2]
-                yield re.sub(r"\{\.\.\.\}|\b(TXID|REASON|WHY|HOST)\b", "7", command)
+    """Each command of an advice, with a number in the place of each value."""
+    for advice in advices():
+        yield re.sub(r"\{\.\.\.\}|\b(TXID|REASON|WHY|HOST)\b", "7", advice.command)
 
 
 @cache
