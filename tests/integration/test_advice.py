@@ -753,6 +753,9 @@ ELSEWHERE = {
     ),
     ("states/core/merge.py", "airflow trident ledger accept"): "needs another store; `another_definition` runs it",
     ("states/core/merge.py", "airflow trident take-back"): "needs another store; `a_commit_that_fails` runs it",
+    ("states/delta/fold_choice.py", "airflow trident state fold {...} {...}"): (
+        "needs a large Delta table; tests/integration/test_cli_upkeep.py folds one as typed"
+    ),
     ("states/redis/state_record.py", "airflow trident rebuild"): ("needs a Redis; `a_state_that_was_deleted` runs it"),
     ("tasks/asset_events.py", "airflow db clean"): "names what was done; it is no advice",
     ("tasks/topology_search.py", "airflow dags list"): "a command of Airflow",

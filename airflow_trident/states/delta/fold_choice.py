@@ -37,7 +37,7 @@ class FoldLimit:
             f"State {spec.name!r} was not folded by its commit: {len(runs):,} files with "
             f"{sum(run.rows for run in runs):,} rows and {size_bytes:,} bytes are due, and a commit reads at most "
             f"{self.rows:,} rows (fold_max_rows) and {self.bytes:,} bytes (fold_max_bytes) of them. On a machine with "
-            f"the memory run: airflow trident state fold {spec.topology} {spec.name}; or a TridentUpkeepOperator."
+            f"the memory run `airflow trident state fold {spec.topology} {spec.name}`, or a TridentUpkeepOperator."
         )
 
 
