@@ -25,13 +25,13 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSensorTimeout
+from airflow_trident.ledger.deployments import Deployments
 
 from airflow_trident.cli import doctor_checks
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger import open as ledgers
 from airflow_trident.ledger.backup.importing import UNFINISHED
-from airflow_trident.ledger.deployments import Deployments
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topology_path
 from airflow_trident.ledger.workers import Worker
