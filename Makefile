@@ -53,7 +53,7 @@ help:
 	@echo "make lint      ruff: rules and format"
 	@echo "make types     mypy, strict"
 	@echo "make imports   the layers of the package"
-	@echo "make reference the tables of commands and options in docs/reference/cli.md, from the parser"
+	@echo "make reference the tables of commands, options and fields in docs/reference, from the code"
 	@echo "make words     breaches of the rules for words, in documents and texts of the package; a lower ceiling is written"
 	@echo "make format    let ruff correct what it can"
 	@echo "make venv      only fill .venv (the other targets do it, too)"
@@ -135,7 +135,7 @@ words: venv
 	@$(RUN) python -m tools.words --write
 
 reference: venv
-	@$(RUN) python -m tools.cli_page
+	@$(RUN) python -m tools.reference_pages
 
 format: venv
 	@$(RUN) ruff check --fix .

@@ -89,33 +89,27 @@ def _zookeeper_connection() -> dict[str, Any]:
             "placeholders": {"host": "zk1:2181,zk2:2181,zk3:2181", "login": "leave empty without ACLs"},
         },
         "conn-fields": {
-            "chroot": _text("Chroot", "Path below which everything is kept, as in /airflow; created when missing."),
+            "chroot": _text("Chroot", "Path of all data, such as /airflow; created if it is missing."),
             "login_file": _text(
                 "Login file",
-                "Instead of user and password: the file that `airflow trident zookeeper start` made, on every machine.",
+                "Instead of user and password: a private JSON file with both, which `zookeeper start` writes.",
             ),
             "use_ssl": _flag("Use TLS", False, "Connect to the servers' secureClientPort."),
-            "ca": _text("CA file", "PEM file with the certificates that sign the servers'."),
-            "certfile": _text("Client certificate", "PEM file, for servers that ask for one."),
+            "ca": _text("CA file", "PEM file with the certificates that sign the servers'; empty: the system's."),
+            "certfile": _text("Client certificate", "PEM file, for servers that require one."),
             "keyfile": _text("Client key", "PEM file of the client certificate's key."),
             "keyfile_password": _text("Client key password", "If the key file is encrypted.", secret=True),
-            "verify": _flag(
-                "Check certificates", True, "Off: any server's certificate is taken, which protects nobody."
-            ),
+            "verify": _flag("Check certificates", True, "False accepts any certificate."),
             "check_hostname": _flag("Check host name", True, "Refuse a certificate that was issued for another host."),
             "acl_identity": _text(
                 "Owner of nodes",
-                "Distinguished name in the client certificate, as CN=airflow: nodes are made for it alone.",
+                "Distinguished name in the client certificate (CN=airflow), for which alone nodes are created.",
             ),
-            "session_timeout_s": _seconds(
-                "Session timeout (s)", 30, "What is asked of the server, which may grant another value."
-            ),
+            "session_timeout_s": _seconds("Session timeout (s)", 30, "The server may grant another value."),
             "op_deadline_s": _seconds(
-                "Deadline of a call (s)",
-                20,
-                "A leader that hangs is replaced after 13 to 16 s: less gives up too early.",
+                "Deadline of a call (s)", 20, "Limit of one call. A hanging leader is replaced after 13 to 16 s."
             ),
-            "connect_deadline_s": _seconds("Deadline of connecting (s)", 15, "How long the first connection may take."),
+            "connect_deadline_s": _seconds("Deadline of connecting (s)", 15, "Limit of the first connection."),
         },
     }
 

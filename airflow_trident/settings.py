@@ -32,96 +32,97 @@ class Option:
 
 
 ZOOKEEPER_CONN_ID = Option(
-    "zookeeper_conn_id", "string", "zookeeper_default", "The connection of type zookeeper that holds the ledger."
+    "zookeeper_conn_id", "string", "zookeeper_default", "The connection of the ledger, of type zookeeper."
 )
 ROOT = Option(
     "root",
     "string",
     "/airflow-trident",
-    "Path in ZooKeeper (below the connection's chroot) under which all topologies lie.",
+    "Path of all topologies in ZooKeeper, below the connection's chroot.",
 )
 STAGING_DIR = Option(
     "staging_dir",
     "string",
     "",
-    "Folder of staged batches. Every worker and Spark executor must see it under the same path. "
-    "Empty: {AIRFLOW_HOME}/trident/staging.",
+    "Place of staged batches, equal for every worker and Spark executor: a folder, or a path in S3, HDFS, Azure or "
+    "Google Cloud Storage. Empty: {AIRFLOW_HOME}/trident/staging.",
     "/mnt/shared/trident/staging",
 )
 STAGING_IN_LEDGER = Option(
     "staging_in_ledger",
     "string",
     "auto",
-    "Where staged batches of up to 256 KB are kept. auto: in the ledger, if staging_dir is in an object store, and "
-    "rows_in_errors is True; on: always in the ledger; off: never.",
+    "Where staged batches of up to 256 KB are kept. auto: in the ledger, if staging_dir is in an object store and "
+    "rows_in_errors is True; on: always in the ledger; off: in staging_dir.",
     "on",
 )
 MAX_PENDING = Option(
     "max_pending", "integer", str(DEFAULT_MAX_PENDING), "Transactions of a topology that may be uncommitted at once."
 )
 RETENTION = Option(
-    "retention", "integer", str(DEFAULT_RETENTION), "Committed transactions that are kept in the ledger and in staging."
+    "retention",
+    "integer",
+    str(DEFAULT_RETENTION),
+    "Committed transactions to keep in the ledger and in staging, unless a task has another number.",
 )
 TURN_WAIT_S = Option(
     "turn_wait_s",
     "float",
     "20",
-    "Seconds that a task waits in its worker for its turn before it first gives the worker slot back. Such a wait "
-    "blocks on a ZooKeeper watch.",
+    "Seconds that a task waits in its worker before it first releases the slot.",
 )
 RESCHEDULE_S = Option(
     "reschedule_s",
     "float",
     "15",
-    "Seconds after which a task that gave its worker slot back without a triggerer looks again, at the least: a task "
-    "that has waited for long stays away for a quarter of that time. Airflow 3.3 may fail a task that is rescheduled "
-    "within about 5 seconds.",
+    "Least seconds between checks of a task without slot and triggerer, later a quarter of the waiting time. Below 5 "
+    "Airflow 3.3 may fail it.",
 )
 DEFERRABLE = Option(
     "deferrable",
     "string",
     "auto",
-    "Whether tasks wait in the triggerer, without a worker slot. auto: turn sensors that Airflow can start there "
-    "(3.3); True: all tasks that wait; False: none. The triggerer must run, and must reach ZooKeeper.",
+    "Whether tasks wait in the triggerer, without a worker slot. auto: turn sensors that Airflow starts there (3.3); "
+    "True: all tasks that wait; False: none. The triggerer must reach ZooKeeper.",
     "True",
 )
 POLL_S = Option(
     "poll_s",
     "float",
     "30",
-    "Seconds between looks of a waiting trigger that has seen no event: a net under the ZooKeeper watch; it also asks "
-    "Airflow whether anybody still works on what is waited for.",
+    "Seconds between checks of a wait without an event, and between checks of a task's life.",
 )
 
 STUCK_AFTER_S = Option(
     "stuck_after_s",
     "float",
     "600",
-    "Seconds after which the commands, the doctor and the page call a topology blocked because Airflow does not start "
-    "the task that is to go on: it is scheduled, queued or without a state for that long.",
+    "Seconds after which a topology counts as blocked if Airflow does not start its next task (scheduled, queued or "
+    "without a state).",
 )
 
 ROWS_IN_ERRORS = Option(
     "rows_in_errors",
     "boolean",
     "True",
-    "Whether what the ledger keeps of errors, and so the page and the commands show, and what a bisect on the page "
-    "returns, may quote rows. False: texts that may do so are in the logs of tasks alone.",
+    "Whether errors in ledger, page and commands, and results of bisect on the page, may quote rows. False: only logs "
+    "of tasks and workers do.",
 )
 
 MAX_MERGE_ROWS = Option(
     "max_merge_rows",
     "integer",
     str(DEFAULT_MAX_MERGE_ROWS),
-    "Rows of a batch that a state may get which takes its batch whole: whoever commits holds them in memory.",
+    "Rows of a batch for a state that takes its batch whole: the committer holds them in memory. More are an error "
+    "before the commit.",
 )
 
 MAX_PARTITION_KEYS = Option(
     "max_partition_keys",
     "integer",
     str(DEFAULT_MAX_PARTITION_KEYS),
-    "Keys of a batch that one partition may have where a Python worker holds them all at once: in aggregators and "
-    "reducers of a user's.",
+    "Keys of one partition in the memory of a Python worker, for aggregators and reducers of your own. More are an "
+    "error in the processing phase.",
 )
 
 OPTIONS: tuple[Option, ...] = (

@@ -15,7 +15,6 @@ import pytest
 import airflow_trident
 from airflow_trident import errors
 from airflow_trident.errors import PlanError
-from airflow_trident.hooks.zookeeper import _EXTRAS
 from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.verbs.pruning import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
@@ -23,7 +22,6 @@ from airflow_trident.names import require_name
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.large_metadata import INLINE_BYTES
-from airflow_trident.settings import OPTIONS
 from airflow_trident.spouts.files.consumed import MAX_SEEN
 from airflow_trident.spouts.files.lines import MAX_LINE_BYTES
 from airflow_trident.spouts.files.spout import DEFAULT_MAX_BYTES, DEFAULT_MAX_FILES
@@ -32,7 +30,7 @@ from tests.documented import documented
 from tests.model import tlc
 from tests.simulation.level_mutants import MUTANTS
 from tests.simulation.mutants import FOUND
-from tools import cli_page
+from tools import reference_pages
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -272,19 +270,9 @@ def test_every_expression_stands_in_the_reference() -> None:
     assert {name for name in public if not re.search(rf"`[^`]*\b{name}\b[^`]*`", text)} == set()
 
 
-def test_every_option_stands_in_the_reference_with_its_default() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text_of(DOCS / "reference" / "configuration.md"), re.MULTILINE)
-    written = {name: default.strip("`") for name, default in rows}
-    defaults = {option.name: option.default or "{AIRFLOW_HOME}/trident/staging" for option in OPTIONS}
-    assert {name: written.get(name) for name in defaults} == defaults
-
-
-def test_every_field_of_the_connection_stands_in_the_reference() -> None:
-    assert _EXTRAS - mentioned("reference/configuration.md") == set()
-
-
-def test_the_tables_of_commands_and_options_are_those_of_the_parser() -> None:
-    assert text_of(cli_page.PAGE) == cli_page.page(), "run `make reference`"
+@pytest.mark.parametrize("page", reference_pages.TABLES, ids=name_of)
+def test_the_tables_of_the_reference_are_those_of_the_code(page: Path) -> None:
+    assert text_of(page) == reference_pages.written(page), "run `make reference`"
 
 
 def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> None:

@@ -1,21 +1,26 @@
-"""Writes the tables of commands and options in docs/reference/cli.md, from the parser of `airflow trident`.
+"""Writes the tables of the reference that the code has already: the commands and options of `airflow trident`, the
+options of Airflow's configuration, and the fields of the connection.
 
-    python -m tools.cli_page
+    python -m tools.reference_pages
 
-`tests/unit/test_docs.py` compares the page with the parser, so a changed help text is on the page, too.
+`tests/unit/test_docs.py` compares the pages with the code, so a changed text is on the page, too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
-BEGIN, END = "<!-- generated: python -m tools.cli_page -->\n", "<!-- /generated -->\n"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+CLI, CONFIGURATION = REFERENCE / "cli.md", REFERENCE / "configuration.md"
+BEGIN, END = "<!-- generated: {table}, by make reference -->\n", "<!-- /generated -->\n"
 OF_ALL = {"--verbose"}
 """Options of every command: the prose has them."""
+
+
+# ---- commands --------------------------------------------------------------------------------------------------
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -41,7 +46,7 @@ def cell(text: str) -> str:
 
 def sections() -> set[str]:
     """The commands that have a section on the page."""
-    return set(re.findall(r"^## airflow trident (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^## airflow trident (.+)$", CLI.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def command_table(of_parser: list[tuple[str, Any]]) -> str:
@@ -86,17 +91,54 @@ def value_of(argument: Any) -> str:
     return " " + ("|".join(choices) if choices else argument.kwargs.get("metavar") or "N")
 
 
-def generated() -> str:
+def command_tables() -> str:
     of_parser = list(commands())
     return f"{command_table(of_parser)}\n\n{option_table(of_parser)}\n"
 
 
-def page() -> str:
-    """The page, with the tables as the parser has them."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{generated()}{END}{after}"
+# ---- configuration ---------------------------------------------------------------------------------------------
+
+
+def settings_table() -> str:
+    from airflow_trident.settings import OPTIONS
+
+    lines = ["| option | default | meaning |", "|---|---|---|"]
+    lines += [f"| `{option.name}` | {option.default} | {cell(option.description)} |" for option in OPTIONS]
+    return "\n".join([*lines, ""])
+
+
+def connection_table() -> str:
+    from airflow_trident.provider_info import get_provider_info
+
+    (connection,) = get_provider_info()["connection-types"]
+    lines = ["| extra | field in the UI | default | meaning |", "|---|---|---|---|"]
+    for name, field in connection["conn-fields"].items():
+        default = str(field["schema"].get("default", "")).lower()
+        lines.append(f"| `{name}` | {field['label']} | {default} | {cell(field['description'])} |")
+    return "\n".join([*lines, ""])
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------
+
+TABLES: dict[Path, dict[str, Callable[[], str]]] = {
+    CLI: {"commands and options": command_tables},
+    CONFIGURATION: {"options": settings_table, "the connection": connection_table},
+}
+"""Page -> name of a block -> what makes its tables."""
+
+
+def written(page: Path) -> str:
+    """The page, with its tables as the code has them."""
+    text = page.read_text(encoding="utf-8")
+    for table, make in TABLES[page].items():
+        before, begin, rest = text.partition(BEGIN.format(table=table))
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise ValueError(f"{page.name} has no block {table!r}")
+        text = f"{before}{begin}{make()}{end}{after}"
+    return text
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for page in TABLES:
+        page.write_text(written(page), encoding="utf-8")
