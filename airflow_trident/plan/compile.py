@@ -49,6 +49,8 @@ def compile_plan(
     require_partitions_known(sinks)
     require_answers(sinks)
     rewritten = rewrite(sinks)
+    _require_own_names(topology, sinks)
+    _require_own_names(topology, rewritten)
     processing, *commit = split_phases(rewritten, settings or PlanSettings())
     plan = Plan(
         topology=topology,
@@ -62,10 +64,27 @@ def compile_plan(
     return replace(plan, coalesces=coalesces(plan), made_by=made_by(plan))
 
 
+def _require_own_names(topology: str, sinks: Sinks) -> None:
+    """Rows are handed from phase to phase under the names of nodes, and settings are found by these.
+
+    :raises PlanError: two nodes have the same name.
+    """
+    owners: dict[str, Node] = {}
+    for node in ordered(sinks):
+        if not isinstance(node, PersistNode) and owners.setdefault(node.name, node) is not node:
+            raise PlanError(
+                f"topology {topology!r} has two nodes {node.name!r}: a name that was given to a stream or bolt is made "
+                "for another one, too",
+                "Give the stream or bolt another name.",
+            )
+
+
 def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
     """The plan of a query stream: from its arguments to its result, which is handed to the caller."""
     answers = (CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),)
     rewritten = rewrite(answers)
+    _require_own_names(topology, answers)
+    _require_own_names(topology, rewritten)
     (level,) = split_phases(rewritten, PlanSettings())
     return Plan(
         topology=topology,

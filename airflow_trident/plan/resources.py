@@ -30,6 +30,8 @@ class PlanSettings:
 
     def of(self, name: str) -> NodeSettings:
         """The settings of a node of the rewritten plan; those of an aggregation belong to its last step."""
+        if name in self.nodes:
+            return self.nodes[name]
         if name.endswith(_OF_BEFORE):
             return NodeSettings()
         for suffix in _SUFFIXES:

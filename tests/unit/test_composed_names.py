@@ -13,9 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.engine.spark.driver_tags import label
 from airflow_trident.engine.spark.worker_notes import NOTES
+from airflow_trident.errors import PlanError
 from airflow_trident.names import Composed, require_name
 from airflow_trident.plan.show.explain import _IDENTIFIERS
 from airflow_trident.plugin.mending_runs import _RUNS
@@ -130,6 +132,23 @@ def test_any_two_names_of_topology_and_state_make_a_place_of_their_own(place: Ca
 def test_two_names_have_two_labels(names: list[str]) -> None:
     first, second = names
     assert label(first) != label(second)
+
+
+@pytest.mark.parametrize("stream", ["project-1", "aggregate-2", "aggregate-2.partial", "aggregate-2.final"])
+def test_a_stream_with_the_name_of_another_node_is_refused(stream: str) -> None:
+    """Settings are found, and rows are handed to the commit phase, under the names of nodes."""
+    topology = Topology("t")
+    lines = topology.new_stream(stream, FixedBatchSpout("line string, n long", [("a", 1)], 1)).parallelism_hint(3)
+    lines.project("line").group_by("line").persistent_aggregate(MemoryState(), Count(), "count")
+    with pytest.raises(PlanError, match=f"two nodes '{stream}'.*another name"):
+        topology.compile()
+
+
+def test_a_stream_whose_name_ends_as_that_of_a_step_has_its_own_parallelism() -> None:
+    topology = Topology("t")
+    lines = topology.new_stream("lines.partial", FixedBatchSpout("line string", [("a",)], 1)).parallelism_hint(3)
+    lines.group_by("line").persistent_aggregate(MemoryState(), Count(), "count")
+    assert topology.compile().stages[0].partitions == 3
 
 
 def test_no_code_joins_names_by_itself() -> None:

@@ -168,6 +168,15 @@ def test_bad_wiring_is_one_error_that_names_the_node_and_the_cure(
         assert part in str(error.value)
 
 
+def test_a_bolt_with_the_name_of_the_input_of_another_is_refused() -> None:
+    builder = made()
+    builder.set_bolt("words", Pass()).shuffle_grouping("spout")
+    builder.set_bolt("words.shuffle-0", Pass()).shuffle_grouping("words")
+    builder.set_bolt("sum", Commit()).global_grouping("words.shuffle-0")
+    with pytest.raises(PlanError, match=r"two nodes 'words\.shuffle-0'.*another name"):
+        builder.build().compile()
+
+
 class Shell(ShellBolt):
     def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
         declarer.declare("id, word string")
