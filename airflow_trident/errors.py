@@ -219,18 +219,24 @@ class RetryableError(TridentError):
 
 
 class LedgerUnavailableError(RetryableError, may_quote_rows=False):
-    """ZooKeeper did not answer before the deadline."""
+    """ZooKeeper did not answer before the deadline.
+
+    Cure: check it with ``airflow trident doctor``.
+    """
 
 
 class OutcomeUnknownError(RetryableError, may_quote_rows=False):
-    """A write may have been applied or not, and the deadline passed before this could be found out.
+    """It is unknown whether a write was applied.
 
-    The caller must not assume either: it runs the same step again, which finds out.
+    Cure: run the same step again, which finds out. The caller must not assume either.
     """
 
 
 class SourceUnavailableError(RetryableError):
-    """The source of a spout did not answer; or it did, and no longer holds the batch of an opaque one."""
+    """The source did not answer, or lacks the batch of an opaque spout.
+
+    Cure: fix path, rights or network; a new attempt of an opaque spout takes the present records.
+    """
 
     batch_is_gone: bool = False
     """Of an opaque spout: waiting does not bring the batch back, a new attempt takes another one."""
@@ -243,76 +249,127 @@ class SourceUnavailableError(RetryableError):
 
 
 class StoreUnavailableError(RetryableError):
-    """The store of a state did not answer, is locked, or has no space. Nothing was applied."""
+    """The store did not answer, is locked or full; nothing was applied.
+
+    Cure: unlock it, or free space.
+    """
 
 
 class SparkJobError(RetryableError):
-    """A Spark job ended without a result for a reason other than the user's code."""
+    """Spark ended without a result for a reason other than the user's code.
+
+    Cure: see the Spark log.
+    """
 
 
 class AttemptCancelledError(RetryableError, may_quote_rows=False):
-    """An attempt was cancelled on the local engine: its task was killed, or a newer attempt took over."""
+    """An attempt on the local engine was cancelled by a kill or a newer attempt.
+
+    Cure: run the task again if that was not intended.
+    """
 
 
 class ChildError(RetryableError):
-    """A child process died, hung, did not start or did not stop. The text ends with how, and with its last stderr."""
+    """A child process died, hung, did not start in time or did not stop.
+
+    Cure: fix the child (the text has its exit code and last output), or raise the named limit.
+    """
 
 
 class ChildProtocolError(ChildError):
-    """A child process sent something that its protocol does not allow at that point."""
+    """A child process broke its protocol.
+
+    Cure: fix the component; prints must go to stderr.
+    """
 
     before: tuple[dict[str, Any], ...] = ()
     """The complete messages that came before the invalid one."""
 
 
 class AttemptTimeoutError(RetryableError, may_quote_rows=False):
-    """An attempt took longer than `attempt_timeout` and was cancelled."""
+    """An attempt took longer than its ``attempt_timeout`` and was cancelled.
+
+    Cure: smaller batches, or a longer limit.
+    """
 
 
-# ---- somebody newer is at work ---------------------------------------------------------------------------------
+# ---- a newer process has taken over ----------------------------------------------------------------------------
 
 
 class FencedError(TridentError, may_quote_rows=False):
-    """A newer attempt or committer has taken over: the code that gets this error stops and changes nothing (P4, P7)."""
+    """A newer attempt or committer has taken over.
+
+    Cure: none: it finishes the work.
+
+    The code that gets this error stops and changes nothing (P4, P7).
+    """
 
 
 class StaleAttemptError(FencedError):
-    """The attempt that calls is not the current attempt of its transaction."""
+    """This attempt is not the current one.
+
+    Cure: none.
+    """
 
 
 # ---- a person decides ------------------------------------------------------------------------------------------
 
 
 class BlockedError(TridentError, may_quote_rows=False):
-    """A lower transaction is FAILED: nothing above it may commit until it is replayed or skipped (P6)."""
+    """A lower transaction is FAILED.
+
+    Cure: replay it, or skip it.
+
+    Nothing above it may commit until then (P6).
+    """
 
 
 class TransitionError(TridentError, may_quote_rows=False):
-    """The ledger refused a transition; the text says what was expected and what was found."""
+    """The ledger refused a step; the text has the expected and the found status.
+
+    Cure: see ``airflow trident ledger show``.
+    """
 
 
 class InvalidatedError(TransitionError):
-    """A transaction of an opaque spout has no batch at the moment: a lower one was attempted again (P2)."""
+    """An opaque transaction has no batch: a lower one was attempted again.
+
+    Cure: none: its committer emits it again; or attempt the lower one.
+
+    Promise P2.
+    """
 
     outcome = Outcome.RETRY
 
 
 class PassedOverError(TransitionError):
-    """Somebody wants to replay a SKIPPED transaction while a commit that passed over it is under way (P6)."""
+    """A SKIPPED transaction is resumed before the commit of a group that skipped it has ended.
+
+    Cure: wait for that commit, which the text names.
+    """
 
     outcome = Outcome.RETRY
 
 
 class HeldError(TransitionError):
-    """A commit was to be taken back, but a state holds the transaction."""
+    """A state contains a transaction whose commit should be taken back.
+
+    Cure: fix the cause that blocks the other states.
+    """
 
 
 class LateBatchError(TransitionError):
-    """A batch comes after later batches were applied, and a state depends on the order."""
+    """Later transactions were applied and a state depends on order.
+
+    Cure: leave it SKIPPED, or rebuild the state.
+    """
 
 
 class LostTransactionsError(TransitionError):
-    """A state lacks transactions that can no longer be replayed: only a person can decide to go on without them."""
+    """A state lacks transactions that cannot be replayed.
+
+    Cure: restore a newer copy, or continue without them by ``airflow trident rebuild --accept-loss``.
+    """
 
 
 # ---- the user's code -------------------------------------------------------------------------------------------
@@ -338,7 +395,12 @@ def is_foreign(error: BaseException) -> bool:
 
 
 class UserCodeError(TridentError):
-    """A user's function raised on a row. Retried like any other failure: the cause may be outside the function."""
+    """A user's function, spout or state raised, also ``sys.exit()``; names node, fields, row, txid.
+
+    Cure: fix it and replay; ``airflow trident bisect`` finds the row.
+
+    It is retried, since the cause may be outside the function.
+    """
 
     outcome = Outcome.RETRY
 
@@ -421,7 +483,9 @@ def state_code(name: str, txid: int | None = None) -> AbstractContextManager[Non
 
 
 class FailedException(TridentError):
-    """Raised by a user's function, spout or source: this attempt fails now, and another one follows.
+    """A user's function, spout or source raised it on purpose.
+
+    Cure: in its text.
 
     It is no fault of the code, so it is not wrapped. A task ends with its text alone, which the ledger keeps and the
     page shows (Storm: FailedException, ReportedFailedException).
@@ -440,11 +504,16 @@ class FailedException(TridentError):
 
 
 class PlanError(TridentError, may_quote_rows=False):
-    """The topology is invalid. Raised at the user's line when the DAG is built."""
+    """An invalid topology, on the user's line.
+
+    Cure: fix the line.
+    """
 
 
 class UnknownNodeError(PlanError):
-    """A plan has a node of a kind that the code which should run it does not know. Nothing of the plan has run.
+    """An engine does not know a node of the plan; nothing was run.
+
+    Cure: another engine, or the same version of this package everywhere.
 
     :param node: the name of the node.
     :param kind: the name of the node's class.
@@ -462,90 +531,153 @@ class UnknownNodeError(PlanError):
 
 
 class FieldError(PlanError):
-    """A field is unknown, doubled, or of a type that the operation cannot take."""
+    """A field is unknown, repeated, or of a wrong type.
+
+    Cure: fix the line.
+    """
 
 
 class ConfigurationError(TridentError):
-    """A setting, connection or argument is wrong."""
+    """A setting, connection or argument is wrong.
+
+    Cure: fix it.
+    """
 
 
 class ExecutorPackageError(ConfigurationError):
-    """Spark's Python workers cannot import this package, or have another version of it."""
+    """Spark's Python workers cannot import this package, or have another version.
+
+    Cure: install the same version on the executors.
+    """
 
 
 class LedgerAuthError(ConfigurationError, may_quote_rows=False):
-    """ZooKeeper refused the credentials, or the access list forbids the operation."""
+    """ZooKeeper refused the login, or the access list forbids it.
+
+    Cure: use the user that created the nodes.
+    """
 
 
 class NameTakenError(ConfigurationError, may_quote_rows=False):
-    """Another process has the name of a worker."""
+    """Another process has the name of a worker.
+
+    Cure: choose another name, or end that process; ``--wait-s 60`` waits for the session of a killed one.
+    """
 
 
 class UnknownTopologyError(ConfigurationError, may_quote_rows=False):
-    """No topology of this name has a ledger."""
+    """No topology of this name has a ledger.
+
+    Cure: ``airflow trident ledger list``.
+    """
 
 
 class DefinitionChangedError(ConfigurationError, may_quote_rows=False):
-    """The name belongs to a topology with another definition."""
+    """The name belongs to another definition.
+
+    Cure: a new name, or ``airflow trident ledger accept``.
+    """
 
 
 class OtherPlanError(ConfigurationError, may_quote_rows=False):
-    """Another DAG file staged a batch whose commit has begun: as it is, it would be taken for what it is not."""
+    """The DAG file changed during the commit of a transaction, and the staged batch does not fit.
+
+    Cure: restore the file until the transaction is COMMITTED; or ``airflow trident take-back``, if no state has it.
+    """
 
 
 class UnseenFilesError(ConfigurationError):
-    """The driver does not see the executors' staged files in the staging folder: they write to another one."""
+    """The driver does not see the staged files of executors.
+
+    Cure: mount one shared folder everywhere and set ``[trident] staging_dir``.
+    """
 
 
 class MissingExtraError(ConfigurationError, may_quote_rows=False):
-    """An optional library is not installed; the text names the extra to install."""
+    """An optional library is missing.
+
+    Cure: install the named extra.
+    """
 
 
 # ---- nothing unreadable is guessed at (P11) --------------------------------------------------------------------
 
 
 class CorruptError(TridentError, may_quote_rows=False):
-    """Something durable cannot be read, or contradicts other knowledge."""
+    """A durable record is unreadable or contradicts others.
+
+    Cure: restore it.
+    """
 
 
 class CorruptRecordError(CorruptError):
-    """A ledger record or manifest cannot be decoded."""
+    """A ledger record or manifest cannot be decoded.
+
+    Cure: restore it; nothing was changed.
+    """
 
 
 class NewerRecordError(CorruptError):
-    """A record was written by a newer version of this package."""
+    """A newer version of this package wrote it.
+
+    Cure: upgrade.
+    """
 
 
 class LedgerBehindStateError(CorruptError):
-    """A state holds transactions that the ledger does not know: the ledger was wiped or restored from an old copy."""
+    """The ledger was wiped or restored from an old copy.
+
+    Cure: import a newer export, or run ``airflow trident repair``.
+    """
 
 
 class GoneOverError(LedgerBehindStateError):
-    """A state holds transactions above one that does not come late: an older version took up what the commit of a group
-    had gone over, or the ledger was restored to where that was not SKIPPED yet."""
+    """A state contains transactions above one that it cannot take late, as after the restore of an old ledger.
+
+    Cure: ``airflow trident doctor`` names the commands.
+    """
 
 
 class StateBehindLedgerError(CorruptError):
-    """A state lacks transactions that the ledger calls COMMITTED: it was restored, deleted, or there are two."""
+    """A state lacks COMMITTED transactions: it was restored, deleted, or is another copy.
+
+    Cure: restore a newer copy, or run ``airflow trident rebuild``.
+    """
 
 
 class SourceChangedError(CorruptError):
-    """The source no longer holds the data that the recorded metadata names, so the batch cannot be replayed."""
+    """The source lacks the recorded data.
+
+    Cure: restore them and replay; or ``airflow trident accept-source``, or skip.
+    """
 
 
 class DamagedInputError(CorruptError, may_quote_rows=True):
-    """An input of the source cannot be read."""
+    """An input cannot be read.
+
+    Cure: fix the file, run ``airflow trident accept-source`` and replay; or skip, and deliver the corrected content in
+    a new file.
+    """
 
 
 class StagingError(CorruptError):
-    """A staged batch is missing, damaged, or contradicts its manifest."""
+    """A staged batch is missing or damaged.
+
+    Cure: none: a committer emits it again.
+    """
 
 
 class TableChangedError(StagingError):
-    """Others have changed a table since a processing phase read it: the batch is processed again."""
+    """Others wrote to a table with ``mode="rewrite"`` after a batch was processed against it.
+
+    Cure: none: it is processed again; if it repeats, let others write at other times.
+    """
 
     outcome = Outcome.RETRY
 
 
 class InseparableError(StagingError):
-    """Several transactions were staged together, but not all are to be applied: they are emitted again."""
+    """Several transactions were staged as one batch, and a state contains some of them.
+
+    Cure: none: they are emitted again.
+    """

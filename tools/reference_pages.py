@@ -1,5 +1,5 @@
 """Writes the tables of the reference that the code has already: the commands and options of `airflow trident`, the
-options of Airflow's configuration, and the fields of the connection.
+options of Airflow's configuration, the fields of the connection, and the errors.
 
     python -m tools.reference_pages
 
@@ -8,13 +8,14 @@ options of Airflow's configuration, and the fields of the connection.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-CLI, CONFIGURATION = REFERENCE / "cli.md", REFERENCE / "configuration.md"
+CLI, CONFIGURATION, ERRORS = REFERENCE / "cli.md", REFERENCE / "configuration.md", REFERENCE / "errors.md"
 BEGIN, END = "<!-- generated: {table}, by make reference -->\n", "<!-- /generated -->\n"
 OF_ALL = {"--verbose"}
 """Options of every command: the prose has them."""
@@ -41,7 +42,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 
 def cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return text.replace("``", "`").replace("|", "\\|").replace("\n", " ")
 
 
 def sections() -> set[str]:
@@ -118,11 +119,42 @@ def connection_table() -> str:
     return "\n".join([*lines, ""])
 
 
+# ---- errors ----------------------------------------------------------------------------------------------------
+
+
+def error_tables() -> str:
+    """A table for each section of `airflow_trident.errors`: the first sentences of each class, and its cure."""
+    from airflow_trident import errors
+
+    source = Path(errors.__file__).read_text(encoding="utf-8")
+    parts = re.split(r"^# ---- (.+?) -+$", source, flags=re.MULTILINE)[1:]
+    tables = []
+    for title, body in zip(parts[::2], parts[1::2], strict=True):
+        names = re.findall(r"^class (\w+)\(", body, re.MULTILINE)
+        classes = [getattr(errors, name) for name in names if name.endswith(("Error", "Exception"))]
+        rows = [error_row(kind) for kind in classes if kind is not errors.TridentError]
+        if rows:
+            head = "| class | cause | cure | retried |\n|---|---|---|---|"
+            heading = title.partition(" (")[0]
+            tables.append(f"## {heading[0].upper()}{heading[1:]}\n\n{head}\n" + "\n".join(rows))
+    return "\n\n".join(tables) + "\n"
+
+
+def error_row(kind: type[Any]) -> str:
+    from airflow_trident.errors import Outcome
+
+    cause, *more = (inspect.getdoc(kind) or "").split("\n\n")
+    cure = next((part.removeprefix("Cure: ") for part in more if part.startswith("Cure: ")), "")
+    retried = "yes" if kind.outcome is Outcome.RETRY else "no"
+    return f"| `{kind.__name__}` | {cell(cause)} | {cell(cure)} | {retried} |"
+
+
 # ---- pages -----------------------------------------------------------------------------------------------------
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     CLI: {"commands and options": command_tables},
     CONFIGURATION: {"options": settings_table, "the connection": connection_table},
+    ERRORS: {"errors": error_tables},
 }
 """Page -> name of a block -> what makes its tables."""
 
