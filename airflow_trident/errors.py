@@ -394,6 +394,20 @@ def is_foreign(error: BaseException) -> bool:
     )
 
 
+def is_of_driver(error: BaseException) -> bool:
+    """Did a driver raise this in a call, whatever its class is? Not if it is a mistake in this package's own code.
+
+    A driver in C has no lines in the trace, and raises Python's own classes, too.
+    """
+    kind = type(error)
+    if not is_foreign(error) or kind.__module__.partition(".")[0] == "airflow_trident":
+        return False
+    if kind.__module__ != "builtins" or isinstance(error, OSError | EOFError | ValueError | RuntimeError):
+        return True
+    frames = extract_tb(error.__traceback__)
+    return bool(frames) and "/airflow_trident/" not in frames[-1].filename.replace("\\", "/")
+
+
 class UserCodeError(TridentError):
     """A user's function, spout or state raised, also ``sys.exit()``; names node, fields, row, txid.
 

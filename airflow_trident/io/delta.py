@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.errors import (
+    ConfigurationError,
+    StoreUnavailableError,
+    TridentError,
+    error_text,
+    is_of_driver,
+)
 from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE
 from airflow_trident.io.connections import Connection
@@ -172,36 +178,52 @@ class DeltaPlace:
         return pafs.PyFileSystem(WritesBytes(handler, lambda path: handler._handler.open_output_stream(path, None)))
 
     @contextmanager
-    def errors(self, unavailable: type[TridentError] = StoreUnavailableError) -> Iterator[None]:
+    def errors(
+        self, unavailable: type[TridentError] = StoreUnavailableError, *, may_miss: bool = False
+    ) -> Iterator[None]:
         """
         :param unavailable: raised if the storage does not answer.
-        :raises ConfigurationError: this user has no permission.
+        :param may_miss: a missing file stays a FileNotFoundError.
+        :raises ConfigurationError: this user has no permission, or there is no bucket.
         """
         exceptions: Any = require_extra("deltalake.exceptions", EXTRA)
         try:
             yield
-        except (TridentError, exceptions.CommitFailedError, FileNotFoundError):
+        except exceptions.CommitFailedError:
             raise
-        except (OSError, exceptions.DeltaError) as error:
-            text = self.conceal(_plain(str(error)))
-            cure = self.service.cure_of(said(str(error))[0], RIGHTS, str(error))
-            if cure:
-                raise ConfigurationError(
-                    f"the Delta table {self.where!r} cannot be read or written ({text})", cure
-                ) from None
-            if "ermission denied" in str(error) or "Forbidden" in text:
-                raise ConfigurationError(
-                    f"the Delta table {self.where!r} may not be used by this user ({text})", "Give it the right."
-                ) from None
-            if _NOT_READ.match(text):
-                raise ConfigurationError(
-                    f"the Delta table {self.where!r} has something that deltalake does not read ({text})",
-                    "Mend that in the program that wrote it, or use another table.",
-                ) from None
-            raise unavailable(
-                f"the Delta table {self.where!r} cannot be read or written ({text})",
+        except BaseException as error:
+            if not is_of_driver(error) or (may_miss and self._is_missing_file(error)):
+                raise
+            raise self.refusal(error) or unavailable(
+                f"the Delta table {self.where!r} cannot be read or written ({self.text_of(error)})",
                 "See that its storage answers, and run the task again.",
             ) from None
+
+    def _is_missing_file(self, error: BaseException) -> bool:
+        return isinstance(error, FileNotFoundError) and said(str(error))[0] not in self.service.missing_bucket
+
+    def refusal(self, error: BaseException) -> ConfigurationError | None:
+        """What no retry cures; None: a retry may."""
+        whole, text = _MARKS.sub("", str(error)), self.text_of(error)
+        cure = self.service.cure(whole, RIGHTS)
+        if cure:
+            return ConfigurationError(f"the Delta table {self.where!r} cannot be read or written ({text})", cure)
+        if "ermission denied" in whole or "Forbidden" in text:
+            return ConfigurationError(
+                f"the Delta table {self.where!r} may not be used by this user ({text})", "Give it the right."
+            )
+        if _NOT_READ.match(text):
+            return ConfigurationError(
+                f"the Delta table {self.where!r} has something that deltalake does not read ({text})",
+                "Mend that in the program that wrote it, or use another table.",
+            )
+        return None
+
+    def text_of(self, error: BaseException) -> str:
+        """A driver's message in one line, without secrets."""
+        exceptions: Any = require_extra("deltalake.exceptions", EXTRA)
+        has_words = isinstance(error, OSError | exceptions.DeltaError)
+        return self.conceal(_plain(str(error) if has_words else error_text(error)))
 
     def conceal(self, text: str) -> str:
         """A driver's message without the values of the options."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,13 @@ from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.errors import (
+    ConfigurationError,
+    StoreUnavailableError,
+    TridentError,
+    error_text,
+    is_of_driver,
+)
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
@@ -41,14 +46,8 @@ _OF_OTHER_FILES = ("s3.", "client.", "py-io-impl", "gcs.")
 _REGION = "us-east-1"
 """As in boto3 and obstore. Without a region pyiceberg asks Amazon for that of the bucket, even if another store has
 it."""
-_AWS = re.compile(r"AWS Error (\w+)")
-_CODES = {
-    "NO_SUCH_BUCKET": "NoSuchBucket",
-    "ACCESS_DENIED": "AccessDenied",
-    "INVALID_ACCESS_KEY_ID": "InvalidAccessKeyId",
-    "SIGNATURE_DOES_NOT_MATCH": "SignatureDoesNotMatch",
-}
-"""pyarrow's error name -> S3's."""
+_OF_S3 = "AWS Error"
+"""In what pyarrow's client of S3 says."""
 _SHORT = 5
 """Longest property value, in characters, that is no secret."""
 
@@ -123,14 +122,20 @@ class IcebergPlace:
         :raises ConfigurationError: pyiceberg does not know the catalog.
         """
         module: Any = require_extra("pyiceberg.catalog", EXTRA)
-        try:
-            return self.twice(lambda: module.load_catalog(self.catalog, **self.resolved().properties))
-        except ValueError as error:
-            raise ConfigurationError(
-                f"the Iceberg catalog {self.catalog!r} cannot be used ({self.conceal(str(error))})",
-                "Describe it in .pyiceberg.yaml, in PYICEBERG_CATALOG__..., in a connection, or in "
-                "IcebergTable(properties={'type': 'sql', 'uri': ..., 'warehouse': ...}).",
-            ) from None
+
+        def load() -> Any:
+            try:
+                return module.load_catalog(self.catalog, **self.resolved().properties)
+            except ValueError as error:
+                if type(error) is not ValueError:  # an answer of the catalog that makes no sense
+                    raise
+                raise ConfigurationError(
+                    f"the Iceberg catalog {self.catalog!r} cannot be used ({self.conceal(str(error))})",
+                    "Describe it in .pyiceberg.yaml, in PYICEBERG_CATALOG__..., in a connection, or in "
+                    "IcebergTable(properties={'type': 'sql', 'uri': ..., 'warehouse': ...}).",
+                ) from None
+
+        return self.twice(load)
 
     def twice(self, make: Callable[[], T]) -> T:
         """Runs `make`, which makes something if it is missing, and repeats it once: two concurrent calls can disturb
@@ -150,25 +155,41 @@ class IcebergPlace:
         try:
             with read_whole(f"the Iceberg table {self.name!r} of catalog {self.catalog!r}"):
                 yield
-        except (TridentError, known.CommitFailedException, FileNotFoundError):
+        except known.CommitFailedException:
             raise
-        except faults() as error:
-            text = self.conceal(str(error)).split("\n")[0]
-            found = _AWS.search(text)
-            if found is not None and found[1] in _CODES:
-                raise ConfigurationError(
-                    f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written ({text})",
-                    S3.cure_of(_CODES[found[1]], RIGHTS),
-                ) from None
-            refused = known.ForbiddenError, known.UnauthorizedError, known.OAuthError, PermissionError
-            if isinstance(error, refused) or "ermission denied" in text:
-                raise ConfigurationError(
-                    f"the Iceberg table {self.name!r} may not be used by this user ({text})", "Give it the right."
-                ) from None
-            raise unavailable(
-                f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written ({text})",
+        except BaseException as error:
+            if not is_of_driver(error):
+                raise
+            raise self.refusal(error) or unavailable(
+                f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written "
+                f"({self._text_of(error)})",
                 "See that its catalog and its storage answer, and run the task again.",
             ) from None
+
+    def refusal(self, error: BaseException) -> ConfigurationError | None:
+        """What no retry cures; None: a retry may."""
+        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
+        text = self._text_of(error)
+        cure = S3.cure(str(error), RIGHTS) if _OF_S3 in str(error) else ""
+        if cure:
+            return ConfigurationError(
+                f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written ({text})", cure
+            )
+        refused = known.ForbiddenError, known.UnauthorizedError, known.OAuthError, PermissionError
+        if isinstance(error, refused) or "ermission denied" in text:
+            return ConfigurationError(
+                f"the Iceberg table {self.name!r} may not be used by this user ({text})", "Give it the right."
+            )
+        if isinstance(error, known.BadRequestError | known.NotInstalledError):
+            return ConfigurationError(
+                f"the catalog {self.catalog!r} of the Iceberg table {self.name!r} refuses the request ({text})",
+                "Check the properties of the catalog, and its own log.",
+            )
+        return None
+
+    def _text_of(self, error: BaseException) -> str:
+        text = str(error) if isinstance(error, faults()) else error_text(error)
+        return self.conceal(text).split("\n")[0]
 
     def conceal(self, text: str) -> str:
         """A driver's message without the values of properties, except places."""

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
 _CODE = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _DETAILS = re.compile(r"<Details>([^<]*)</Details>")
+_OF_ARROW = re.compile(r"AWS Error ([A-Z0-9_]+)")
+"""How pyarrow names the code of S3: ``NO_SUCH_BUCKET``."""
+_STATUS = re.compile(r"(?:status code|HTTP status)[:\s]*(\d{3})\b")
+_REFUSED = (401, 403)
+_PASSING = (404, 408, 409, 412, 425, 429)
+"""Statuses below 500 that say nothing about the next try. A missing bucket has a code of its own."""
+_NEVER = (501, 505)
+_PASSING_CODES = frozenset(
+    {"RequestTimeout", "BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch", "Md5Mismatch"}
+)
+"""Codes with status 400 that a retry may cure."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BEHIND_THE_END = ("InvalidRange", "StartTooLarge")
 """What the services and obstore say."""
@@ -100,6 +111,25 @@ class ObjectService(ABC):
         :param text: the whole error text.
         """
 
+    def cure(self, text: str, rights: str) -> str:
+        """The cure for an error, whichever client of the service raised it; empty if a retry may help. A code that is
+        not known counts as its status.
+
+        :param rights: the permissions that the work needs.
+        :param text: the whole error text.
+        """
+        code, _ = said(text)
+        known = self.cure_of(code, rights, text)
+        found = _STATUS.search(text)
+        if known or found is None or code in _PASSING_CODES:
+            return known
+        status = int(found[1])
+        if status in _REFUSED:
+            return self.refused(rights)
+        if status in _NEVER or (400 <= status < 500 and status not in _PASSING):
+            return f"Check the endpoint and the bucket, and what this store does not support. {self.write_endpoint}"
+        return ""
+
     @abstractmethod
     def refused(self, rights: str) -> str:
         """The cure of a missing permission."""
@@ -135,7 +165,9 @@ def said(text: str) -> tuple[str, str]:
     """Code and message of the service's answer, or the first line of the client's message."""
     found = _CODE.search(text)
     if found is None:
-        return "", text.split("\n", 1)[0][:_LITTLE]
+        of_arrow = _OF_ARROW.search(text)
+        code = of_arrow[1].title().replace("_", "") if of_arrow else ""
+        return code, text.split("\n", 1)[0][:_LITTLE]
     details = _DETAILS.search(text)
     lines = [part.strip().split("\n", 1)[0][:_LITTLE] for part in (found[2] or "", details[1] if details else "")]
     return found[1], " ".join(line for line in lines if line) or "it says no more"

@@ -17,7 +17,13 @@ from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
+from airflow_trident.errors import (
+    ConfigurationError,
+    StoreUnavailableError,
+    TridentError,
+    error_text,
+    is_of_driver,
+)
 from airflow_trident.io import connections
 from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
 from airflow_trident.io.deadlines import OBJECT_STORES
@@ -176,24 +182,36 @@ class ObjectPlace:
         :raises ConfigurationError: no retry helps.
         :raises StoreUnavailableError: no answer, or a temporary error.
         """
-        exceptions = self.obstore().exceptions
         try:
             yield
-        except TridentError:
-            raise
-        except (exceptions.BaseError, OSError) as error:
-            text = str(error)
-            code, why = said(text)
-            if isinstance(error, FileNotFoundError) and code not in self.service.missing_bucket:
+        except BaseException as error:
+            if not is_of_driver(error) or self._is_missing_object(error):
                 raise
-            cure = self.service.cure_of(code, rights, text)
-            refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-            if refused and not cure:
-                cure = self.service.refused(rights)
-            message = f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{why})"
-            raise self._error(exceptions, error, message, cure) from None
+            raise self._translated(error, doing, rights) from None
 
-    def _error(self, exceptions: Any, error: Exception, message: str, cure: str) -> TridentError:
+    def require_bucket(self, error: FileNotFoundError, doing: str) -> None:
+        """Call this where a missing object is an answer: without its bucket, it is none.
+
+        :raises ConfigurationError: the bucket is missing.
+        """
+        if not self._is_missing_object(error):
+            raise self._translated(error, doing, RIGHTS) from None
+
+    def _is_missing_object(self, error: BaseException) -> bool:
+        return isinstance(error, FileNotFoundError) and said(str(error))[0] not in self.service.missing_bucket
+
+    def _translated(self, error: BaseException, doing: str, rights: str) -> TridentError:
+        exceptions = self.obstore().exceptions
+        text = str(error) if isinstance(error, exceptions.BaseError | OSError) else error_text(error)
+        code, why = said(text)
+        cure = self.service.cure(text, rights)
+        refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+        if refused and not cure:
+            cure = self.service.refused(rights)
+        return self._error(error, f"cannot {doing} in {self.where!r} ({code + ': ' if code else ''}{why})", cure)
+
+    def _error(self, error: BaseException, message: str, cure: str) -> TridentError:
+        exceptions = self.obstore().exceptions
         asked, missing, instead = self.service.no_credentials
         if any(path in str(error) for path in asked):
             return ConfigurationError(
@@ -235,9 +253,12 @@ class StoredObject:
         client, store = place.obstore(), replace(place, prefix="").store()
         try:
             client.copy(store, self._in_bucket, target._in_bucket)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            place.require_bucket(error, f"copy {self.name!r}")
             raise
-        except client.exceptions.BaseError:
+        except BaseException as error:
+            if not is_of_driver(error):
+                raise
             return False  # if nothing works there, writing says why
         return True
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, is_of_driver
 from airflow_trident.io.deadlines import HDFS
 from airflow_trident.io.webhdfs_errors import IN_CLEAR, RemoteException, Unreachable, said
 
@@ -281,7 +281,9 @@ class WebHdfs:
                 client.close()
         except http.client.InvalidURL:  # it shows the whole query, with a token
             raise RemoteException(400, "", "it sends to an address that is none") from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except Exception as error:
+            if not is_of_driver(error):
+                raise
             if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
                 raise RemoteException(400, "", "it does not speak HTTP") from None
             raise Unreachable(parts.netloc, parts.netloc != server, error) from None

@@ -269,7 +269,8 @@ class ObjectStorage(Storage):
             for begin in range(0, len(names), page):
                 try:
                     self.place.obstore().delete(self.place.store(), list(names[begin : begin + page]))
-                except FileNotFoundError:  # Azure says so of some, and has deleted the others
+                except FileNotFoundError as error:  # Azure says so of some, and has deleted the others
+                    self.place.require_bucket(error, "delete objects")
                     if self.place.service.deletes_one_by_one:
                         self._take_each_away(names[begin : begin + page])
 

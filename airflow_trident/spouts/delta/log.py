@@ -109,9 +109,10 @@ class DeltaLog(TableLog):
 
     def _content(self, number: int) -> bytes:
         name = f"_delta_log/{number:020}.json"
-        with self.place.errors(SourceUnavailableError), self._files.open_input_file(name) as file:
+        with self.place.errors(SourceUnavailableError, may_miss=True), self._files.open_input_file(name) as file:
             content: bytes = file.read()
-        self._marks[number] = hashlib.blake2b(content, digest_size=8).hexdigest()
+        if content.lstrip().startswith(b"{"):  # else something answers that is not the table's storage
+            self._marks[number] = hashlib.blake2b(content, digest_size=8).hexdigest()
         return content
 
     def mark_of(self, number: int) -> str | None:
@@ -172,7 +173,7 @@ class DeltaLog(TableLog):
             try:
                 return kept_rows(table, paths)
             except Exception as error:
-                if _GONE not in str(error).lower():
+                if _GONE not in str(error).lower() or self.place.refusal(error):
                     raise
                 raise SourceChangedError(
                     f"a deletion vector of {self.what} as of version {number} is gone ({error})",
@@ -186,7 +187,7 @@ class DeltaLog(TableLog):
                 self._opened[number] = self.place.table(number)
             return self._opened[number]
         except Exception as error:
-            if number > self.head:
+            if number > self.head or self.place.refusal(error) or not _is_cleaned_up(error):
                 raise
             raise SourceChangedError(
                 f"the Delta table {self.place.where!r} as of version {number} cannot be put together any more",
@@ -226,6 +227,13 @@ class DeltaLog(TableLog):
         now = None if span.mark is None else self.mark_of(span.last)
         if now not in (None, span.mark):
             raise SourceChangedError(f"{self.what} has another version {span.last} than the recorded one", restored)
+
+
+def _is_cleaned_up(error: Exception) -> bool:
+    """Does it mean that the log lacks a version? Not if the storage did not answer."""
+    if isinstance(error, FileNotFoundError) or _GONE in str(error).lower():
+        return True
+    return not isinstance(error, OSError) and "rror performing" not in str(error)
 
 
 def _paths(kind: Any) -> Iterator[str]:

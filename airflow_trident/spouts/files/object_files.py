@@ -121,7 +121,8 @@ class ObjectFiles(FileSource):
             try:
                 if not self.place.obstore().head(replace(self.place, prefix=above).store(), name)["size"]:
                     return
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self.place.require_bucket(error, f"look at {name!r}")
                 return
         where = self.place.where
         raise ConfigurationError(
@@ -155,7 +156,8 @@ class ObjectFiles(FileSource):
         with self._asking(f"look at {file.path!r}"):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self.place.require_bucket(error, f"look at {file.path!r}")
                 if self._is_listed(file.path, file.etag):
                     raise _ends_in_slash(base, file.path) from None
                 raise still_written(where) from None
@@ -177,7 +179,8 @@ class ObjectFiles(FileSource):
         with self._asking(f"look at {file.path!r}"):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self.place.require_bucket(error, f"look at {file.path!r}")
                 raise nothing_to_take(where) from None
         return replace(_recorded(_found_file(status)), version=status["version"] or "")
 
@@ -189,7 +192,8 @@ class ObjectFiles(FileSource):
         with self._asking(f"look at {file.path!r}"):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self.place.require_bucket(error, f"look at {file.path!r}")
                 return False
         return (status["size"], _etag(status)) == (file.size, file.digest)
 
@@ -216,6 +220,8 @@ class ObjectFiles(FileSource):
                 if file.version and "version" not in options and not self.place.service.always_versions:
                     raise version_gone(where) from None
                 missing = isinstance(error, FileNotFoundError)
+                if isinstance(error, FileNotFoundError):
+                    self.place.require_bucket(error, f"read {file.path!r}")
                 if missing and file.digest and self._is_listed(file.path, file.digest):
                     raise _ends_in_slash(self.base(), file.path) from None
                 raise (gone(where) if missing else changed(where, _ITS_CONTENT, "its content")) from None

@@ -76,7 +76,7 @@ class CommittedDelta(CommittedTable):
     @contextmanager
     def _there(self, file: OldFile) -> Iterator[None]:
         what = f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r}"
-        with file_there(what), self.place.errors() if self._is_remote else nullcontext():
+        with self.place.errors() if self._is_remote else nullcontext(), file_there(what):
             yield
 
     def schema(self) -> pa.Schema:

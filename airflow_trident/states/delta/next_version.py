@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_trident.errors import ConfigurationError, OutcomeUnknownError
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, is_of_driver
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.extras import require_extra
 from airflow_trident.states.tables.version_race import Overtaken
@@ -31,16 +31,20 @@ def next_version(place: DeltaPlace, undo: Callable[[], None] = lambda: None) -> 
         found instead: that may be this commit, if the store did it, answered with a failure, and was asked again.
     :raises Overtaken: the commit is not the next version of the table.
     :raises OutcomeUnknownError: it is unknown whether it is.
-    :raises ConfigurationError: the table takes no such commit.
+    :raises ConfigurationError: the table takes no such commit, or this user may not commit to it.
     """
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
     try:
         yield
-    except (OSError, errors.DeltaError) as error:
+    except BaseException as error:
+        if not is_of_driver(error):
+            raise
         text = str(error)
         if not isinstance(error, errors.CommitFailedError) or text.startswith(_NO_ANSWER):
+            if refusal := place.refusal(error):
+                raise refusal from None
             raise OutcomeUnknownError(
-                f"the commit to the Delta table {place.where!r} ended without an answer ({place.conceal(text)})",
+                f"the commit to the Delta table {place.where!r} ended without an answer ({place.text_of(error)})",
                 "Run the task again: the table knows what is applied.",
             ) from None
         if text.startswith(_REFUSED):

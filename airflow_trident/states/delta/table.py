@@ -230,7 +230,7 @@ class OpenDeltaTable(AppendingState):
         require_no_empty_text(self._what, self._spec.partition_by, values)
         name = file_name(ticket)
         with self.place.errors():
-            put = putting(partial(self._files.open_output_stream, name))
+            put = putting(partial(self._files.open_output_stream, name), self.place.errors)
             size = bring(staged, self.place.target(name), put, lambda: self._files.get_file_info(name).size)
             return self._described(footer, name, size, values)
 

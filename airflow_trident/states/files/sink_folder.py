@@ -181,7 +181,8 @@ class ObjectSinkFolder(SinkFolder):
                 self.place.obstore().copy(self.place.store(), source, final)
                 if self.place.service.copies_later:
                     self._require_copied(source, final)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                self.place.require_bucket(error, f"copy {hidden!r}")
                 return  # done before
         self.forget([hidden])
 

@@ -216,7 +216,7 @@ class OpenIcebergTable(AppendingState):
             location = self._table.location_provider().new_data_location(file_name(ticket))
             output = self._table.io.new_output(location)
             # Its name is unique: nobody has to ask, for each file, whether it is there.
-            put = putting(partial(output.create, overwrite=True))
+            put = putting(partial(output.create, overwrite=True), self.place.errors)
             size = bring(staged, self._target(location), put, partial(_size, output))
             return described(self._table.metadata, footer, location, size, values)
 
@@ -276,6 +276,8 @@ class OpenIcebergTable(AppendingState):
         except errors.CommitFailedException as error:
             raise Overtaken from error
         except Exception as error:  # noqa: BLE001 - clients of catalogs have errors of their own for a lost answer
+            if refusal := self.place.refusal(error):
+                raise refusal from None
             raise OutcomeUnknownError(
                 f"the commit to {self._what} ended without an answer ({self.place.conceal(str(error))})",
                 "Run the task again: the table knows what is applied.",

@@ -83,11 +83,15 @@ def bring(
         raise missing(staged) from error
 
 
-def putting(opened: Callable[[], AbstractContextManager[Any]]) -> Callable[[WriteTo], object]:
-    """:param opened: opens a stream for writing."""
+def putting(
+    opened: Callable[[], AbstractContextManager[Any]], errors: Callable[[], AbstractContextManager[None]]
+) -> Callable[[WriteTo], object]:
+    """:param opened: opens a stream for writing.
+    :param errors: of the table. Where its place is missing, the staged file is not.
+    """
 
     def put(write: WriteTo) -> None:
-        with opened() as file:
+        with errors(), opened() as file:
             write(file)
 
     return put
