@@ -395,7 +395,7 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def is_of_driver(error: BaseException) -> bool:
-    """Did a driver raise this in a call, whatever its class is? Not if it is a mistake in this package's own code.
+    """Did a driver raise this in a call, as any class? Not if it is a mistake in this package's own code.
 
     A driver in C has no lines in the trace, and raises Python's own classes, too.
     """

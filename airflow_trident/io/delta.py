@@ -203,7 +203,7 @@ class DeltaPlace:
         return isinstance(error, FileNotFoundError) and said(str(error))[0] not in self.service.missing_bucket
 
     def refusal(self, error: BaseException) -> ConfigurationError | None:
-        """What no retry cures; None: a retry may."""
+        """The error of a cause that no retry cures; None: a retry may help."""
         whole, text = _MARKS.sub("", str(error)), self.text_of(error)
         cure = self.service.cure(whole, RIGHTS)
         if cure:

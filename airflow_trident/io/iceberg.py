@@ -167,7 +167,7 @@ class IcebergPlace:
             ) from None
 
     def refusal(self, error: BaseException) -> ConfigurationError | None:
-        """What no retry cures; None: a retry may."""
+        """The error of a cause that no retry cures; None: a retry may help."""
         known: Any = require_extra("pyiceberg.exceptions", EXTRA)
         text = self._text_of(error)
         cure = S3.cure(str(error), RIGHTS) if _OF_S3 in str(error) else ""
