@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_trident import FileSpout
+from airflow_trident.ledger.begin_result import NextBatches
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol import codec
@@ -46,7 +47,9 @@ def ledger_ms(pending: int, group: int) -> list[float]:
     def begin(most: int) -> float:
         nonlocal last
         claims = [Claim(key=f"{last + number}") for number in range(1, most + 1)]
-        ms, begun = spent_ms(lambda: ledger.begin_many(claims, batches_of, max_pending=pending, attempt_by="benchmark"))
+        ms, begun = spent_ms(
+            lambda: ledger.begin(NextBatches(claims, batches_of, max_pending=pending, attempt_by="benchmark"))
+        )
         last += len(begun)
         return ms
 
@@ -57,11 +60,11 @@ def ledger_ms(pending: int, group: int) -> list[float]:
         first = last - pending + 1
         txids = range(first, first + group)
         staged = [StagedAttempt(txid=txid, attempt=0, staged=STAGED) for txid in txids]
-        ms, done = spent_ms(lambda staged=staged: ledger.processed_many(staged))
+        ms, done = spent_ms(lambda staged=staged: ledger.processed(staged).records)
         found[1].append(ms)
-        ms, tickets = spent_ms(lambda txids=txids: ledger.gate_many(txids, owner="benchmark"))
+        ms, tickets = spent_ms(lambda txids=txids: ledger.gate(txids, owner="benchmark"))
         found[2].append(ms)
-        ms, committed = spent_ms(lambda tickets=tickets: ledger.committed_many(tickets, retention=50))
+        ms, committed = spent_ms(lambda tickets=tickets: ledger.committed(tickets, retention=50).records)
         found[3].append(ms)
         assert len(done) == len(tickets) == len(committed) == group, "a step did not take the whole group"
     return [statistics.median(each) for each in found]

@@ -19,6 +19,7 @@ from airflow_trident import Count, FileSpout, MemoryState, Topology
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
+from airflow_trident.ledger.begin_result import NextBatches
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.staging.area import StagingArea
@@ -47,8 +48,8 @@ def files_line(count: int) -> str:
 
     def begin() -> str:
         try:
-            ledger.begin_many(
-                [Claim(key="1")], lambda *_: [{"lines": batches[0]}], max_pending=1, attempt_by="benchmark"
+            ledger.begin(
+                NextBatches([Claim(key="1")], lambda *_: [{"lines": batches[0]}], max_pending=1, attempt_by="benchmark")
             )
         except TridentError as error:
             return f"refused: {error}".split(". ")[0]

@@ -136,7 +136,7 @@ def phases(task: dict[str, Any]) -> dict[str, Any]:
 
 def phase_coordinate(task: dict[str, Any], batch: int) -> None:
     with ledger_of(task) as ledger:
-        coordinate(ledger, topology_of(task), Claim(key=f"run-{batch}"))
+        coordinate(ledger, topology_of(task), [Claim(key=f"run-{batch}")])
 
 
 def phase_process(task: dict[str, Any], batch: int) -> None:

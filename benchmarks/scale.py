@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.begin_result import NextBatches
 from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
+from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.four_letters import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -127,18 +128,19 @@ def write(hosts: str, name: str, load: dict[str, Any], seconds: float) -> None:
             txids = []
             for _ in range(load["pending"]):
                 number += 1
-                begun = ledger.begin(
-                    Claim(key=f"{number}"),
-                    lambda txid, _: {"lines": {"ranges": ranges, "batch": txid}},
+                batches = NextBatches(
+                    [Claim(key=f"{number}")],
+                    lambda txid, *_: [{"lines": {"ranges": ranges, "batch": txid}}],
                     max_pending=load["pending"],
                     attempt_by="benchmark",
                 )
-                assert isinstance(begun, Begun)
-                txids.append(begun.txid)
+                begun = ledger.begin(batches)
+                assert isinstance(begun, tuple)
+                txids.append(begun[0].txid)
             for txid in txids:
                 began = time.perf_counter()
-                ledger.processed(txid, 0, STAGED)
-                ledger.committed(ledger.gate(txid, owner="benchmark"))
+                ledger.processed([StagedAttempt(txid=txid, attempt=0, staged=STAGED)])
+                ledger.committed(ledger.gate([txid], owner="benchmark"))
                 longest_s = max(longest_s, time.perf_counter() - began)
                 done += 1
     print(json.dumps({"done": done, "longest_s": longest_s}))

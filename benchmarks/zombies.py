@@ -95,7 +95,7 @@ class World:
         self.ledger = MemoryLedger(self.topology.name)
         self.staging = staging or str(folder / "staging")
         self.said: list[str] = []
-        coordinate(self.ledger, self.topology, Claim(key="run"))
+        coordinate(self.ledger, self.topology, [Claim(key="run")])
 
     def emit(self, who: str, engine: Engine | None = None) -> None:
         self._note(
@@ -116,7 +116,8 @@ class World:
         )
 
     def gate(self, who: str) -> CommitTicket:
-        return self.ledger.gate(1, owner=who)
+        (ticket,) = self.ledger.gate([1], owner=who)
+        return ticket
 
     def apply(self, who: str, ticket: CommitTicket) -> None:
         """Apply a batch as a committer does after it passed the gate, however long ago: files by reference, if the

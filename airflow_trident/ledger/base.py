@@ -49,15 +49,15 @@ from airflow_trident.errors import RetryableError, UnknownTopologyError
 from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.export import READ_AT_ONCE, claims_of, export_json
 from airflow_trident.ledger.backup.importing import require_finished
-from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, Begun
+from airflow_trident.ledger.begin_result import BeginResult
 from airflow_trident.ledger.creating import new_topology
-from airflow_trident.ledger.group_answers import CommittedAndBegun
+from airflow_trident.ledger.group_answers import Committed
 from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topologies_folder, topology_path, tx_name
 from airflow_trident.ledger.snapshot import Snapshot
 from airflow_trident.ledger.staged_chunks import KeepsStaged
 from airflow_trident.ledger.transact import Decide, Transactor, another_incarnation
 from airflow_trident.ledger.verb import LedgerListener, Prefetch, Verb
-from airflow_trident.ledger.verbs import attempts, begin, commits, group_pairs, manual, outcomes, pruning, topology
+from airflow_trident.ledger.verbs import attempts, begin, commits, manual, outcomes, pruning, topology
 from airflow_trident.ledger.workers import Worker, enlist, live_workers, retire
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.protocol import codec
@@ -91,27 +91,14 @@ def topology_names(znodes: ZNodes, root: str = DEFAULT_ROOT) -> list[str]:
 
 
 def _after_begin(ledger: Ledger, result: BeginResult) -> None:
-    if isinstance(result, Begun) and result.new:
+    if isinstance(result, tuple) and any(begun.new for begun in result):
         ledger.forget_said()
 
 
-def _after_commit(ledger: Ledger, record: TxRecord) -> None:
-    ledger.sweep_claims(record.txid)
-
-
-def _after_begins(ledger: Ledger, result: BeginManyResult) -> None:
-    for begun in result if isinstance(result, tuple) else ():
-        _after_begin(ledger, begun)
-
-
-def _after_commits(ledger: Ledger, records: Sequence[TxRecord]) -> None:
-    for record in records:
+def _after_commit(ledger: Ledger, result: Committed) -> None:
+    _after_begin(ledger, result.begun)
+    for record in result.records:
         ledger.sweep_claims(record.txid)
-
-
-def _after_both(ledger: Ledger, result: CommittedAndBegun) -> None:
-    _after_begins(ledger, result.begun)
-    _after_commits(ledger, result.committed)
 
 
 class Ledger(Closing, KeepsStaged):
@@ -150,13 +137,12 @@ class Ledger(Closing, KeepsStaged):
 
     # ---- the verbs: signature, promises and decision of each are in `ledger/verbs` ---------------------------------
 
-    begin_many = Verb(begin.begin_many, read_ahead.of_claims, then=_after_begins)
-    begin = Verb(begin.begin, read_ahead.of_claim, then=_after_begin)
+    begin = Verb(begin.begin, read_ahead.of_claims, then=_after_begin)
     attempt = Verb(attempts.attempt, read_ahead.transactions)
     processed = Verb(attempts.processed, read_ahead.staged)
     fail = Verb(attempts.fail, read_ahead.transactions)
     gate = Verb(commits.gate, read_ahead.with_what_is_kept)
-    committed = Verb(commits.committed, read_ahead.with_what_is_kept, then=_after_commit)
+    committed = Verb(commits.committed, read_ahead.tickets_and_claims, then=_after_commit)
     bar = Verb(commits.bar, read_ahead.transactions)
     take_back = Verb(commits.take_back, read_ahead.transactions)
     skip = Verb(manual.skip, read_ahead.transactions)
@@ -166,9 +152,6 @@ class Ledger(Closing, KeepsStaged):
     note_states = Verb(topology.note_states, read_ahead.the_topology)
     note_told = Verb(topology.note_told, read_ahead.the_topology)
     take_fence = Verb(topology.take_fence, read_ahead.the_pointer)
-
-    committed_many = Verb(commits.committed_many, read_ahead.with_what_is_kept, then=_after_commits)
-    committed_and_begin = Verb(group_pairs.committed_and_begin, read_ahead.tickets_and_claims, then=_after_both)
 
     # ---- the topology ------------------------------------------------------------------------------------------
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from airflow_trident.protocol.decide import Blocked, Full, Paused
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.records import TxRecord
+from airflow_trident.protocol.records import Claim, Owner, TxRecord
 from airflow_trident.types import Json
 
 DEFAULT_MAX_PENDING = 2
@@ -31,10 +31,9 @@ class NothingNew:
 NotBegun = NothingNew | Full | Paused | Blocked
 """Why nothing was begun."""
 
-BeginResult = Begun | NotBegun
-
-BeginManyResult = tuple[Begun, ...] | NotBegun
-"""Empty only if there were no claims, or if other writes filled the step."""
+BeginResult = tuple[Begun, ...] | NotBegun
+"""The transactions of the first claims, in order. Empty only if there were no claims, or if other writes filled the
+step."""
 
 LagOf = Callable[[dict[str, Json]], dict[str, Lag]]
 """``position -> stream -> what its source has beyond it``: for people; asked with the position after a new batch."""
@@ -46,3 +45,29 @@ called again if somebody else begins a transaction."""
 BatchesOf = Callable[[int, dict[str, Json], int], Sequence[dict[str, Json]]]
 """``(txid, position, most) -> metadata``: as :data:`MetadataOf`, for this transaction and the next ones, at most
 `most`; each goes on where the one before it ended."""
+
+
+def no_batches(*_: object) -> Sequence[dict[str, Json]]:
+    """Begins nothing: whoever asks with it gets what the claims have already."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatches:
+    """What :meth:`Ledger.begin` begins, and how.
+
+    `claims`: in the order of their transactions.
+    `batches_of`: is asked for as many batches as there may be, and again for fewer if they do not fit into one step.
+    `attempt_by`: who processes new transactions at once, in the same process: then their attempt 0 starts in the same
+    step, which saves `attempt`.
+    `lag_of`: is asked about the position after the last one; None: the known lag of the sources stays as it is.
+    `plan`: digest of the plan that they are begun with.
+    """
+
+    claims: Sequence[Claim]
+    batches_of: BatchesOf = no_batches
+    _: KW_ONLY
+    max_pending: int = DEFAULT_MAX_PENDING
+    attempt_by: Owner | str = ""
+    lag_of: LagOf | None = None
+    plan: str = ""

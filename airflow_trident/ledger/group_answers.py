@@ -1,10 +1,10 @@
-"""Arguments and answers of the verbs of groups, besides those of one transaction."""
+"""Arguments and answers of the verbs of emitters and committers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NotBegun
+from airflow_trident.ledger.begin_result import Begun, NotBegun
 from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
 
 
@@ -26,16 +26,9 @@ class Processed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedAndBegun:
-    """`begun` is empty if the same step could begin nothing; `why_not` says why, None if the step was full or there
-    were no claims."""
+class Committed:
+    """`begun`: by the same step. `why_not`: why it is empty; None if the step was full, or nothing was to begin."""
 
-    committed: tuple[TxRecord, ...]
-    begun: tuple[Begun, ...]
+    records: tuple[TxRecord, ...]
+    begun: tuple[Begun, ...] = ()
     why_not: NotBegun | None = None
-
-    @classmethod
-    def of(cls, committed: tuple[TxRecord, ...], begun: BeginManyResult) -> CommittedAndBegun:
-        if isinstance(begun, tuple):
-            return cls(committed=committed, begun=begun)
-        return cls(committed=committed, begun=(), why_not=begun)

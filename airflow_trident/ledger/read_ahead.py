@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
+from airflow_trident.ledger.begin_result import NextBatches
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.verb import Prefetch, RunsVerbs
-from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
+from airflow_trident.protocol.records import CommitTicket, Owner, StagedRef, TxRecord
 
 One: TypeAlias = int | TxRecord | CommitTicket | StagedAttempt
 About: TypeAlias = One | Sequence[One]
@@ -49,27 +50,24 @@ def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *, gate_by: Owner |
 # ---- claims ----------------------------------------------------------------------------------------------------
 
 
-def of_claim(ledger: RunsVerbs, claim: Claim, *_: Any, **__: Any) -> Prefetch:
-    return of_claims(ledger, [claim])
-
-
-def tickets_and_claims(
-    ledger: RunsVerbs, tickets: Sequence[CommitTicket], claims: Sequence[Claim], *_: Any, **__: Any
-) -> Prefetch:
-    ahead, more = with_what_is_kept(ledger, tickets), of_claims(ledger, claims)
-    return Prefetch([*ahead.paths, *more.paths], ahead.folders)
-
-
-def of_claims(ledger: RunsVerbs, claims: Sequence[Claim], *_: Any, **__: Any) -> Prefetch:
+def of_claims(ledger: RunsVerbs, batches: NextBatches, **_: Any) -> Prefetch:
     """With the claims' keys, and with the folders, where the commit after it looks for what to prune."""
     paths, cache = ledger.paths(), ledger.transactor.cache
-    keys, shared = [paths.claim(claim.key) for claim in claims], paths.about(0)
+    keys, shared = [paths.claim(claim.key) for claim in batches.claims], paths.about(0)
     if cache.has([paths.topology, *shared], ()):
         # A process that goes from one transaction to the next need not read the node of a new claim: creating it shows
         # whether it exists.
         for key in keys:
             cache.assume_missing(key)
     return Prefetch([*shared, *keys], paths.pruned())
+
+
+def tickets_and_claims(
+    ledger: RunsVerbs, tickets: Sequence[CommitTicket], *, then: NextBatches | None = None, **_: Any
+) -> Prefetch:
+    """For commits, which prune, and of what begins in the same step."""
+    ahead = with_what_is_kept(ledger, tickets)
+    return ahead if then is None else Prefetch([*ahead.paths, *of_claims(ledger, then).paths], ahead.folders)
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 
 from airflow_trident import settings
 from airflow_trident.errors import BlockedError, ConfigurationError, UnknownTopologyError
-from airflow_trident.ledger.begin_result import BeginManyResult, Begun, NothingNew
+from airflow_trident.ledger.begin_result import BeginResult, Begun, NextBatches, NothingNew
 from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     COORDINATE,
@@ -139,25 +139,25 @@ class TridentCoordinatorOperator(TridentOperator):
             if not isinstance(result, Full):
                 raise self._why_nothing(context, ledger, result)
 
-    def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginManyResult]:
+    def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginResult]:
         """The transactions of this run, with those that began now, and the reason why there are no more."""
         from airflow_trident.runtime.coordinators import OpenCoordinators
-        from airflow_trident.runtime.group_phases import coordinate_many
+        from airflow_trident.runtime.phases import coordinate
 
         claims, txids = list(self._claims(context)), list[int]()
-        result: BeginManyResult = ()
+        result: BeginResult = ()
         with OpenCoordinators(self.topology) as coordinators:
             while claims:  # one step may take only some of the claims
-                result = coordinate_many(
+                result = coordinate(
                     ledger,
                     self.topology,
                     claims[:1] if claims[0].cleared and not txids else claims,
-                    coordinators,
                     max_pending=self._max_pending(),
                     attempt_by="",
                     check_states=not txids,
                     ask_lag=True,
                     rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+                    coordinators=coordinators,
                 )
                 if not isinstance(result, tuple):
                     break
@@ -191,7 +191,7 @@ class TridentCoordinatorOperator(TridentOperator):
     def _known(self, context: Context, ledger: Ledger) -> list[int]:
         """The transactions that a cleared run claimed before. It replays these and takes no new ones."""
         claims = list(self._claims(context))
-        result = ledger.begin_many(claims, lambda _txid, _position, _most: (), max_pending=self._max_pending())
+        result = ledger.begin(NextBatches(claims, max_pending=self._max_pending()))
         return [begun.txid for begun in result] if isinstance(result, tuple) else []
 
     def _why_nothing(self, context: Context, ledger: Ledger, result: object) -> Exception:

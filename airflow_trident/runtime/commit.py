@@ -309,7 +309,7 @@ class Committer:
             reached(Milestone.GATE_OPENED, txid)
             holds, late_rows = self._apply(ticket, states)
             if late_rows or not self.go_on([holds]):
-                self.ledger.committed(holds, retention=self.retention, late_rows=late_rows)
+                self.ledger.committed([holds], retention=self.retention, late_rows={txid: late_rows})
         except FencedError:
             tx = self.ledger.view(txid).tx
             # Without a ticket it was not as it was looked at: PROCESSED still, or again, it waits for any committer.

@@ -247,8 +247,7 @@ class GroupCommitter:
     def _committed(self, tickets: Sequence[CommitTicket]) -> None:
         left = list(tickets[self.go_on(tickets) :])
         while left:
-            done = self.ledger.committed_many(left, retention=self.retention)
-            left = left[len(done) :]
+            left = left[len(self.ledger.committed(left, retention=self.retention).records) :]
         remove_old(StagingArea(self.staging_root), self.ledger, tickets, self.retention)
 
 

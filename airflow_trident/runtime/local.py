@@ -15,7 +15,7 @@ from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, Begun
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -75,14 +75,15 @@ class LocalRunner:
         with OpenCoordinators(self.topology) as coordinators:
             while max_transactions is None or len(done) < max_transactions:
                 claim = Claim(key=f"local/{self.ledger.view(0, ahead=True).next_txid}")
-                begun = coordinate(
-                    self.ledger, self.topology, claim, max_pending=1, attempt_by=me, coordinators=coordinators
+                result = coordinate(
+                    self.ledger, self.topology, [claim], max_pending=1, attempt_by=me, coordinators=coordinators
                 )
-                if isinstance(begun, Blocked):
-                    raise blocked(self.topology.name, begun)
-                if not isinstance(begun, Begun):
+                if isinstance(result, Blocked):
+                    raise blocked(self.topology.name, result)
+                if not isinstance(result, tuple):
                     break
-                done += self._finish(me, begun.txid, begun.record if begun.new else None)
+                for begun in result:
+                    done += self._finish(me, begun.txid, begun.record if begun.new else None)
         return done
 
     def recover(self) -> list[int]:

@@ -10,7 +10,7 @@ from functools import partial
 from airflow_trident.contracts.spout import Coordinator
 from airflow_trident.errors import LedgerUnavailableError, OutcomeUnknownError, recorded_text, spout_code
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import BeginManyResult, BeginResult, NothingNew
+from airflow_trident.ledger.begin_result import BeginResult, NothingNew
 from airflow_trident.ledger.plan_pictures import note_picture
 from airflow_trident.plan.show.picture import picture_of
 from airflow_trident.protocol.decide import Blocked, Paused
@@ -26,7 +26,7 @@ def tell(ledger: Ledger, claim: Claim, kind: OutcomeKind, error: str = "") -> No
         ledger.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, error=error))
 
 
-def tell_result(ledger: Ledger, claim: Claim, result: BeginResult | BeginManyResult | None) -> None:
+def tell_result(ledger: Ledger, claim: Claim, result: BeginResult | None) -> None:
     if isinstance(result, NothingNew):
         tell(ledger, claim, OutcomeKind.NOTHING_NEW)
     elif isinstance(result, Paused):
@@ -42,9 +42,7 @@ def tell_plan(ledger: Ledger, topology: Topology) -> None:
 
 
 @contextmanager
-def telling(
-    ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True
-) -> Iterator[Callable[[BeginResult | BeginManyResult], None]]:
+def telling(ledger: Ledger, claim: Claim, *, rows_in_errors: bool = True) -> Iterator[Callable[[BeginResult], None]]:
     """Wraps the check of the definition and a look at the sources: notes an error before it is raised further, and a
     result that is passed to the yielded function. The step that begins a transaction notes that itself. A wait for room
     in the window is not noted: most are short."""

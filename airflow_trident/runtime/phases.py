@@ -1,4 +1,5 @@
-"""The verbs of the protocol: coordinate, process, commit. No Airflow, no Spark: the caller passes all they need.
+"""The phases of the protocol: coordinate and process; :mod:`airflow_trident.runtime.commit` has the third. No Airflow,
+no Spark: the caller passes all they need.
 
 Each verb may be killed at any point and run again, by anybody, any number of times (P9). The order of durable steps
 makes that possible: first the intent (the attempt, COMMITTING), then the effect, then the fact.
@@ -6,7 +7,7 @@ makes that possible: first the intent (the attempt, COMMITTING), then the effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -27,18 +28,19 @@ from airflow_trident.errors import (
     spout_code,
 )
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult, Begun
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult, Begun, NextBatches
+from airflow_trident.ledger.group_answers import Committed, StagedAttempt
 from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import code_of
+from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, LedgerView, Owner, StagedRef, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView, Owner, StagedRef, TopologyRecord, TxRecord
 from airflow_trident.protocol.statuses import OnFailure
 from airflow_trident.runtime.attempts import began, start_attempts
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.outcomes import lags_of, telling
+from airflow_trident.runtime.outcomes import lags_of, tell_result, telling
 from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.runtime.success import tell_success
 from airflow_trident.runtime.timeouts import run_in_time
@@ -56,7 +58,7 @@ Progress = Callable[[str], None]
 def coordinate(
     ledger: Ledger,
     topology: Topology,
-    claim: Claim,
+    claims: Sequence[Claim],
     *,
     max_pending: int = DEFAULT_MAX_PENDING,
     attempt_by: Owner | str = "",
@@ -65,9 +67,11 @@ def coordinate(
     rows_in_errors: bool = True,
     coordinators: OpenCoordinators | None = None,
 ) -> BeginResult:
-    """Gives the claim its transaction: decides the batch of each stream and records it (Storm: $batch's first half).
+    """Gives claims their transactions: decides the batch of each stream and records it (Storm: $batch's first half).
+    One step does it for as many as there are batches, room, and records that fit into the step.
 
-    :param attempt_by: see :meth:`Ledger.begin`.
+    :param claims: at least one, in the order of their transactions.
+    :param attempt_by: see :class:`NextBatches`.
     :param check_states: False for a caller that did this before and goes from transaction to transaction: the states
         are not read, and the definition is compared with a remembered one.
     :param ask_lag: ask the sources what they have beyond a new transaction, for people; this reads them once more.
@@ -77,15 +81,41 @@ def coordinate(
     :raises LedgerBehindStateError: a state holds transactions that the ledger does not know.
     :raises StateBehindLedgerError: a state lacks transactions that the ledger calls COMMITTED.
     """
-    with telling(ledger, claim, rows_in_errors=rows_in_errors) as told:
+    with telling(ledger, claims[0], rows_in_errors=rows_in_errors) as told:
         known = require_definition(ledger, topology, check_states=check_states)
-        with nullcontext(coordinators) if coordinators else OpenCoordinators(topology) as opened:
-            tell_success(ledger, known, opened.opened())
-            result = _begin(ledger, topology, claim, max_pending, attempt_by, opened.opened(), ask_lag)
+        with nullcontext(coordinators) if coordinators else OpenCoordinators(topology) as using:
+            opened = using.opened()
+            tell_success(ledger, known, opened)
+            result = ledger.begin(_next_batches(topology, claims, opened, max_pending, attempt_by, ask_lag))
         told(result)
-    if isinstance(result, Begun):
-        reached(Milestone.BEGUN, result.txid)
+    for begun in result if isinstance(result, tuple) else ():
+        reached(Milestone.BEGUN, begun.txid)
     return result
+
+
+def commit_and_coordinate(
+    ledger: Ledger,
+    topology: Topology,
+    tickets: Sequence[CommitTicket],
+    claims: Sequence[Claim],
+    *,
+    retention: int,
+    max_pending: int,
+    attempt_by: Owner | str,
+    ask_lag: bool,
+    coordinators: OpenCoordinators,
+) -> Committed:
+    """COMMITTED and :func:`coordinate` in one step. The caller must :func:`tell_success` afterwards.
+
+    An error of a source is raised, and nothing is changed: the two single steps then say what is wrong.
+    """
+    require_definition(ledger, topology, check_states=False)
+    then = _next_batches(topology, claims, coordinators.opened(), max_pending, attempt_by, ask_lag)
+    both = ledger.committed(tickets, retention=retention, then=then)
+    for begun in both.begun:
+        reached(Milestone.BEGUN, begun.txid)
+    tell_result(ledger, claims[0], both.why_not)
+    return both
 
 
 def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool) -> TopologyRecord:
@@ -101,30 +131,47 @@ def require_definition(ledger: Ledger, topology: Topology, *, check_states: bool
     return known
 
 
-def _begin(
-    ledger: Ledger,
+def _next_batches(
     topology: Topology,
-    claim: Claim,
+    claims: Sequence[Claim],
+    coordinators: Mapping[str, Coordinator],
     max_pending: int,
     attempt_by: Owner | str,
-    coordinators: Mapping[str, Coordinator],
     ask_lag: bool,
-) -> BeginResult:
-    def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
-        found: dict[str, Json] = {}
+) -> NextBatches:
+    """A transaction has a batch of each stream that has one for it; the last transactions of several may have fewer."""
+
+    def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
+        found: dict[str, list[Json]] = {}
         for name, coordinator in coordinators.items():
             with spout_code(name, txid):
-                found[name] = coordinator.initialize_transaction(txid, position.get(name))
-        return {name: metadata for name, metadata in found.items() if metadata is not None} or None
+                found[name] = coordinator.next_batches(txid, position.get(name), most)[:most]
+        many = max(map(len, found.values()), default=0)
+        return [{name: each[place] for name, each in found.items() if place < len(each)} for place in range(many)]
 
-    return ledger.begin(
-        claim,
-        metadata_of,
+    return NextBatches(
+        claims,
+        batches_of,
         max_pending=max_pending,
         attempt_by=attempt_by,
         lag_of=lags_of(coordinators) if ask_lag else None,
         plan=topology.compile().digest,
     )
+
+
+def new_records(begun: Sequence[Begun]) -> list[TxRecord]:
+    """The records that this call began."""
+    return [one.record for one in begun if one.new and one.record is not None]
+
+
+def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | None:
+    """About how many bytes a transaction reads; None: one of its spouts does not know."""
+    sizes: list[int | None] = []
+    for name in record.metadata.keys() & coordinators.keys():
+        with spout_code(name, record.txid):
+            sizes.append(coordinators[name].size_bytes(codec.require_json(record.metadata[name], "the metadata")))
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
 
 
 # ---- process ---------------------------------------------------------------------------------------------------
@@ -280,8 +327,8 @@ def run_attempt(
         if stale is not None and isinstance(error, UnseenFilesError):
             raise stale from error  # the newer attempt has cleaned up this one's files
         raise
-    record_processed(ledger, record, staged)
-    return staged
+    record_processed(ledger, [record], staged)
+    return staged[txid]
 
 
 def job_of(
@@ -301,22 +348,31 @@ def job_of(
     )
 
 
-def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> StagedRef:
-    """Makes an attempt's result visible, and adds what made it: the plan, and the code as this process knows it.
+def publish(manifest: Manifest, staging_root: str, plan: Plan, chunk_bytes: int) -> dict[int, StagedRef]:
+    """Makes the result of a pass visible, and adds what made it: the plan, and the code as this process knows it.
+    Returns what each of its transactions has staged.
 
     :param chunk_bytes: see :meth:`StagingArea.publish`.
     """
-    reached(Milestone.STAGED, manifest.slot.txid)
+    for member in manifest.members:
+        reached(Milestone.STAGED, member.txid)
     manifest = replace(manifest, made_by=plan.made_by, code=code_of(plan.sinks))
-    staged = StagingArea(staging_root).publish(manifest, chunk_bytes=chunk_bytes)
-    reached(Milestone.PUBLISHED, manifest.slot.txid)
+    staged = StagingArea(staging_root).publish_group(manifest, chunk_bytes=chunk_bytes)
+    for txid in staged:
+        reached(Milestone.PUBLISHED, txid)
     return staged
 
 
-def record_processed(ledger: Ledger, record: TxRecord, staged: StagedRef) -> None:
-    """PROCESSED, if the attempt is still the current one."""
-    ledger.processed([StagedAttempt(txid=record.txid, attempt=record.attempt, staged=staged)])
-    reached(Milestone.PROCESSED, record.txid)
+def record_processed(ledger: Ledger, records: Sequence[TxRecord], staged: Mapping[int, StagedRef]) -> None:
+    """PROCESSED, if all attempts are still the current ones.
+
+    :raises StaleAttemptError, TransitionError: one attempt is not. Transactions before it may be recorded.
+    """
+    left = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in records]
+    while left:
+        for done in ledger.processed(left).records:
+            left.pop(0)
+            reached(Milestone.PROCESSED, done.txid)
 
 
 def note_failure(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 
+from airflow_trident.ledger.begin_result import NextBatches
 from airflow_trident.links.transaction import TransactionLink
 from airflow_trident.operators.base import (
     COORDINATE,
@@ -107,7 +108,7 @@ def _has_claim(ledger: Ledger, me: Owner, coordinator: str) -> bool:
     """Has this coordinator a transaction in this run? Asking for one without a batch begins none."""
     for index in dict.fromkeys((-1, me.map_index, 0)):  # a coordinator may be mapped, too
         claim = Claim(key=claim_key(me.dag_id, coordinator, me.run_id, index, 0))
-        found = ledger.begin_many([claim], lambda _txid, _position, _most: ())
+        found = ledger.begin(NextBatches([claim]))
         if isinstance(found, tuple) and found:
             return True
     return False

@@ -23,7 +23,7 @@ from typing import Any
 
 from airflow_trident.errors import FencedError, StaleAttemptError
 from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.group_answers import CommittedAndBegun, Processed
+from airflow_trident.ledger.group_answers import Committed, Processed
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.tasks.spans import phase_spans, trace
@@ -54,8 +54,8 @@ def metrics_of(verb: str, answer: object) -> list[Metric]:
 
 
 def _parts(answer: object) -> Iterator[object]:
-    if isinstance(answer, CommittedAndBegun):
-        yield from answer.committed
+    if isinstance(answer, Committed):
+        yield from answer.records
         yield from answer.begun
     elif isinstance(answer, Processed):
         yield from answer.records

@@ -46,7 +46,7 @@ def test_the_guide_to_dataframes_and_sql_gives_what_it_says(spark_engine: Engine
     columns = dict(zip(("at", "customer", "cents"), map(list, zip(*ORDERS, strict=True)), strict=True))
     pq.write_table(pa.table(columns), tmp_path / "orders" / "1.parquet")
     with MemoryLedger(topology.name) as ledger:
-        coordinate(ledger, topology, Claim(key="one", run_ms=int(NOW.timestamp() * 1000)))
+        coordinate(ledger, topology, [Claim(key="one", run_ms=int(NOW.timestamp() * 1000))])
         staging = str(tmp_path / "staging")
         assert LocalRunner(ledger=ledger, topology=topology, engine=spark_engine, staging_root=staging).run() == [1]
     shares = [("ada", 0.25), ("ada", 0.75), (" Zoe", 1.25), (" Zoe", -0.25)]

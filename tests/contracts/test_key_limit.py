@@ -106,7 +106,7 @@ def test_the_transaction_goes_on_where_the_limit_is_raised(tmp_path: Path) -> No
     grouped.persistent_aggregate(MemoryState(), "line", Longest(), "n string")
     ledger = MemoryLedger("many_keys")
     ledger.register(topology.definition())
-    coordinate(ledger, topology, Claim(key="r"))
+    coordinate(ledger, topology, [Claim(key="r")])
     few, enough = (Attempts(owner="test", last_try=True, max_partition_keys=most) for most in (5, KEYS))
     with pytest.raises(ConfigurationError, match="max_partition_keys"):
         process(ledger, topology, 1, LocalEngine(), str(tmp_path), few)

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_trident.errors import ConfigurationError, FencedError, StaleAttemptError, TransitionError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun, NothingNew
+from airflow_trident.ledger.begin_result import Begun, NextBatches, NothingNew
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.protocol.decide import Full, Paused
 from airflow_trident.protocol.records import Command, CommitTicket
@@ -48,7 +48,7 @@ def none_at_all(txid: int, position: dict[str, Json], most: int) -> list[dict[st
 
 def begun_many(ledger: Ledger, first: int, last: int, **named: object) -> list[int]:
     claims = [claim(number) for number in range(first, last + 1)]
-    result = ledger.begin_many(claims, some_lines, **{"max_pending": ALL, "attempt_by": "drain", **named})
+    result = ledger.begin(NextBatches(claims, some_lines, **{"max_pending": ALL, "attempt_by": "drain", **named}))
     assert isinstance(result, tuple), result
     return [one.txid for one in result]
 
@@ -82,7 +82,7 @@ def test_l15_p1_a_group_gets_the_txids_and_batches_that_its_members_would_get(le
 
 def test_l15_p1_a_claim_of_a_group_gets_the_same_txid_again_alone_and_in_another_group(ledger: Ledger) -> None:
     assert begun_many(ledger, 1, 3) == [1, 2, 3]
-    again = ledger.begin_many([claim(2), claim(3), claim(4), claim(1), claim(5)], some_lines, max_pending=ALL)
+    again = ledger.begin(NextBatches([claim(2), claim(3), claim(4), claim(1), claim(5)], some_lines, max_pending=ALL))
     assert isinstance(again, tuple)
     assert [(one.txid, one.new) for one in again] == [(2, False), (3, False), (4, True), (1, False), (5, True)]
     assert single.begin(ledger, claim(1), lines) == Begun(record=ledger.view(1).tx, txid=1, new=False)
@@ -94,16 +94,16 @@ def test_l15_p5_a_group_is_as_large_as_there_is_room_and_as_there_are_batches(le
 
     claims = [claim(number) for number in range(1, 10)]
     assert begun_many(ledger, 1, 9, max_pending=3) == [1, 2, 3]
-    known = ledger.begin_many(claims, some_lines, max_pending=3)
+    known = ledger.begin(NextBatches(claims, some_lines, max_pending=3))
     assert isinstance(known, tuple)
     assert [one.new for one in known] == [False] * 3
-    assert ledger.begin_many(claims[3:], some_lines, max_pending=3) == Full(oldest=1, pending=3)
-    assert ledger.begin_many(claims[3:], none_at_all, max_pending=9) == NothingNew()
-    result = ledger.begin_many(claims[3:], of_five, max_pending=9)
+    assert ledger.begin(NextBatches(claims[3:], some_lines, max_pending=3)) == Full(oldest=1, pending=3)
+    assert ledger.begin(NextBatches(claims[3:], none_at_all, max_pending=9)) == NothingNew()
+    result = ledger.begin(NextBatches(claims[3:], of_five, max_pending=9))
     assert isinstance(result, tuple)
     assert [one.txid for one in result] == [4, 5]
     ledger.set_command(Command.PAUSE)
-    assert ledger.begin_many(claims[5:], some_lines, max_pending=9) == Paused(Command.PAUSE)
+    assert ledger.begin(NextBatches(claims[5:], some_lines, max_pending=9)) == Paused(Command.PAUSE)
 
 
 def test_l15_p1_of_groups_that_begin_at_once_each_transaction_has_one_claim_and_one_batch(place: Place) -> None:
@@ -124,7 +124,7 @@ def test_l15_p1_of_groups_that_begin_at_once_each_transaction_has_one_claim_and_
 
 def test_two_claims_of_a_group_that_are_the_same_are_refused(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="another key"):
-        ledger.begin_many([claim(1), claim(1)], some_lines, max_pending=ALL)
+        ledger.begin(NextBatches([claim(1), claim(1)], some_lines, max_pending=ALL))
 
 
 # ---- attempts --------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_l15_p3_new_attempts_of_a_group_are_those_of_its_members_whatever_they_w
     ]
     assert (ledger.view(0).exceptions.failed, ledger.view(0).exceptions.replaying) == ((), (4,))
     with pytest.raises(FencedError):
-        ledger.committed_many(tickets)
+        ledger.committed(tickets)
 
 
 def test_l15_l11_a_group_that_is_replayed_is_on_the_list_until_it_is_processed(ledger: Ledger) -> None:
@@ -227,7 +227,7 @@ def test_l15_p6_a_group_goes_over_a_skipped_transaction(ledger: Ledger) -> None:
     ledger.skip(4, "x")
     tickets = ledger.processed(staged([1, 3]), gate_by="drain").tickets
     assert [list(one.needed["counts"]) for one in tickets] == [[], [1]]
-    ledger.committed_many(tickets)
+    ledger.committed(tickets)
     assert ledger.view(0).pointer.committed == 4
     assert list(statuses(ledger).values()) == [Status.COMMITTED, Status.SKIPPED, Status.COMMITTED, Status.SKIPPED]
 
@@ -254,7 +254,7 @@ def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger
         lambda: ledger.attempt(group, owner="c"),
         lambda: ledger.processed(staged(group)),
         lambda: ledger.gate(group, owner="c"),
-        lambda: ledger.committed_many(tickets),
+        lambda: ledger.committed(tickets),
     ]
     for step in steps:
         with pytest.raises(ConfigurationError, match="order of its txids"):
@@ -264,9 +264,9 @@ def test_a_group_that_is_not_in_the_order_of_its_txids_is_refused(ledger: Ledger
 
 def test_a_group_of_nobody_changes_nothing(ledger: Ledger) -> None:
     before = everything(ledger)
-    assert ledger.begin_many([], some_lines) == ()
+    assert ledger.begin(NextBatches([], some_lines)) == ()
     assert ledger.attempt([], owner="c") == ledger.processed([]).records == ()
-    assert ledger.gate([], owner="c") == ledger.committed_many([]) == ()
+    assert ledger.gate([], owner="c") == ledger.committed([]).records == ()
     assert everything(ledger) == before
 
 
@@ -275,11 +275,11 @@ def test_a_group_of_nobody_changes_nothing(ledger: Ledger) -> None:
 
 def test_l15_p8_the_members_of_a_group_and_the_pointer_change_together(ledger: Ledger) -> None:
     tickets = gated_many(ledger, 1, 3)
-    records = ledger.committed_many(tickets)
+    records = ledger.committed(tickets).records
     assert [(one.txid, one.status) for one in records] == [(txid, Status.COMMITTED) for txid in (1, 2, 3)]
     assert ledger.view(0).pointer.committed == 3
     before = everything(ledger)
-    assert [one.txid for one in ledger.committed_many(tickets)] == [1, 2, 3]
+    assert [one.txid for one in ledger.committed(tickets).records] == [1, 2, 3]
     assert everything(ledger) == before
 
 
@@ -290,7 +290,7 @@ def test_l15_p7_a_newer_ticket_of_one_member_voids_the_commit_of_the_whole_group
     others = other.bar(member, owner="a person")
     before = everything(other)
     with pytest.raises(FencedError, match=f"transaction {member}"):
-        ledger.committed_many(tickets)
+        ledger.committed(tickets)
     assert everything(other) == before
     assert others.fence == tickets[0].fence + 1
     assert not any(others.needed.values()), "none of them is committed"
@@ -301,16 +301,16 @@ def test_l15_p6_a_ticket_of_a_group_moves_the_pointer_over_no_other_one(ledger: 
     before = everything(ledger)
     steps: list[Callable[[], object]] = [
         lambda: single.committed(ledger, tickets[1]),
-        lambda: ledger.committed_many(tickets[1:]),
-        lambda: ledger.committed_many([tickets[0], tickets[2]]),
+        lambda: ledger.committed(tickets[1:]),
+        lambda: ledger.committed([tickets[0], tickets[2]]),
     ]
     for step in steps:
         with pytest.raises(TransitionError, match=r"cannot be COMMITTED|is not the next one"):
             step()
         assert everything(ledger) == before
     single.committed(ledger, tickets[0])
-    ledger.committed_many(tickets[1:3])
-    assert ledger.committed_many(tickets) == tuple(ledger.transactions())
+    ledger.committed(tickets[1:3])
+    assert ledger.committed(tickets).records == tuple(ledger.transactions())
     assert ledger.view(0).pointer.committed == 4
 
 
@@ -323,7 +323,7 @@ def test_l15_p9_what_a_killed_group_left_at_the_gate_is_committed_one_by_one_by_
         single.committed(other, single.gate(other, txid, owner="somebody"))
     before = everything(other)
     with pytest.raises(FencedError):
-        ledger.committed_many(tickets)
+        ledger.committed(tickets)
     assert everything(other) == before
 
 
@@ -334,8 +334,8 @@ def test_l15_p9_a_group_that_was_left_is_gated_again_as_another_group(place: Pla
     again = other.gate([1, 2, 3, 4], owner="somebody")
     assert {one.fence for one in again} == {tickets[0].fence + 1}
     with pytest.raises(FencedError):
-        ledger.committed_many(tickets)
-    other.committed_many(again)
+        ledger.committed(tickets)
+    other.committed(again)
     assert other.view(0).pointer.committed == 4
 
 
@@ -349,7 +349,7 @@ def test_l15_a_member_without_its_staged_batch_takes_the_group_back_and_its_tick
         [StagedAttempt(txid=txid, attempt=1, staged=OTHER_STAGED) for txid in (1, 2)], gate_by="c"
     ).tickets
     assert [one.staged for one in again] == [OTHER_STAGED] * 2
-    assert [one.status for one in ledger.committed_many(again)] == [Status.COMMITTED] * 2
+    assert [one.status for one in ledger.committed(again).records] == [Status.COMMITTED] * 2
 
 
 # ---- pruning ---------------------------------------------------------------------------------------------------
@@ -357,14 +357,14 @@ def test_l15_a_member_without_its_staged_batch_takes_the_group_back_and_its_tick
 
 def test_l15_p10_a_commit_of_a_group_prunes_what_came_before_it_and_none_of_its_own(ledger: Ledger) -> None:
     committed_up_to(ledger, 3)
-    ledger.committed_many(gated_many(ledger, 4, 7), retention=2)
+    ledger.committed(gated_many(ledger, 4, 7), retention=2)
     assert list(statuses(ledger)) == [4, 5, 6, 7]
-    ledger.committed_many(gated_many(ledger, 8, 8), retention=2)
+    ledger.committed(gated_many(ledger, 8, 8), retention=2)
     assert list(statuses(ledger)) == [7, 8]
 
 
 def test_l15_p10_groups_that_are_larger_than_what_one_commit_prunes_leave_the_ledger_bounded(ledger: Ledger) -> None:
     size = 60
     for first in range(1, 4 * size, size):
-        ledger.committed_many(gated_many(ledger, first, first + size - 1), retention=1)
+        ledger.committed(gated_many(ledger, first, first + size - 1), retention=1)
         assert list(statuses(ledger)) == list(range(first, first + size))

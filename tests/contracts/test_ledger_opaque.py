@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident.errors import ConfigurationError, FencedError, InvalidatedError, StaleAttemptError, TransitionError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun, MetadataOf
+from airflow_trident.ledger.begin_result import Begun, MetadataOf, NextBatches
 from airflow_trident.protocol.decide import EmitAgain, Full, decide_commit
 from airflow_trident.protocol.records import Exceptions, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -170,7 +170,7 @@ def test_l10_what_one_step_takes_away_and_decides_again_may_be_the_same(ledger: 
     def first(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
         return [chosen(txid + number, position) for number in range(most)]
 
-    begun = ledger.begin_many([claim(1), claim(2)], first, max_pending=9)
+    begun = ledger.begin(NextBatches([claim(1), claim(2)], first, max_pending=9))
     assert isinstance(begun, tuple)
     before = ledger.attempt([1, 2], owner="e")
     for until[1] in (5, 6):

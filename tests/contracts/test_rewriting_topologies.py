@@ -23,9 +23,10 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
 from airflow_trident.states.tables.appending import AppendingState
 from tests.contracts.test_tables_on_s3 import FACTORIES
+from tests.fixtures import single
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake
 from tests.fixtures.outage import Outage
 from tests.fixtures.rewrites import (
@@ -146,7 +147,7 @@ class Work:
 
     def process(self) -> int:
         self.runs += 1
-        begun: Any = coordinate(self.ledger, self.topology, Claim(key=f"run-{self.runs}"))
+        begun: Any = single.coordinate(self.ledger, self.topology, Claim(key=f"run-{self.runs}"))
         process(self.ledger, self.topology, begun.txid, LocalEngine(), self.root, Attempts(owner="test"))
         txid: int = begun.txid
         return txid

@@ -28,7 +28,7 @@ class Replays:
     def __init__(self, topology: Topology, engine: Engine, folder: Path) -> None:
         self.topology, self.engine, self.staging = topology, engine, str(folder / "staging")
         self.ledger = MemoryLedger(topology.name)
-        coordinate(self.ledger, topology, Claim(key="one"))
+        coordinate(self.ledger, topology, [Claim(key="one")])
         process(self.ledger, topology, 1, engine, self.staging, Attempts(owner="test"))
 
     def again(self, *, shake: bool) -> StateDifference:

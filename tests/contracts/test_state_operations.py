@@ -22,8 +22,9 @@ from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
 from airflow_trident.types import parse_declared
+from tests.fixtures import single
 from tests.fixtures.life import Alone, Most, Total
 from tests.fixtures.state import FACTORIES, apply, batch, combined, content, ticket
 
@@ -141,7 +142,7 @@ def test_each_phase_of_a_topology_has_operations_of_its_own(store: str, tmp_path
     staging, attempts = str(tmp_path / "staging"), Attempts(owner="test")
     with MemoryLedger("lives") as ledger:
         for run in ("first", "second"):
-            begun = coordinate(ledger, topology_over(FACTORIES[store](tmp_path)), Claim(key=run), max_pending=2)
+            begun = single.coordinate(ledger, topology_over(FACTORIES[store](tmp_path)), Claim(key=run), max_pending=2)
             assert isinstance(begun, Begun)
             topology = topology_over(FACTORIES[store](tmp_path))
             process(ledger, topology, begun.txid, LocalEngine(), staging, attempts)

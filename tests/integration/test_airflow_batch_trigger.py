@@ -45,7 +45,7 @@ class World:
 
     def begin(self, run_id: str) -> None:
         claim = Claim(key=run_id, dag_id="rows", run_id=run_id, task_ids=TASKS)
-        coordinate(self.ledger, self.topology, claim, max_pending=9)
+        coordinate(self.ledger, self.topology, [claim], max_pending=9)
 
     def process(self, txid: int) -> None:
         with LocalEngine() as engine:

@@ -86,7 +86,7 @@ def test_a_file_that_is_mended_in_its_place_is_taken_after_a_persons_word(world:
 
 def test_later_transactions_that_were_begun_before_know_the_mended_file(world: World) -> None:
     world.put("3.txt", "3\n")
-    coordinate(world.ledger, world.topology, Claim(key="while 2 is FAILED"))
+    coordinate(world.ledger, world.topology, [Claim(key="while 2 is FAILED")])
     assert world.ledger.view(3).tx is not None
     world.put("2.txt", "2\n")
     accept_source(world.ledger, world.topology, 2, "rewritten")
@@ -152,6 +152,6 @@ def test_rows_are_kept_out_of_the_ledger_where_that_is_asked_for(tmp_path: Path,
 
 def run_one(ledger: MemoryLedger, topology: Topology, engine: LocalEngine, committer: Committer) -> None:
     attempts = committer.attempts
-    coordinate(ledger, topology, Claim(key="r"), rows_in_errors=attempts.rows_in_errors)
+    coordinate(ledger, topology, [Claim(key="r")], rows_in_errors=attempts.rows_in_errors)
     process(ledger, topology, 1, engine, committer.staging_root, attempts)
     committer.commit(1)

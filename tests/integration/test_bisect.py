@@ -14,7 +14,8 @@ from airflow_trident.ledger.begin_result import Begun
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.mending.bisect import bisect
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
+from tests.fixtures import single
 
 LINES_PER_FILE = 100
 
@@ -30,7 +31,7 @@ def begun(folder: Path, function: object) -> tuple[MemoryLedger, Topology]:
     stream = topology.new_stream("lines", FileSpout(f"{folder}/in/*.txt", format="text", max_files=3))
     stream.each("line", function, "word string").persistent_aggregate(SqliteState(f"{folder}/db"), Count(), "n")
     ledger = MemoryLedger("sick")
-    assert isinstance(coordinate(ledger, topology, Claim(key="run")), Begun)
+    assert isinstance(single.coordinate(ledger, topology, Claim(key="run")), Begun)
     return ledger, topology
 
 

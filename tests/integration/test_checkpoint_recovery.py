@@ -27,8 +27,9 @@ from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.checkpoints import checkpoints
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
 from airflow_trident.states.keyvalue.stateful import partition_of
+from tests.fixtures import single
 from tests.fixtures.checkpoint import opened, undisturbed
 from tests.fixtures.state import ticket
 from tests.programs import stateful_trails as trails
@@ -280,7 +281,7 @@ class World:
         self.staging = str(folder / "staging")
 
     def process(self, txid: int) -> None:
-        begun = coordinate(self.ledger, self.topology, Claim(key=str(txid)), max_pending=10)
+        begun = single.coordinate(self.ledger, self.topology, Claim(key=str(txid)), max_pending=10)
         assert isinstance(begun, Begun)
         process(self.ledger, self.topology, txid, LocalEngine(), self.staging, Attempts(owner="test"))
 

@@ -18,7 +18,6 @@ from airflow_trident.protocol.decide import Paused
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import coordinate
 from tests.fixtures import single
 from tests.fixtures.airflow import PROJECT, airflow_home
 from tests.fixtures.cli import COUNTS, DAG_FILE, Site, site
@@ -325,7 +324,7 @@ def test_lifecycle_commands_are_an_epoch_in_the_ledger_that_coordinators_obey(si
         assert (result.code, "begins no new transactions" in result.out) == (0, stops), result
         with site.ledger() as ledger:
             assert (ledger.topology().epoch, ledger.topology().command) == (epoch, command)
-            begun = coordinate(ledger, site.topology, Claim(key=f"after {command}"), max_pending=5)
+            begun = single.coordinate(ledger, site.topology, Claim(key=f"after {command}"), max_pending=5)
         assert begun == (Paused(command) if stops else NothingNew())
 
 

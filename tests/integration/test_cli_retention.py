@@ -23,7 +23,7 @@ def test_a_drain_and_a_backfill_keep_what_the_dag_of_the_topology_keeps(site: Si
     assert drained.code == 0, drained.err
     assert site.statuses() == [Status.COMMITTED] * 2
     with site.ledger() as ledger:
-        coordinate(ledger, site.topology, Claim(key="left"), max_pending=5)
+        coordinate(ledger, site.topology, [Claim(key="left")], max_pending=5)
     (backfilled,) = site.tridents("backfill words --txid 3 --engine local")
     assert backfilled.code == 0, backfilled.err
     assert site.statuses() == [Status.COMMITTED] * 3

@@ -188,7 +188,7 @@ def test_a_late_batch_is_refused_before_anything_changes(tmp_path: Path) -> None
     counts = words(topology).group_by("word").persistent_aggregate(store, Count(), "n")
     counts.new_values_stream().persistent_aggregate(store, "n", Sum(), "sum")
     with MemoryLedger("t") as ledger, LocalEngine() as engine:
-        coordinate(ledger, topology, Claim(key="first"))
+        coordinate(ledger, topology, [Claim(key="first")])
         ledger.skip(1, "a test")
         run(topology, tmp_path / "staging", ledger)
         backfill = Backfill(
@@ -279,7 +279,7 @@ def test_a_committer_that_was_overtaken_writes_nothing_downstream(tmp_path: Path
     plan, staging = topology.compile(), str(tmp_path / "staging")
     attempts = Attempts(owner="me")
     with MemoryLedger("t") as ledger, LocalEngine() as engine, ExitStack() as opened:
-        coordinate(ledger, topology, Claim(key="first"))
+        coordinate(ledger, topology, [Claim(key="first")])
         process(ledger, topology, 1, engine, staging, attempts)
         ticket = single.gate(ledger, 1, owner="me")
         states = {name: opened.enter_context(spec.factory.make_state(spec)) for name, spec in topology.states.items()}

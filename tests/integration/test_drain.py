@@ -29,9 +29,10 @@ from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import DrainLimits
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
 from airflow_trident.staging.manifest import Manifest
 from tests.documented import documented
+from tests.fixtures import single
 from tests.fixtures.runtime import ALL, World
 
 
@@ -252,7 +253,7 @@ def test_a_committer_applies_a_staged_batch_by_arrow_and_never_imports_spark(
 ) -> None:
     topology = word_topology(tmp_path, 3)
     with open_ledger(ZooKeeperSettings(hosts=zookeeper.hosts), "words", root=ledger_root) as ledger:
-        assert isinstance(coordinate(ledger, topology, Claim(key="run-1")), Begun)
+        assert isinstance(single.coordinate(ledger, topology, Claim(key="run-1")), Begun)
         process(ledger, topology, 1, LocalEngine(), str(tmp_path / "staging"), Attempts(owner="emitter"))
     done = subprocess.run(
         [sys.executable, "-c", COMMIT, zookeeper.hosts, ledger_root, str(tmp_path)],

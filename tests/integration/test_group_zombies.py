@@ -38,7 +38,7 @@ class Five:
         self.staging = str(folder / "staging")
         self.spec = self.topology.states["counts"]
         for number in range(K):
-            coordinate(self.ledger, self.topology, Claim(key=f"run-{number}"), max_pending=K)
+            coordinate(self.ledger, self.topology, [Claim(key=f"run-{number}")], max_pending=K)
 
     def started(self) -> tuple[TxRecord, ...]:
         return self.ledger.attempt(range(1, K + 1), owner="somebody")
@@ -119,7 +119,7 @@ def late_committer(five: Five, together: int) -> None:
         with pytest.raises(FencedError):
             five.apply(tickets)
     with pytest.raises(FencedError):
-        five.ledger.committed_many(tickets)
+        five.ledger.committed(tickets)
 
 
 def applied_not_said(five: Five, together: int) -> None:
@@ -128,7 +128,7 @@ def applied_not_said(five: Five, together: int) -> None:
     five.apply(tickets)
     five.commit(together)
     with pytest.raises(FencedError):
-        five.ledger.committed_many(tickets)
+        five.ledger.committed(tickets)
 
 
 CASES = (late_pass, pass_between, late_committer, applied_not_said)

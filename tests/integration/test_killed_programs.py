@@ -75,7 +75,7 @@ def program(kind: str, hosts: str, root: str, folder: str) -> None:
                 ledger=ledger, engine=engine, attempts=attempts, claim=Claim(key="d"), limits=DrainLimits(), **common
             ).run()
         elif kind == "two steps":
-            begun = coordinate(ledger, made, Claim(key="1"))
+            begun = single.coordinate(ledger, made, Claim(key="1"))
             assert isinstance(begun, Begun)
             process(ledger, made, begun.txid, engine, f"{folder}/staging", Attempts(owner=owner_of_this_process()))
         else:
@@ -121,10 +121,10 @@ def test_who_waits_for_a_killed_program_notices_it(
 ) -> None:
     made = topology(str(tmp_path))
     if kind == "backfill":
-        coordinate(ledger, made, Claim(key="1"))
+        coordinate(ledger, made, [Claim(key="1")])
         ledger.fail(1, single.attempt(ledger, 1, owner="before").attempt, "it failed")
     with at_it(kind, zookeeper, ledger_root, tmp_path) as process:
-        coordinate(ledger, made, Claim(key="2"), max_pending=9)
+        coordinate(ledger, made, [Claim(key="2")], max_pending=9)
         record = ledger.view(1).tx
         assert record is not None
         assert record.owner.pid == process.pid
@@ -149,7 +149,7 @@ def test_who_waits_for_a_program_that_was_killed_before_its_first_attempt_notice
     command = code_of(kind, zookeeper, ledger_root, tmp_path)
     done = subprocess.run(command, cwd=ROOT, env=os.environ | crash, check=False)
     assert done.returncode == -signal.SIGKILL
-    coordinate(ledger, topology(str(tmp_path)), Claim(key="2"), max_pending=9)
+    coordinate(ledger, topology(str(tmp_path)), [Claim(key="2")], max_pending=9)
     assert waits_for_2(ledger, LIMIT_S) == Blocked(by=1)
     record = ledger.view(1).tx
     assert record is not None

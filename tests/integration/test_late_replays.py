@@ -71,7 +71,7 @@ class Late:
         (self.folder / f"in/{self.files:05d}.txt").write_text(f"{line}\n")
 
     def begin(self, key: str) -> None:
-        coordinate(self.ledger(), self.topology(), Claim(key=key), max_pending=9)
+        coordinate(self.ledger(), self.topology(), [Claim(key=key)], max_pending=9)
 
     def live(self) -> None:
         """One more transaction, by a process of its own."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import FileSpout
-from airflow_trident.ledger.base import Begun
+from airflow_trident.ledger.begin_result import Begun, NextBatches
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
@@ -54,7 +54,7 @@ class Folder:
             return [{"lines": one} for one in coordinator.next_batches(txid, position.get("lines"), most)]
 
         claims = [claim(self.begun + number + 1) for number in range(group)]
-        found = self.ledger.begin_many(claims, batches, max_pending=1000)
+        found = self.ledger.begin(NextBatches(claims, batches, max_pending=1000))
         assert isinstance(found, tuple)
         records = [one.record for one in found if isinstance(one, Begun) and one.record is not None]
         self.begun += len(records)

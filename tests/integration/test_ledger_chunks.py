@@ -115,7 +115,7 @@ def test_metadata_of_a_group_is_read_in_one_round_trip() -> None:
         lambda ledger: ledger.attempt(txids, owner="emitter"),
         lambda ledger: ledger.processed(staged).records,
         lambda ledger: ledger.gate(txids, owner="committer"),
-        lambda ledger: ledger.committed_many(ledger.gate(txids, owner="committer")),
+        lambda ledger: ledger.committed(ledger.gate(txids, owner="committer")).records,
         lambda ledger: ledger.transactions(),
     ):
         znodes = Counted(tree)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.begin_result import NextBatches
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
@@ -176,10 +177,12 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     # ---- groups ------------------------------------------------------------------------------------------------
 
     @rule(who=WHO, network=NETWORK, again=st.sampled_from([0, 0, 0, 1, 2]), many=SEVERAL, attempt_by=ATTEMPT_BY)
-    def begin_many(self, who: int, network: Network, again: int, many: int, attempt_by: str) -> None:
+    def begin_together(self, who: int, network: Network, again: int, many: int, attempt_by: str) -> None:
         claims = self.claims(again, many)
         self.both(
-            who, network, lambda ledger: ledger.begin_many(claims, self.batches, max_pending=6, attempt_by=attempt_by)
+            who,
+            network,
+            lambda ledger: ledger.begin(NextBatches(claims, self.batches, max_pending=6, attempt_by=attempt_by)),
         )
 
     @rule(who=WHO, network=NETWORK, back=BACK, many=SEVERAL, size=SIZE)
@@ -207,7 +210,7 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
     def go_on_together(self, who: int, network: Network, many: int) -> Any:
         """What a healthy drain does, so that sequences get far."""
         self.set_command(who, network, Command.RUN)
-        self.begin_many(who, network, 0, many, "drain")
+        self.begin_together(who, network, 0, many, "drain")
         view = self.plain.view(0)
         txids = [tx.txid for tx in self.plain.transactions(view.pointer.committed + 1)]
         open_ones = [txid for txid in txids if txid not in view.exceptions.skipped]
@@ -217,18 +220,20 @@ class LedgerAgainstPlainLedger(RuleBasedStateMachine):
         return self.group(tuple(getattr(answer, "tickets", answer) for answer in pair))
 
     @rule(who=WHO, network=NETWORK, pair=groups, retention=st.integers(1, 3))
-    def committed_many(self, who: int, network: Network, pair: tuple, retention: int) -> None:
-        self.with_ticket(who, network, pair, lambda ledger, many: ledger.committed_many(many, retention=retention))
+    def committed_together(self, who: int, network: Network, pair: tuple, retention: int) -> None:
+        self.with_ticket(who, network, pair, lambda ledger, many: ledger.committed(many, retention=retention))
 
     @rule(who=WHO, network=NETWORK, pair=groups, retention=st.integers(1, 3), many=SEVERAL, attempt_by=ATTEMPT_BY)
-    def committed_and_begin(
+    def committed_then_begin(
         self, who: int, network: Network, pair: tuple, retention: int, many: int, attempt_by: str
     ) -> None:
         claims = self.claims(0, many)
 
         def act(ledger: Ledger, tickets: Any) -> object:
-            return ledger.committed_and_begin(
-                tickets, claims, self.batches, retention=retention, max_pending=4, attempt_by=attempt_by
+            return ledger.committed(
+                tickets,
+                retention=retention,
+                then=NextBatches(claims, self.batches, max_pending=4, attempt_by=attempt_by),
             )
 
         self.with_ticket(who, network, pair, act)

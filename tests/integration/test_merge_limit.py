@@ -63,7 +63,7 @@ def test_it_is_refused_before_it_is_committed_and_goes_on_where_the_limit_is_rai
     topology, ledger = topology_of(SqliteState(str(tmp_path / "s.db")), Last(), 6), MemoryLedger("l")
     staging = str(tmp_path) if place == "a folder" else f"s3://{CONN_ID}@{lake.name}/staging"
     ledger.register(topology.definition())
-    coordinate(ledger, topology, Claim(key="r"))
+    coordinate(ledger, topology, [Claim(key="r")])
     few, enough = (Attempts(owner="test", last_try=True, max_merge_rows=most) for most in (5, 6))
     with pytest.raises(ConfigurationError) as refused:
         process(ledger, topology, 1, LocalEngine(), staging, few)
@@ -85,7 +85,7 @@ def test_what_goes_in_piece_by_piece_has_no_limit(tmp_path: Path, case: str) -> 
     topology = topology_of(store, Count(), 6, told=MemoryState() if case == "told to others" else None)
     ledger = MemoryLedger("l")
     ledger.register(topology.definition())
-    coordinate(ledger, topology, Claim(key="r"))
+    coordinate(ledger, topology, [Claim(key="r")])
     attempts = Attempts(owner="test", max_merge_rows=5)
     if case == "in pieces":
         process(ledger, topology, 1, LocalEngine(), str(tmp_path), attempts)

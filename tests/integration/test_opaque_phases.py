@@ -23,7 +23,7 @@ from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer, SweepResult
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.bisect import bisect
-from airflow_trident.runtime.phases import Attempts, ProcessOutcome, coordinate, process
+from airflow_trident.runtime.phases import Attempts, ProcessOutcome, process
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures import single
@@ -53,7 +53,7 @@ class World:
 
     def begin(self, count: int) -> None:
         for number in range(count):
-            begun = coordinate(self.ledger(), self.topology(1), Claim(key=f"run-{number}"), max_pending=10)
+            begun = single.coordinate(self.ledger(), self.topology(1), Claim(key=f"run-{number}"), max_pending=10)
             assert isinstance(begun, Begun)
 
     def process(self, txid: int, at_once: int = 1, engine: Engine | None = None) -> ProcessOutcome:

@@ -264,7 +264,7 @@ def test_a_group_that_only_one_state_has_goes_on_if_the_ledger_that_is_there_kno
     assert run(world, 1) == [1]
     copies = [copy_of(tree)]
     for number in (2, 3):
-        coordinate(world.ledger, topology, Claim(key=f"run-{number}", run_ms=number))
+        coordinate(world.ledger, topology, [Claim(key=f"run-{number}", run_ms=number)])
     copies.append(copy_of(tree))
     for txid in (2, 3):
         world.process(txid)

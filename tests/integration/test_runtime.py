@@ -32,7 +32,6 @@ from airflow_trident.protocol.statuses import OnFailure, Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.dry_replay import dry_replay
-from airflow_trident.runtime.phases import coordinate
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures import single
 from tests.fixtures.runtime import ALL, WORDS, World, copy_of
@@ -58,13 +57,13 @@ def test_p1_the_same_claim_gets_the_same_transaction(world: World) -> None:
 def test_a_claim_that_finds_nothing_new_begins_nothing(world: World) -> None:
     for number in range(5):
         world.begin(f"run-{number}")
-    assert coordinate(world.ledger, world.topology, Claim(key="one more"), max_pending=10) == NothingNew()
+    assert single.coordinate(world.ledger, world.topology, Claim(key="one more"), max_pending=10) == NothingNew()
 
 
 def test_p5_no_more_than_max_pending_transactions_are_uncommitted(world: World) -> None:
     world.begin("run-1", max_pending=2)
     world.begin("run-2", max_pending=2)
-    full = coordinate(world.ledger, world.topology, Claim(key="run-3"), max_pending=2)
+    full = single.coordinate(world.ledger, world.topology, Claim(key="run-3"), max_pending=2)
     assert full == Full(oldest=1, pending=2)
 
 

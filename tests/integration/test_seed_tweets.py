@@ -60,7 +60,7 @@ def test_processed_out_of_order_and_in_several_attempts_they_are_committed_once(
     with MemoryLedger("test") as ledger, LocalEngine() as engine:
         ledger.register(topology.definition())
         for number in (1, 2):
-            coordinate(ledger, topology, Claim(key=f"run {number}"), max_pending=5)
+            coordinate(ledger, topology, [Claim(key=f"run {number}")], max_pending=5)
         for txid in (1, 2, 1, 2):
             process(ledger, topology, txid, engine, str(tmp_path), attempts)
         committer = Committer(

@@ -37,9 +37,10 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
 from airflow_trident.storm.spout_adapters import adapted
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.fixtures.spout import FolderSpout, append
 from tests.unit.test_partitioned import Counters
 
@@ -59,7 +60,7 @@ def counted(topology: Topology) -> int:
 
 
 def begin(ledger: Ledger, topology: Topology, key: str) -> int:
-    begun = coordinate(ledger, topology, Claim(key=key), max_pending=10)
+    begun = single.coordinate(ledger, topology, Claim(key=key), max_pending=10)
     assert isinstance(begun, Begun)
     return begun.txid
 

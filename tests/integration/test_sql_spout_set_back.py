@@ -123,12 +123,12 @@ def test_a_transaction_that_is_not_committed_takes_the_rows_that_are_there_now(t
     counted = topology.new_stream("rows", table.spout()).group_by("v")
     counted.persistent_aggregate(SqliteState(str(tmp_path / "state.db")), Count(), "count", name="counts")
     table.put(1, 2, 3)
-    coordinate(ledger, topology, Claim(key="first"))
+    coordinate(ledger, topology, [Claim(key="first")])
     with pytest.raises(TransitionError, match="as it was recorded"):
         accept_source(ledger, topology, 1, "nothing has changed")
     table.put(3, 4)
     with pytest.raises(SourceChangedError, match=r"if that transaction is not committed.*accept-source"):
-        coordinate(ledger, topology, Claim(key="second"))
+        coordinate(ledger, topology, [Claim(key="second")])
 
     accept_source(ledger, topology, 1, "a row came late")
     Backfill(

@@ -227,7 +227,7 @@ phase, hosts, root, folder, uri = sys.argv[1:]
 made = topology(Path(folder))
 with open_ledger(ZooKeeperSettings(hosts=hosts), made.name, root=root) as ledger:
     if phase == "coordinate":
-        coordinate(ledger, made, Claim(key="run"))
+        coordinate(ledger, made, [Claim(key="run")])
     elif phase == "emit":
         process(ledger, made, 1, LocalEngine(), uri, Attempts(owner="emitter"))
     else:
@@ -349,7 +349,7 @@ def test_what_cannot_be_staged_is_said_before_any_work_and_the_transaction_waits
     if uri == "unconditional":
         bucket.proxy.rule, uri = (lambda request: Verdict.UNCONDITIONAL), bucket.uri
     with MemoryLedger(made.name) as ledger:
-        coordinate(ledger, made, Claim(key="run"))
+        coordinate(ledger, made, [Claim(key="run")])
         with pytest.raises(ConfigurationError, match=r"NoSuchBucket|takes a name twice"):
             process(ledger, made, 1, engine, uri, Attempts(owner="t"))
         assert not engine.ran
@@ -365,7 +365,7 @@ def test_what_cannot_be_staged_is_said_before_any_work_and_the_transaction_waits
 def test_a_store_that_goes_away_is_tried_again_by_the_next_attempt(objects: Objects, tmp_path: Path) -> None:
     made = topology(tmp_path)
     with MemoryLedger(made.name) as ledger:
-        coordinate(ledger, made, Claim(key="run"))
+        coordinate(ledger, made, [Claim(key="run")])
         objects.proxy.rule = lambda request: Verdict.UNAVAILABLE
         with pytest.raises(StoreUnavailableError, match="SlowDown"):
             process(ledger, made, 1, LocalEngine(), objects.uri, Attempts(owner="t"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,15 +22,7 @@ from airflow_trident.errors import (
     UnknownTopologyError,
 )
 from airflow_trident.ledger.backup.export import export_json
-from airflow_trident.ledger.begin_result import (
-    DEFAULT_MAX_PENDING,
-    DEFAULT_RETENTION,
-    BeginResult,
-    Begun,
-    LagOf,
-    MetadataOf,
-    NothingNew,
-)
+from airflow_trident.ledger.begin_result import Begun, MetadataOf, NextBatches, NotBegun, NothingNew
 from airflow_trident.ledger.group_answers import StagedAttempt
 from airflow_trident.ledger.refusals import (
     batch_in_place,
@@ -171,54 +163,42 @@ class OracleLedger(OracleStates, OracleGroups):
 
     # ---- the verbs ---------------------------------------------------------------------------------------------
 
-    def begin(
-        self,
-        claim: Claim,
-        metadata_of: MetadataOf,
-        *,
-        max_pending: int = DEFAULT_MAX_PENDING,
-        attempt_by: Owner | str = "",
-        lag_of: LagOf | None = None,
-        plan: str = "",
-    ) -> BeginResult:
-        with self._changed:
-            topology = self.topology()
-            if claim.key in self._claims:
-                txid = self._claims[claim.key][0]
-                return Begun(record=self._records.get(txid), txid=txid, new=False)
-            if claim.cleared and claim.run_ms < topology.floor_ms:
-                raise claim_pruned(self.topology_name, claim.key)
-            decision = decide_begin(self.view(0), max_pending=max_pending)
-            if not isinstance(decision, Begin):
-                return decision
-            txid = self._next
-            previous = self._records[txid - 1] if txid > 1 else None
-            if previous is not None and previous.invalidated:
-                return Full(oldest=self._committed + 1, pending=self._next - 1 - self._committed)
-            position = previous.position if previous is not None else {}
-            metadata = metadata_of(txid, codec.require_json(position, "the position"))
-            if not metadata:
-                return NothingNew()
-            now_ms = _now_ms()
-            record = TxRecord(
-                txid=txid,
-                status=Status.PROCESSING,
-                attempt=0 if attempt_by else NO_ATTEMPT,
-                owner=Owner.of(attempt_by),
-                plan=plan,
-                metadata={
-                    stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()
-                },
-                carried={stream: value for stream, value in position.items() if stream not in metadata},
-                claim=claim,
-                op=_op(),
-                times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
-            )
-            self._next += 1
-            self._claims[claim.key] = (txid, claim.run_ms)
-            kind, lag = OutcomeKind.BEGUN, lag_of(record.position) if lag_of else {}
-            self.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag))
-            return Begun(record=self._store(record), txid=txid, new=True)
+    def _begin(self, claim: Claim, batches: NextBatches) -> Begun | NotBegun:
+        topology = self.topology()
+        if claim.key in self._claims:
+            txid = self._claims[claim.key][0]
+            return Begun(record=self._records.get(txid), txid=txid, new=False)
+        if claim.cleared and claim.run_ms < topology.floor_ms:
+            raise claim_pruned(self.topology_name, claim.key)
+        decision = decide_begin(self.view(0), max_pending=batches.max_pending)
+        if not isinstance(decision, Begin):
+            return decision
+        txid = self._next
+        previous = self._records[txid - 1] if txid > 1 else None
+        if previous is not None and previous.invalidated:
+            return Full(oldest=self._committed + 1, pending=self._next - 1 - self._committed)
+        position = previous.position if previous is not None else {}
+        metadata = next(iter(batches.batches_of(txid, codec.require_json(position, "the position"), 1)), None)
+        if not metadata:
+            return NothingNew()
+        now_ms = _now_ms()
+        record = TxRecord(
+            txid=txid,
+            status=Status.PROCESSING,
+            attempt=0 if batches.attempt_by else NO_ATTEMPT,
+            owner=Owner.of(batches.attempt_by),
+            plan=batches.plan,
+            metadata={stream: codec.require_json(value, f"metadata of {stream}") for stream, value in metadata.items()},
+            carried={stream: value for stream, value in position.items() if stream not in metadata},
+            claim=claim,
+            op=_op(),
+            times_ms={"begun": now_ms, Status.PROCESSING.value: now_ms},
+        )
+        self._next += 1
+        self._claims[claim.key] = (txid, claim.run_ms)
+        kind, lag = OutcomeKind.BEGUN, batches.lag_of(record.position) if batches.lag_of else {}
+        self.note_coordinator(CoordinatorOutcome(kind=kind, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag))
+        return Begun(record=self._store(record), txid=txid, new=True)
 
     def _attempt(
         self,
@@ -293,16 +273,7 @@ class OracleLedger(OracleStates, OracleGroups):
         self._store(record, status=status, fence=ticket.fence, touched=True, owner=whose)
         return ticket
 
-    def committed(
-        self, ticket: CommitTicket, *, retention: int = DEFAULT_RETENTION, late_rows: Mapping[str, int] | None = None
-    ) -> TxRecord:
-        with self._changed:
-            done, is_new = self._one_committed(ticket, retention, dict(late_rows or {}))
-            if is_new:
-                self._prune(retention, just_committed=[ticket.txid])
-            return done
-
-    def _one_committed(self, ticket: CommitTicket, retention: int, late_rows: dict[str, int]) -> tuple[TxRecord, bool]:
+    def _commit(self, ticket: CommitTicket, retention: int, late_rows: dict[str, int]) -> tuple[TxRecord, bool]:
         if retention < 1:
             raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
         record = self._of_ticket(ticket)

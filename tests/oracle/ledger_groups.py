@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult, Begun
-from airflow_trident.ledger.group_answers import CommittedAndBegun, Processed, StagedAttempt
+from airflow_trident.ledger.begin_result import BeginResult, Begun, NextBatches, NotBegun
+from airflow_trident.ledger.group_answers import Committed, Processed, StagedAttempt
 from airflow_trident.ledger.verbs.begin import require_different
 from airflow_trident.ledger.verbs.group_steps import require_order
-from airflow_trident.protocol.records import Claim, CommitTicket, Owner, TxRecord
-from airflow_trident.types import Json
+from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord
 
 _PLACES = (
     *("_topology", "_next", "_committed", "_fence", "_records", "_claims", "_outcome"),
@@ -26,25 +25,22 @@ class OracleGroups:
     """A base of :class:`~tests.oracle.ledger.OracleLedger`."""
 
     _changed: threading.Condition
-    _committed: int
     _fence: int
     _claims: dict[str, tuple[int, int]]
 
-    begin: Callable[..., Any]
+    _begin: Callable[..., Begun | NotBegun]
     _attempt: Callable[..., TxRecord]
     _processed: Callable[..., TxRecord]
     _gate: Callable[..., CommitTicket]
+    _committed: int
+    _commit: Callable[..., tuple[TxRecord, bool]]
 
-    def begin_many(self, claims: Sequence[Claim], batches_of: BatchesOf, **named: Any) -> BeginManyResult:
+    def begin(self, batches: NextBatches) -> BeginResult:
         found: list[Begun] = []
         with self._all_or_nothing():
-            require_different([claim for claim in claims if claim.key not in self._claims])
-            for claim in claims:
-
-                def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json] | None:
-                    return next(iter(batches_of(txid, position, 1)), None)
-
-                result = self.begin(claim, metadata_of, **named)
+            require_different([claim for claim in batches.claims if claim.key not in self._claims])
+            for claim in batches.claims:
+                result = self._begin(claim, batches)
                 if not isinstance(result, Begun):
                     return tuple(found) or result
                 found.append(result)
@@ -74,28 +70,26 @@ class OracleGroups:
             self._committed = committed
         return tuple(tickets)
 
-    def committed_many(self, tickets: Sequence[CommitTicket], *, retention: int = 50) -> tuple[TxRecord, ...]:
+    def committed(
+        self,
+        tickets: Sequence[CommitTicket],
+        *,
+        retention: int = 50,
+        late_rows: Mapping[int, Mapping[str, int]] | None = None,
+        then: NextBatches | None = None,
+    ) -> Committed:
         require_order([ticket.txid for ticket in tickets])
+        late = late_rows or {}
         with self._all_or_nothing():
-            done = tuple(self._one_committed(ticket, retention, {}) for ticket in tickets)
+            done = [self._commit(ticket, retention, dict(late.get(ticket.txid, {}))) for ticket in tickets]
             new = [record.txid for record, is_new in done if is_new]
             if new:
                 self._prune(retention, just_committed=new)
-        return tuple(record for record, _ in done)
-
-    def committed_and_begin(
-        self,
-        tickets: Sequence[CommitTicket],
-        claims: Sequence[Claim],
-        batches_of: BatchesOf,
-        *,
-        retention: int = 50,
-        **named: Any,
-    ) -> CommittedAndBegun:
-        with self._all_or_nothing():
-            committed = self.committed_many(tickets, retention=retention)
-            begun = self.begin_many(claims, batches_of, **named)
-        return CommittedAndBegun.of(committed, begun)
+            begun: BeginResult = self.begin(then) if then is not None else ()
+        records = tuple(record for record, _ in done)
+        if isinstance(begun, tuple):
+            return Committed(records=records, begun=begun)
+        return Committed(records=records, why_not=begun)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -107,11 +101,6 @@ class OracleGroups:
                 for name, value in before.items():
                     setattr(self, name, value)
                 raise
-
-    @abstractmethod
-    def _one_committed(
-        self, ticket: CommitTicket, retention: int, late_rows: dict[str, int]
-    ) -> tuple[TxRecord, bool]: ...
 
     @abstractmethod
     def _prune(self, retention: int, *, just_committed: Sequence[int]) -> None: ...

@@ -90,7 +90,7 @@ def main(kind: str, folder: Path, rows: int, megabytes: int) -> None:
     topology, ledger, engine = topology_of(kind, folder), MemoryLedger("large"), ManyRows(rows)
     attempts, staging = Attempts(owner="test"), str(folder / "staging")
     ledger.register(topology.definition())
-    coordinate(ledger, topology, Claim(key="run"))
+    coordinate(ledger, topology, [Claim(key="run")])
     process(ledger, topology, 1, engine, staging, attempts)
     committer = Committer(
         ledger=ledger, topology=topology, staging_root=staging, attempts=attempts, engine=lambda: engine

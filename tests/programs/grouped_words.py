@@ -37,7 +37,6 @@ from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.drains.process_many import process_many
-from airflow_trident.runtime.group_phases import coordinate_many
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate
 from airflow_trident.staging.manifest import Manifest
@@ -131,7 +130,7 @@ def as_tasks(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> No
     """Coordinator, emitter and committer of a run that takes all, in passes of five."""
     with OpenCoordinators(made) as opened:
         claims = [Claim(key=f"run/{number}") for number in range(TRANSACTIONS)]
-        coordinate_many(ledger, made, claims, opened, max_pending=TRANSACTIONS, attempt_by="", check_states=True)
+        coordinate(ledger, made, claims, max_pending=TRANSACTIONS, coordinators=opened)
     txids, attempts = range(1, TRANSACTIONS + 1), Attempts(owner="emit")
     for ended in process_many(
         ledger,
@@ -154,7 +153,7 @@ def as_tasks(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> No
 def as_backfill(ledger: Ledger, made: Topology, staging: str, engine: Engine) -> None:
     """A backfill of transactions that a coordinator has begun and nobody has processed."""
     for number in range(TRANSACTIONS):
-        coordinate(ledger, made, Claim(key=f"run/{number}"), max_pending=TRANSACTIONS)
+        coordinate(ledger, made, [Claim(key=f"run/{number}")], max_pending=TRANSACTIONS)
     done = Backfill(
         ledger=ledger, topology=made, engine=lambda: engine, staging_root=staging, owner="a person", group=5
     ).run(Selection(first=1))

@@ -8,9 +8,8 @@ from functools import partial
 
 from airflow_trident.engine.base import Job
 from airflow_trident.errors import StagingError, UserCodeError
-from airflow_trident.ledger.begin_result import BatchesOf, BeginManyResult
+from airflow_trident.ledger.begin_result import BatchesOf, BeginResult, NextBatches
 from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.verbs.begin import one_by_one
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, CommitTicket, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -19,6 +18,7 @@ from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import Json
+from tests.fixtures import single
 from tests.simulation.stores import Rows
 from tests.simulation.world import MOST_TOGETHER, World
 
@@ -34,7 +34,7 @@ def coordinate_group(world: World, ledger: ZNodeLedger) -> None:
     claims = _claims(world)
     ledger.register(world.topology.definition())
     require_agreement(ledger, world.topology)
-    result = ledger.begin_many(claims, _batches_of(world), max_pending=world.judge.max_pending)
+    result = ledger.begin(NextBatches(claims, _batches_of(world), max_pending=world.judge.max_pending))
     _begun(world, claims, result)
 
 
@@ -50,10 +50,10 @@ def _batches_of(world: World) -> BatchesOf:
         found = coordinator.initialize_transaction(txid, position.get("records"))
         return None if found is None else {"records": found}
 
-    return one_by_one(metadata_of)
+    return single.one_by_one(metadata_of)
 
 
-def _begun(world: World, claims: Sequence[Claim], result: BeginManyResult) -> None:
+def _begun(world: World, claims: Sequence[Claim], result: BeginResult) -> None:
     what = [begun.txid for begun in result] if isinstance(result, tuple) else type(result).__name__
     world.note(f"{', '.join(claim.key for claim in claims)}: {what}")
     for claim, begun in zip(claims, result if isinstance(result, tuple) else (), strict=False):
@@ -144,7 +144,7 @@ def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTi
     if world.random.random() < 0.3:
         _committed_and_begun(world, ledger, tickets)
     else:
-        ledger.committed_many(tickets, retention=world.retention)
+        ledger.committed(tickets, retention=world.retention)
     reached(Milestone.COMMITTED, tickets[-1].txid)
     world.note(f"committed together: {[one.txid for one in tickets]}")
 
@@ -152,13 +152,15 @@ def commit_tickets(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTi
 def _committed_and_begun(world: World, ledger: ZNodeLedger, tickets: Sequence[CommitTicket]) -> None:
     """Like a drain, which also begins the first attempts; it may be killed before these do anything."""
     claims = _claims(world)
-    both = ledger.committed_and_begin(
+    both = ledger.committed(
         tickets,
-        claims,
-        _batches_of(world),
         retention=world.retention,
-        max_pending=world.judge.max_pending,
-        attempt_by=world.random.choice(("", "simulated")),
+        then=NextBatches(
+            claims,
+            _batches_of(world),
+            max_pending=world.judge.max_pending,
+            attempt_by=world.random.choice(("", "simulated")),
+        ),
     )
     _begun(world, claims, both.begun or both.why_not or ())
 

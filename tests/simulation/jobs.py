@@ -46,7 +46,7 @@ Errors = tuple[type[TridentError], ...]
 def coordinate(world: World, ledger: ZNodeLedger) -> None:
     several = 1 + (world.kind.restores or world.topology.opaque)
     key = f"run-{world.random.randrange(RUNS * several)}"
-    result = phases.coordinate(ledger, world.topology, Claim(key=key), max_pending=world.judge.max_pending)
+    result = single.coordinate(ledger, world.topology, Claim(key=key), max_pending=world.judge.max_pending)
     world.note(f"{key}: {type(result).__name__} {getattr(result, 'txid', '')}")
     if isinstance(result, Begun):
         world.judge.claimed(key, result.txid)

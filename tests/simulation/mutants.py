@@ -157,8 +157,9 @@ def _() -> Sequence[Patch]:
 
 @mutant("a claim is not remembered")
 def _() -> Sequence[Patch]:
-    def claimed_anew(snap: Any, claim: Any, *args: Any, **named: Any) -> Any:
-        return original(snap, replace(claim, key=f"{claim.key}/{snap.op}"), *args, **named)
+    def claimed_anew(snap: Any, batches: Any, **named: Any) -> Any:
+        claims = [replace(claim, key=f"{claim.key}/{snap.op}") for claim in batches.claims]
+        return original(snap, replace(batches, claims=claims), **named)
 
     original = begin.begin
     return [(Ledger.begin, "decide", claimed_anew)]
@@ -187,12 +188,12 @@ def _() -> Sequence[Patch]:
 def _() -> Sequence[Patch]:
     original, markers_of = phases.coordinate, state_agreement.markers_of
 
-    def coordinate(ledger: Any, topology: Any, claim: Any, **named: Any) -> Any:
+    def coordinate(ledger: Any, topology: Any, claims: Any, **named: Any) -> Any:
         ledger.register(topology.definition())
         before = ledger.view(0)
         markers = markers_of(topology)
         state_agreement.require_ledger_ahead(topology.name, markers, before, ledger.records)
-        return original(ledger, topology, claim, **named)
+        return original(ledger, topology, claims, **named)
 
     return [(phases, "coordinate", coordinate)]
 
@@ -310,23 +311,23 @@ def _() -> Sequence[Patch]:
 
 @mutant("the pointer moves in a second step")
 def _() -> Sequence[Patch]:
-    def committed(self: Ledger, ticket: Any, *, retention: int = 50, late_rows: Any = None) -> Any:
+    def committed(self: Ledger, tickets: Any, **named: Any) -> Any:
+        last = tickets[-1].txid
+
         def without(snap: Any) -> Any:
-            step = commits.committed(snap, ticket, retention=retention, late_rows=late_rows)
+            step = commits.committed(snap, tickets, **named)
             if isinstance(step, Unchanged):
                 return step
             return replace(step, writes=tuple(one for one in step.writes if one.path != snap.paths.commit))
 
         def pointer(snap: Any) -> Any:
             now = snap.pointer()
-            write = snap.set(
-                snap.paths.commit, codec.encode_pointer(replace(now, committed=max(now.committed, ticket.txid)))
-            )
+            write = snap.set(snap.paths.commit, codec.encode_pointer(replace(now, committed=max(now.committed, last))))
             return Change(writes=(write,), witness=snap.paths.head, result=None)
 
-        record = self.run(without, Prefetch(self.paths().about(ticket.txid), self.paths().pruned()))
-        self.run(pointer, Prefetch(self.paths().about(ticket.txid)))
-        return record
+        answer = self.run(without, Prefetch(self.paths().about(last), self.paths().pruned()))
+        self.run(pointer, Prefetch(self.paths().about(last)))
+        return answer
 
     return [(Ledger, "committed", committed)]
 
@@ -341,11 +342,11 @@ def _() -> Sequence[Patch]:
 
 @mutant("a late commit moves the pointer back")
 def _() -> Sequence[Patch]:
-    def committed(snap: Any, ticket: Any, **named: Any) -> Any:
-        step = original(snap, ticket, **named)
-        if isinstance(step, Unchanged) or ticket.txid >= snap.pointer().committed:
+    def committed(snap: Any, tickets: Any, **named: Any) -> Any:
+        step, first = original(snap, tickets, **named), tickets[0].txid
+        if isinstance(step, Unchanged) or first >= snap.pointer().committed:
             return step
-        back = snap.set(snap.paths.commit, codec.encode_pointer(replace(snap.pointer(), committed=ticket.txid)))
+        back = snap.set(snap.paths.commit, codec.encode_pointer(replace(snap.pointer(), committed=first)))
         return replace(step, writes=(*step.writes, back))
 
     original = commits.committed

@@ -19,11 +19,11 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command, LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Ranges
-from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.mending.rebuild import Rebuild
 from airflow_trident.runtime.mending.repair import repair
 from airflow_trident.runtime.mending.take_back import take_back
+from tests.fixtures import single
 from tests.simulation.jobs import replay
 from tests.simulation.levels import FED, contents
 from tests.simulation.pieces import SimEngine, batch_of
@@ -175,7 +175,7 @@ def _one_more(world: World, ledger: ZNodeLedger, number: int) -> bool:
 
         return shell_jobs.scheduled(world)
     claim = Claim(key=f"end-{world.scheduler.steps}-{number}")
-    return isinstance(phases.coordinate(ledger, world.topology, claim, max_pending=world.judge.max_pending), NothingNew)
+    return isinstance(single.coordinate(ledger, world.topology, claim, max_pending=world.judge.max_pending), NothingNew)
 
 
 def _commands(world: World, ledger: ZNodeLedger, *, patient: bool) -> None:

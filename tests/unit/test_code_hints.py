@@ -20,10 +20,10 @@ from airflow_trident import (
 from airflow_trident.engine.base import Engine, Job
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.plan.transform_node import changed_code, code_of
-from airflow_trident.runtime.group_phases import publish_group
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.milestones import Milestone, told
+from airflow_trident.runtime.phases import publish
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot, StagedMember, decode, encode
 
@@ -92,7 +92,7 @@ def test_a_group_says_which_code_staged_it_too(tmp_path: Path) -> None:
     members = tuple(StagedMember(txid=txid, attempt=0, rows_read=0, rows={}) for txid in (1, 2))
     plan = topology.compile()
     manifest = Manifest(slot=slot, files=(), rows_read=0, sinks=plan.staged_fields, group=members)
-    staged = publish_group(manifest, str(tmp_path), plan, 0)
+    staged = publish(manifest, str(tmp_path), plan, 0)
     assert StagingArea(str(tmp_path)).load(staged[1]).code == code(topology) != {}
 
 

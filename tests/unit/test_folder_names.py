@@ -41,7 +41,7 @@ def test_a_commit_looks_at_as_many_names_as_it_prunes_however_many_transactions_
 ) -> None:
     ledger = ZNodeLedger(MemoryZNodes(), "words")
     ledger.register(DEFINITION)
-    ledger.committed_many(gated_many(ledger, 1, 10))
+    ledger.committed(gated_many(ledger, 1, 10))
     tickets = gated_many(ledger, 11, pending)[:10]
     looked_at = []
 
@@ -51,7 +51,7 @@ def test_a_commit_looks_at_as_many_names_as_it_prunes_however_many_transactions_
             yield name
 
     monkeypatch.setattr(FolderNames, "__iter__", counted)
-    ledger.committed_many(tickets, retention=5)
+    ledger.committed(tickets, retention=5)
     monkeypatch.undo()
     assert [tx.txid for tx in ledger.transactions()][:2] == [11, 12]
     assert len(looked_at) <= 10 + 10

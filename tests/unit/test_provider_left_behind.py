@@ -353,7 +353,7 @@ def test_what_a_program_began_and_what_has_no_batch_now_is_taken_up_by_the_next_
         process(site.ledger(), site.topology, txid, LocalEngine(), staging, notebook)
 
     for txid in (1, 2):
-        coordinate(site.ledger(), site.topology, Claim(key=f"local/{txid}"), max_pending=2)
+        coordinate(site.ledger(), site.topology, [Claim(key=f"local/{txid}")], max_pending=2)
         at(txid)
     append(tmp_path / "rows", "other", [(7, "a row that 1 takes now, too")])
     at(1)

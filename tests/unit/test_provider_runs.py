@@ -243,7 +243,7 @@ def test_a_coordinator_that_ran_out_of_its_time_is_told_of(site: Site, monkeypat
     def hangs(*_: object, **__: object) -> None:
         raise AirflowTaskTimeout("Timeout")
 
-    monkeypatch.setattr("airflow_trident.runtime.group_phases.coordinate_many", hangs)
+    monkeypatch.setattr("airflow_trident.runtime.phases.coordinate", hangs)
     with pytest.raises(AirflowTaskTimeout):
         site.operator().execute(context_of("two"))
     assert outcome(site) == ("error", "two", "AirflowTaskTimeout: Timeout")

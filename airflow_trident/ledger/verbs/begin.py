@@ -8,13 +8,9 @@ from itertools import takewhile
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.begin_result import (
-    DEFAULT_MAX_PENDING,
-    BatchesOf,
-    BeginManyResult,
     BeginResult,
     Begun,
-    LagOf,
-    MetadataOf,
+    NextBatches,
     NothingNew,
 )
 from airflow_trident.ledger.refusals import claim_pruned
@@ -37,64 +33,20 @@ GROWS_BY_BYTES = 1024
 phase."""
 
 
-def begin(
-    snap: Snapshot,
-    claim: Claim,
-    metadata_of: MetadataOf,
-    *,
-    max_pending: int = DEFAULT_MAX_PENDING,
-    attempt_by: Owner | str = "",
-    lag_of: LagOf | None = None,
-    plan: str = "",
-) -> Change[BeginResult] | Unchanged[BeginResult]:
-    """Claims a transaction: the same claim gets the same txid. For a new claim decide_begin() decides, and the batch's
-    metadata is recorded. The same step makes "begun" the coordinator's last outcome.
+def begin(snap: Snapshot, batches: NextBatches, *, step_bytes: int = 0) -> Change[BeginResult] | Unchanged[BeginResult]:
+    """Claims transactions, in one step: for as many claims as there are batches, room among the pending transactions,
+    and room in a step. The same claim gets the same txid. For new claims decide_begin() decides, and the metadata of
+    each batch is recorded. The same step makes "begun" the coordinator's last outcome.
 
-    The answer is Full also while the last transaction is invalidated: there is no position yet to continue from.
+    Returns the transactions of those claims, or why there are none. The answer is Full also while the last transaction
+    is invalidated: there is no position yet to continue from.
 
-    :param attempt_by: who processes a new transaction at once, in the same process: then its attempt 0 starts in the
-        same step, which saves `start_attempt`.
-    :param lag_of: None: the known lag of the sources stays as it is.
-    :param plan: digest of the plan that it is begun with.
-    :raises TransitionError: the claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
-    """
-    decided = begin_many(
-        snap,
-        [claim],
-        one_by_one(metadata_of),
-        max_pending=max_pending,
-        attempt_by=attempt_by,
-        lag_of=lag_of,
-        plan=plan,
-    )
-    found = decided.result
-    result: BeginResult = found[0] if isinstance(found, tuple) else found
-    if isinstance(decided, Unchanged):
-        return Unchanged(result)
-    return Change(writes=decided.writes, witness=decided.witness, result=result, unchecked=decided.unchecked)
-
-
-def begin_many(
-    snap: Snapshot,
-    claims: Sequence[Claim],
-    batches_of: BatchesOf,
-    *,
-    max_pending: int = DEFAULT_MAX_PENDING,
-    attempt_by: Owner | str = "",
-    lag_of: LagOf | None = None,
-    plan: str = "",
-    step_bytes: int = 0,
-) -> Change[BeginManyResult] | Unchanged[BeginManyResult]:
-    """Does what :func:`begin` does for each claim, in order, in one step: for as many as there are batches, room among
-    the pending transactions, and room in a step. Returns those that it took, or why it took none.
-
-    :param batches_of: asked for as many batches as there may be; asked again for fewer if they do not fit into one
-        step.
-    :param lag_of: asked about the position after the last one.
     :param step_bytes: size of the other records that the same step writes.
+    :raises TransitionError: a claim is that of a cleared run whose claim key was pruned (see TopologyRecord).
+    :raises ConfigurationError: two of the claims are the same.
     """
-    known = [_begun(snap, claim) for claim in claims]
-    new = [claim for claim, begun in zip(claims, known, strict=True) if begun is None]
+    known = [_begun(snap, claim) for claim in batches.claims]
+    new = [claim for claim, begun in zip(batches.claims, known, strict=True) if begun is None]
     if not new:
         return Unchanged(_in_order(known))
     require_different(new)
@@ -103,7 +55,7 @@ def begin_many(
         if claim.cleared and claim.run_ms < topology.floor_ms:
             raise claim_pruned(topology.name, claim.key)
     view = snap.view(0)
-    decision = decide_begin(view, max_pending=max_pending)
+    decision = decide_begin(view, max_pending=batches.max_pending)
     if not isinstance(decision, Begin):
         return Unchanged(_in_order(known) or decision)
     txid = decision.txid
@@ -111,17 +63,17 @@ def begin_many(
     if previous is not None and previous.invalidated:
         return Unchanged(_in_order(known) or Full(oldest=view.pointer.committed + 1, pending=view.pending))
     position = {} if previous is None else previous.position
-    room = most = _room(view, max_pending, len(new))
+    room = most = _room(view, batches.max_pending, len(new))
     records: list[TxRecord] = []
     taken: list[TxRecord] = []
     creations: list[Write] = []
     while most:
         # A copy: if a spout changes its argument, the position carried on must not change.
-        batches = batches_of(txid, codec.require_json(position, "the position"), most)[:most]
+        each = batches.batches_of(txid, codec.require_json(position, "the position"), most)[:most]
         records = []
-        for claim, metadata in zip(new, batches, strict=False):
+        for claim, metadata in zip(new, each, strict=False):
             after = records[-1].position if records else position
-            records.append(_new_record(snap, claim, txid + len(records), metadata, after, attempt_by, plan))
+            records.append(_new_record(snap, batches, claim, txid + len(records), metadata, after))
         taken, creations = _that_fit(snap, previous, records, step_bytes)
         if len(taken) == len(records):
             break
@@ -129,7 +81,7 @@ def begin_many(
     if not taken:
         return Unchanged(_in_order(known) or (() if records else NothingNew()))  # (): the step is full already
     last = taken[-1]
-    lag = lag_of(codec.require_json(last.position, "the position")) if lag_of else {}
+    lag = batches.lag_of(codec.require_json(last.position, "the position")) if batches.lag_of else {}
     writes = [*creations, outcomes.begun(snap, last.claim, lag)]
     return _new_transactions(snap, known, taken, writes, enough_room=room == len(new))
 
@@ -139,22 +91,6 @@ def _room(view: LedgerView, max_pending: int, wanted: int) -> int:
     views = (replace(view, next_txid=view.next_txid + number) for number in range(wanted))
     decisions = (decide_begin(one, max_pending=max_pending) for one in views)
     return sum(1 for _ in takewhile(lambda decision: isinstance(decision, Begin), decisions))
-
-
-def one_by_one(metadata_of: MetadataOf) -> BatchesOf:
-    """The batches of a source that gives one batch at a time."""
-
-    def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
-        found: list[dict[str, Json]] = []
-        while len(found) < most:
-            metadata = metadata_of(txid + len(found), codec.require_json(position, "the position"))
-            if not metadata:
-                break
-            found.append(metadata)
-            position = {**position, **metadata}
-        return found
-
-    return batches_of
 
 
 def _begun(snap: Snapshot, claim: Claim) -> Begun | None:
@@ -181,14 +117,13 @@ def require_different(claims: Sequence[Claim]) -> None:
 
 def _new_record(
     snap: Snapshot,
+    batches: NextBatches,
     claim: Claim,
     txid: int,
     metadata: dict[str, Json],
     position: dict[str, Json],
-    attempt_by: Owner | str,
-    plan: str,
 ) -> TxRecord:
-    attempt, owner = (0, Owner.of(attempt_by)) if attempt_by else (NO_ATTEMPT, NOBODY)
+    attempt, owner = (0, Owner.of(batches.attempt_by)) if batches.attempt_by else (NO_ATTEMPT, NOBODY)
     return TxRecord(
         txid=txid,
         status=Status.PROCESSING,
@@ -201,7 +136,7 @@ def _new_record(
         claim=claim,
         op=snap.op,
         owner=owner,
-        plan=plan,
+        plan=batches.plan,
         times_ms={"begun": snap.now_ms, Status.PROCESSING.value: snap.now_ms},
     )
 
@@ -248,7 +183,7 @@ def _new_transactions(
     writes: Sequence[Write],
     *,
     enough_room: bool,
-) -> Change[BeginManyResult]:
+) -> Change[BeginResult]:
     """The change that writes the head and creates the records.
 
     :param enough_room: False: more were wanted, and commits that go on meanwhile would make room for them.

@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_trident.errors import ConfigurationError, FencedError, TransitionError
-from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, Begun, NextBatches
+from airflow_trident.ledger.group_answers import Committed
 from airflow_trident.ledger.refusals import may_be_in_former, nothing_to_take_back, why_not
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common
-from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, Together, of_one, require_order, size
+from airflow_trident.ledger.verbs.begin import begin
+from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, Together, require_order, size
 from airflow_trident.ledger.verbs.pruning import prune
 from airflow_trident.ledger.verbs.tickets import ticket_of
 from airflow_trident.protocol import codec
@@ -84,49 +86,48 @@ def _ticket(view: LedgerView, txid: int) -> CommitTicket:
 
 def committed(
     snap: Snapshot,
-    ticket: CommitTicket,
+    tickets: Sequence[CommitTicket],
     *,
     retention: int = DEFAULT_RETENTION,
-    late_rows: Mapping[str, int] | None = None,
-) -> Change[TxRecord] | Unchanged[TxRecord]:
-    """COMMITTING -> COMMITTED; the same step moves the pointer and prunes.
-
-    :param late_rows: see :class:`TxRecord`.
-    :raises FencedError: a newer ticket was given out.
-    """
-    return of_one(_all_committed(snap, [ticket], retention, dict(late_rows or {})))
-
-
-def committed_many(
-    snap: Snapshot, tickets: Sequence[CommitTicket], *, retention: int = DEFAULT_RETENTION
-) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
-    """:func:`committed` for a group in one step, for as many as fit into it. It prunes at most as many transactions as
-    it commits (or `PRUNED_PER_COMMIT`, if that is more), but none of the group: coordinators are told of each
-    (:meth:`Coordinator.success`).
+    late_rows: Mapping[int, Mapping[str, int]] | None = None,
+    then: NextBatches | None = None,
+) -> Change[Committed] | Unchanged[Committed]:
+    """COMMITTING -> COMMITTED, for as many as fit into one step; the same step moves the pointer and prunes. It prunes
+    at most as many transactions as it commits (or `PRUNED_PER_COMMIT`, if that is more), but none of these:
+    coordinators are told of each (:meth:`Coordinator.success`).
 
     :param tickets: in the order of their txids.
+    :param late_rows: txid -> see :class:`TxRecord`.
+    :param then: the same step begins these: the committed ones make room for them. If that raises, nothing is changed:
+        if a source cannot be asked, the caller uses the tickets without it.
+    :raises FencedError: a newer ticket was given out.
     """
-    return _all_committed(snap, tickets, retention, {})
-
-
-def _all_committed(
-    snap: Snapshot, tickets: Sequence[CommitTicket], retention: int, late_rows: dict[str, int]
-) -> Change[tuple[TxRecord, ...]] | Unchanged[tuple[TxRecord, ...]]:
     if retention < 1:
         raise ConfigurationError(f"retention is {retention}", "Keep at least 1 committed transaction.")
     txids = [ticket.txid for ticket in tickets]
     require_order(txids)
     snap.prefetch_transactions(txids)
-    together = Together(snap)
-    steps = (partial(_one_committed, ticket=ticket, late_rows=late_rows) for ticket in tickets)
+    together, late = Together(snap), late_rows or {}
+    steps = (partial(_committed, ticket=one, late_rows=dict(late.get(one.txid, {}))) for one in tickets)
     records = together.while_they_fit(steps)
     new = [record.txid for record in records if record.op == snap.op]
     if new:
         together.then(partial(_pruned, retention=retention, just_committed=new))
-    return together.change(records)
+    if then is None:
+        return together.change(Committed(records=records))
+    begun = together.then(partial(begin, batches=then, step_bytes=together.bytes))
+    if not isinstance(begun, tuple):
+        return together.change(Committed(records=records, why_not=begun))
+    return together.change(Committed(records=records, begun=begun), witness=_claim_of(snap, begun))
 
 
-def _one_committed(
+def _claim_of(snap: Snapshot, begun: Sequence[Begun]) -> str:
+    """The key of the first new claim: nobody overwrites it, while somebody may overwrite a record."""
+    new = (one.record for one in begun if one.new and one.record is not None)
+    return next((snap.paths.claim(record.claim.key) for record in new), "")
+
+
+def _committed(
     snap: Snapshot, ticket: CommitTicket, late_rows: dict[str, int]
 ) -> Change[TxRecord] | Unchanged[TxRecord]:
     """COMMITTED for one ticket, without the pruning."""

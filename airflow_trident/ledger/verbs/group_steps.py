@@ -1,4 +1,4 @@
-"""Several decisions in one step: the verbs of groups are made of these.
+"""Several decisions in one step: the verbs that take members are made of these.
 
 A group is a run of transactions that one owner begins, processes and commits together. A group is not durable: every
 transaction keeps its own record, claim, attempt and status. Only the writes go together. A step of a group does what
@@ -118,14 +118,6 @@ class Together:
 
 def size(write: Write | None) -> int:
     return len(write.data) if isinstance(write, Create | Set) else 0
-
-
-def of_one(decided: Change[tuple[T, ...]] | Unchanged[tuple[T, ...]]) -> Change[T] | Unchanged[T]:
-    """The answer for the only member of a group."""
-    (result,) = decided.result
-    if isinstance(decided, Unchanged):
-        return Unchanged(result)
-    return Change(writes=decided.writes, witness=decided.witness, result=result, unchecked=decided.unchecked)
 
 
 def require_order(txids: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ from airflow_trident.errors import (
     guarded,
 )
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginManyResult
+from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginResult
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView
 from airflow_trident.protocol.statuses import Status
@@ -30,10 +30,9 @@ from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain_passes import Passes
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of, require_groups
-from airflow_trident.runtime.group_phases import commit_and_coordinate, coordinate_many, new_records
 from airflow_trident.runtime.open_states import OpenStates
 from airflow_trident.runtime.outcomes import tell_plan, telling
-from airflow_trident.runtime.phases import Attempts, Progress
+from airflow_trident.runtime.phases import Attempts, Progress, commit_and_coordinate, coordinate, new_records
 from airflow_trident.runtime.registering import register
 from airflow_trident.runtime.success import tell_success
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
@@ -94,7 +93,7 @@ class Drain:
         self._states_checked = False
         self._lag_due = 0.0
         self._goes_on = False
-        self._ahead: BeginManyResult | None = None
+        self._ahead: BeginResult | None = None
         self._size = GroupSize(self.limits, together=self.engine.coalesces(plan).passes)
         self._at_once = AT_ONCE if self._size.together else ALONE_AT_ONCE
         self._states = OpenStates(self.topology)
@@ -190,7 +189,7 @@ class Drain:
                 if self._passes.running and self._has_no_room(seen):
                     return True  # while others run: neither ask the ledger nor begin small groups
                 begun = self._coordinate(self._next_claims(seen))
-            else:  # as `coordinate_many` does
+            else:  # as `coordinate` does
                 tell_success(self.ledger, seen.topology, self._coordinators.opened())
             if isinstance(begun, Blocked):
                 self._ended = self._ended or blocked(self.topology.name, begun)
@@ -206,17 +205,17 @@ class Drain:
                 self._passes.alone(one.txid)
         return False
 
-    def _coordinate(self, claims: Sequence[Claim]) -> BeginManyResult:
-        begun = coordinate_many(
+    def _coordinate(self, claims: Sequence[Claim]) -> BeginResult:
+        begun = coordinate(
             self.ledger,
             self.topology,
             claims,
-            self._coordinators,
             max_pending=self._max_pending,
             attempt_by=self.attempts.owner,
             check_states=not self._states_checked,
             rows_in_errors=self.attempts.rows_in_errors,
             ask_lag=self._asks_lag(len(claims)),
+            coordinators=self._coordinators,
         )
         self._states_checked = True
         return begun
@@ -241,18 +240,18 @@ class Drain:
                     self.topology,
                     tickets,
                     claims,
-                    self._coordinators,
                     retention=self.retention,
                     max_pending=self._max_pending,
                     attempt_by=self.attempts.owner,
                     ask_lag=self._asks_lag(len(claims)),
+                    coordinators=self._coordinators,
                 )
         except (FencedError, LedgerUnavailableError, OutcomeUnknownError):
             raise
         except TridentError:
             return 0
         self._ahead = both.begun or both.why_not
-        return len(both.committed)
+        return len(both.records)
 
     def _has_no_room(self, seen: LedgerView) -> bool:
         """Is there no room for a group of the present size?"""

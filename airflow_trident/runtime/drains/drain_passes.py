@@ -30,10 +30,17 @@ from airflow_trident.runtime.attempts import start_attempts
 from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.group_size import GroupSize
 from airflow_trident.runtime.drains.pass_threads import PassThreads
-from airflow_trident.runtime.group_phases import publish_group, record_processed_many, size_of
 from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.phases import Attempts, Progress, job_of, note_failure, publish, record_processed
+from airflow_trident.runtime.phases import (
+    Attempts,
+    Progress,
+    job_of,
+    note_failure,
+    publish,
+    record_processed,
+    size_of,
+)
 from airflow_trident.runtime.timeouts import run_in_time, timed_out
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.topology.topology import Topology
@@ -312,14 +319,7 @@ class Passes:
     def _record(self, records: Sequence[TxRecord], passed: Passed) -> TridentError | None:
         manifest = passed.manifest
         try:
-            if len(records) == 1:
-                plan, chunk_bytes = self.topology.compile(), self.ledger.chunk_bytes
-                require_mergeable(manifest, plan, self.attempts.max_merge_rows)
-                staged = {records[0].txid: publish(manifest, self.staging_root, plan, chunk_bytes)}
-                if not self._gated(records, manifest, staged):
-                    record_processed(self.ledger, records[0], staged[records[0].txid])
-            else:
-                self._record_group(records, manifest)
+            self._stage(records, manifest)
         except TridentError as error:
             return error
         self.rows_read += max(manifest.rows_read, 0)
@@ -339,16 +339,18 @@ class Passes:
             reached(Milestone.PROCESSED, one.txid)
         return done
 
-    def _record_group(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
-        """Transactions that others have taken meanwhile are left to them. Then a batch merged by key counts for
-        nobody."""
+    def _stage(self, records: Sequence[TxRecord], manifest: Manifest) -> None:
+        """Publishes the result of a pass and records it. Of several transactions, those that others have taken
+        meanwhile are left to them. Then a batch merged by key counts for nobody."""
         plan = self.topology.compile()
         require_mergeable(manifest, plan, self.attempts.max_merge_rows)
-        staged = publish_group(manifest, self.staging_root, plan, self.ledger.chunk_bytes)
+        staged = publish(manifest, self.staging_root, plan, self.ledger.chunk_bytes)
         try:
             if not self._gated(records, manifest, staged):
-                record_processed_many(self.ledger, records, staged)
+                record_processed(self.ledger, records, staged)
         except (FencedError, TransitionError) as error:
+            if len(records) == 1:
+                raise
             self.progress(f"{named(records)}: {error}")
             ours = still_ours(self.ledger, records)
             if manifest.inseparable:
@@ -356,7 +358,7 @@ class Passes:
                 return
             for one in ours:
                 with suppress(FencedError, TransitionError):
-                    record_processed(self.ledger, one, staged[one.txid])
+                    record_processed(self.ledger, [one], staged)
 
     def _group_failed(self, records: Sequence[TxRecord], error: Exception) -> None:
         """The error of a group says nothing about any one transaction, unless it names one: that one runs alone, and
