@@ -50,10 +50,11 @@ def metrics_of(verb: str, answer: object) -> list[Metric]:
     """The metrics of a verb's answer. Pure."""
     if isinstance(answer, (FencedError, StaleAttemptError)):
         return [Metric(MetricKind.COUNTER, "fenced", 1)]
-    return [metric for part in _parts(answer) for metric in _of(verb, part)]
+    return [metric for part in parts_of(answer) for metric in _of(verb, part)]
 
 
-def _parts(answer: object) -> Iterator[object]:
+def parts_of(answer: object) -> Iterator[object]:
+    """The records that a verb wrote, and the transactions that it began."""
     if isinstance(answer, Committed):
         yield from answer.records
         yield from answer.begun
@@ -73,7 +74,7 @@ def _of(verb: str, part: object) -> list[Metric]:
     by_status = _BY_STATUS.get(part.status)
     if verb == "attempt":
         return [Metric(MetricKind.COUNTER, "attempts", 1)]
-    if by_status is None or not verb.startswith(by_status[0]):
+    if by_status is None or verb not in by_status[0]:
         return []
     return by_status[1](part)
 
@@ -114,7 +115,7 @@ def _between(record: TxRecord, first: str, last: str) -> int:
 
 def listen(ledger: Any, verb: str, answer: object) -> None:
     """The listener of the ledgers that tasks, page and commands open. Sends metrics and spans."""
-    records = (part for part in _parts(answer) if isinstance(part, TxRecord))
+    records = (part for part in parts_of(answer) if isinstance(part, TxRecord))
     trace(ledger.topology_name, (span for record in records for span in phase_spans(verb, record)))
     found = metrics_of(verb, answer)
     if not found:

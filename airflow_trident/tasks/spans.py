@@ -25,7 +25,7 @@ _PHASES = {
         ("commit", Status.COMMITTING, Status.COMMITTED),
     ),
 }
-"""The prefix of a verb's name, which is also the new status -> the phases that end with it."""
+"""The name of a verb, which is also the new status -> the phases that end with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def phase_spans(verb: str, record: TxRecord) -> Iterator[PhaseSpan]:
         return
     for name, first, last in _PHASES.get(record.status.lower(), ()):
         begin_ms, end_ms = record.times_ms.get(first), record.times_ms.get(last)
-        if verb.startswith(record.status.lower()) and begin_ms is not None and end_ms is not None:
+        if verb == record.status.lower() and begin_ms is not None and end_ms is not None:
             yield PhaseSpan(name, begin_ms, max(begin_ms, end_ms), record.txid, record.attempt)
 
 

@@ -9,7 +9,10 @@ import pytest
 
 from airflow_trident.errors import FencedError
 from airflow_trident.ledger.base import Ledger
-from airflow_trident.tasks.metrics import MetricKind, metrics_of
+from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.protocol.records import TxRecord
+from airflow_trident.tasks.metrics import MetricKind, metrics_of, parts_of
+from airflow_trident.tasks.spans import phase_spans
 from tests.fixtures import single
 from tests.fixtures.ledger import LEDGERS, OVER_ZNODES, STAGED, begun, commit
 
@@ -50,6 +53,28 @@ def test_a_life_is_counted_once(ledger: Ledger, counted: Counter[str]) -> None:
         "commit": 1,
         "lag": 1,
     }
+
+
+def test_a_step_that_opens_the_gate_counts_and_traces_what_it_records(ledger: Ledger, counted: Counter[str]) -> None:
+    spans: list[tuple[str, int]] = []
+    count = ledger.listener
+    assert count is not None
+
+    def listen(ledger: Ledger, verb: str, answer: object) -> None:
+        count(ledger, verb, answer)
+        records = [part for part in parts_of(answer) if isinstance(part, TxRecord)]
+        spans.extend((span.name, span.txid) for record in records for span in phase_spans(verb, record))
+
+    ledger.listener = listen
+    for txid in (1, 2):
+        single.attempt(ledger, begun(ledger, txid), owner="a drain")
+    done = [StagedAttempt(txid=txid, attempt=0, staged=STAGED) for txid in (1, 2)]
+    ledger.committed(ledger.processed(done, gate_by="a drain").tickets)
+    assert (counted["processing"], counted["rows"], counted["committed"]) == (2, 2 * STAGED.rows_read, 2)
+    assert spans == [
+        *(("processing", txid) for txid in (1, 2)),
+        *((name, txid) for txid in (1, 2) for name in ("waiting", "commit")),
+    ]
 
 
 def test_what_is_skipped_and_who_is_too_late_are_counted(ledger: Ledger, counted: Counter[str]) -> None:
