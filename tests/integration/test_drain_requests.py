@@ -12,11 +12,10 @@ import pytest
 
 from airflow_trident.engine.base import Job
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.group_answers import Processed
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
 from airflow_trident.staging.manifest import Manifest
 from tests.integration.test_drain_groups import Passes, Place
 
@@ -80,9 +79,8 @@ def test_a_group_costs_two_requests_where_two_passes_are_at_work(
         engine = InPairs(later_first=later_first)
 
         def tell(_ledger: object, _verb: str, answer: Any) -> None:
-            for record in answer if isinstance(answer, tuple) else ():
-                if isinstance(record, TxRecord) and record.status is Status.PROCESSED:
-                    engine.recorded(record.txid).set()
+            for record in answer.records if isinstance(answer, Processed) else ():
+                engine.recorded(record.txid).set()
 
         ledger.listener = tell
         place.drain(engine, group=5)
