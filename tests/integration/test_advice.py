@@ -25,7 +25,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSensorTimeout
-from airflow_trident.ledger.deployments import Deployments
 
 from airflow_trident.cli import doctor_checks
 from airflow_trident.engine.local import LocalEngine
@@ -46,6 +45,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.waiting import blocked, waiting_story
 from airflow_trident.sensors.turn import TridentTurnSensor
+from airflow_trident.storm.workers.deployments import Deployments
 from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
 from airflow_trident.triggers.turn import TridentTurnTrigger
@@ -169,7 +169,7 @@ class Desk:
     def begin(self, *lines: str) -> None:
         for line in lines:
             self.write(line)
-            coordinate(self.ledger, self.topology, Claim(key=f"run {self.files}"), max_pending=9)
+            coordinate(self.ledger, self.topology, [Claim(key=f"run {self.files}")], max_pending=9)
 
     def process(self, *txids: int, last_try: bool = True, raises: bool = False) -> None:
         attempts = Attempts(owner="gone", last_try=last_try)
@@ -470,7 +470,7 @@ def passed_over(desk: Desk) -> str:
     desk.begin("a", "b", "c")
     desk.process(1, 3)
     desk.does("skip words 2")
-    desk.ledger.gate_many([1, 3], owner="gone")
+    desk.ledger.gate([1, 3], owner="gone")
     return desk.run("backfill words --txid 2").text
 
 
@@ -478,7 +478,7 @@ def passed_over(desk: Desk) -> str:
 def at_work(desk: Desk) -> str:
     failed(desk)
     session, owner = desk.another(2)
-    session.start_attempt(2, owner=owner)
+    session.attempt([2], owner=owner)
     return desk.run("backfill words --failed").text
 
 
@@ -573,7 +573,7 @@ def a_run_of_before_a_repair(desk: Desk) -> str:
     a_ledger_of_the_past(desk)
     desk.does("repair words")
     with pytest.raises(TridentError) as refused:
-        coordinate(desk.ledger, desk.topology, Claim(key="run 1", run_ms=1, cleared=True))
+        coordinate(desk.ledger, desk.topology, [Claim(key="run 1", run_ms=1, cleared=True)])
     return str(refused.value)
 
 
