@@ -18,6 +18,7 @@ from airflow_trident.ledger.znodes import (
     ZNode,
     refused,
     require_sizes,
+    version_of,
 )
 
 
@@ -92,6 +93,7 @@ class MemoryZNodes:
         self.tree = tree or MemoryTree()
         self.round_trips = 0
         self._ephemeral: list[str] = []
+        self._armed: object = None
 
     def read(self, paths: Sequence[str] = (), folders: Sequence[str] = ()) -> ReadResult:
         self.round_trips += 1
@@ -120,13 +122,26 @@ class MemoryZNodes:
                 if self.tree.get(one) is None:
                     self.tree.apply([Create(one)])
 
-    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
-        def differs() -> bool:
-            return any(_version(self.tree.get(path)) != version for path, version in seen.items())
+    def wait_for_change(
+        self,
+        seen: Mapping[str, int | None],
+        timeout_s: float,
+        folders: Mapping[str, frozenset[str] | None] | None = None,
+    ) -> bool:
+        listed = dict(folders or {})
 
-        self.round_trips += 1
+        def differs() -> bool:
+            return any(version_of(self.tree.get(path)) != version for path, version in seen.items()) or any(
+                self.tree.children(path) != names for path, names in listed.items()
+            )
+
+        watched = dict(seen), listed
+        if self._armed != watched:
+            self.round_trips += 1
         with self.tree.changed:
-            return self.tree.changed.wait_for(differs, timeout_s)
+            changed = self.tree.changed.wait_for(differs, timeout_s)
+        self._armed = None if changed else watched
+        return changed
 
     def describe(self) -> str:
         return "the ledger in memory"
@@ -137,10 +152,6 @@ class MemoryZNodes:
                 if self.tree.get(path) is not None:
                     self.tree.apply([Delete(path)])
         self._ephemeral.clear()
-
-
-def _version(node: ZNode | None) -> int | None:
-    return None if node is None else node.version
 
 
 def _parent(path: str) -> str:

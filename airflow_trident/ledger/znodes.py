@@ -76,6 +76,10 @@ class ReadResult:
     folders: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
 
+def version_of(node: ZNode | None) -> int | None:
+    return None if node is None else node.version
+
+
 class Refusal(StrEnum):
     """Why a write was refused."""
 
@@ -156,11 +160,17 @@ class ZNodes(Protocol):
     def ensure(self, path: str) -> None:
         """Creates the node and its parents, empty, where they do not exist. Safe to repeat."""
 
-    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
-        """Blocks until a node is not at the version seen (None: does not exist), at most `timeout_s` seconds.
+    def wait_for_change(
+        self,
+        seen: Mapping[str, int | None],
+        timeout_s: float,
+        folders: Mapping[str, frozenset[str] | None] | None = None,
+    ) -> bool:
+        """Blocks until a node is not at the version seen (None: does not exist), or a folder has other children than
+        those seen; at most `timeout_s` seconds.
 
-        Reads after arming the watch, so a change since `seen` returns at once. True: something may have changed; read
-        again. May return early.
+        Reads after arming the watch, so a change since `seen` returns at once. Waiting again for the same costs no
+        round trip as long as nothing has changed. True: something may have changed; read again. May return early.
         """
 
     def describe(self) -> str:

@@ -303,6 +303,28 @@ def test_a_look_costs_three_round_trips_however_much_is_deployed(place: Place) -
         assert party.deployments.znodes.round_trips - before <= 3
 
 
+def test_a_wait_is_armed_once_and_ends_with_each_change_that_concerns_the_worker(place: Place) -> None:
+    ledger = opened(place)
+    ledger.deploy(["w1", "w2"])
+    party, other = Party(place, "w1").register(), Party(place, "w2")
+    changes = [
+        other.register,
+        lambda: other.says(WorkerStatus.REGISTERED),
+        lambda: ledger.deploy(["w1"]),
+        lambda: opened(place, "others").deploy(["w2"]),
+        ledger.undeploy,
+    ]
+    for change in changes:
+        deployed = party.deployments.read()
+        before = party.deployments.znodes.round_trips
+        for _ in range(3):
+            assert not party.deployments.wait_for_change(deployed, 0.0, worker="w1")
+        assert party.deployments.znodes.round_trips <= before + 1
+        change()
+        assert party.deployments.wait_for_change(deployed, 60.0, worker="w1")
+        assert party.deployments.wait_for_change(deployed, 0.0, worker="w1"), "it was noticed, and is not waited for"
+
+
 def test_what_was_said_of_an_epoch_that_comes_again_counts_no_more(place: Place) -> None:
     ledger = opened(place)
     ledger.deploy(["w1"])

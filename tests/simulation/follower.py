@@ -3,7 +3,7 @@ client sends before it reads decide how new its answers are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,8 +56,8 @@ class FollowerZNodes(ZooKeeperZNodes):
     def _replace(self, client: Any) -> None:
         """Does nothing: another client is as good as this one."""
 
-    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
-        return self._leader.wait_for_change(seen, timeout_s)
+    def wait_for_change(self, *watched: Any) -> bool:
+        return self._leader.wait_for_change(*watched)
 
     def close(self) -> None:
         self._leader.close()

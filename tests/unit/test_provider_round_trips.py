@@ -45,9 +45,14 @@ class Counting(MemoryZNodes):
         self.calls.update(("waited for", "written"))
         super().ensure(path)
 
-    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
+    def wait_for_change(
+        self,
+        seen: Mapping[str, int | None],
+        timeout_s: float,
+        folders: Mapping[str, frozenset[str] | None] | None = None,
+    ) -> bool:
         self.calls["waited for"] += 1
-        return super().wait_for_change(seen, timeout_s)
+        return super().wait_for_change(seen, timeout_s, folders)
 
     def post(self, ops: Sequence[Op]) -> None:
         self.calls["sent along"] += 1

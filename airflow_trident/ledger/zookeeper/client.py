@@ -64,6 +64,8 @@ class ZooKeeperZNodes:
         self._connection_log, self._connect_watchdog = ConnectionLog(self.describe()), ConnectWatchdog()
         self._connected, self._event = threading.Event(), threading.Event()
         self._ephemerals = Ephemerals()
+        self._armed: object = None
+        """What :meth:`wait_for_change` watches, as it was seen; the watch is in force until `_event` is set."""
         _instances.add(self)
 
     # ---- the contract ------------------------------------------------------------------------------------------
@@ -93,23 +95,49 @@ class ZooKeeperZNodes:
             if node is None:
                 self._create(one, deadline)
 
-    def wait_for_change(self, seen: Mapping[str, int | None], timeout_s: float) -> bool:
+    def wait_for_change(
+        self,
+        seen: Mapping[str, int | None],
+        timeout_s: float,
+        folders: Mapping[str, frozenset[str] | None] | None = None,
+    ) -> bool:
         deadline = time.monotonic() + timeout_s
-        self._event.clear()
-        return self.arm(seen) or self._event.wait(max(0.0, deadline - time.monotonic()))
+        watched = dict(seen), dict(folders or {})
+        if self._armed != watched or self._event.is_set():
+            self._event.clear()
+            self._armed = None
+            if self.arm(*watched):
+                return True
+            self._armed = watched
+        return self._event.wait(max(0.0, deadline - time.monotonic()))
 
-    def arm(self, seen: Mapping[str, int | None]) -> bool:
-        """Watches the nodes without waiting. True: a node is not at the version seen, or that is unknown."""
+    def arm(self, seen: Mapping[str, int | None], folders: Mapping[str, frozenset[str] | None] | None = None) -> bool:
+        """Watches the nodes, and the children of the folders, without waiting. True: one is not as it was seen, or that
+        is unknown."""
         client = self._ready(time.monotonic() + self.settings.op_deadline_s)
         self.round_trips += 1
+        # A watch of the children of a missing folder cannot be set: its creation is watched.
+        listed = {path: names for path, names in (folders or {}).items() if names is not None}
+        wanted = {**seen, **{path: None for path in folders or {} if path not in listed}}
         try:
-            with self._translated(f"watch {', '.join(seen)}"):
+            with self._translated(f"watch {', '.join([*wanted, *listed][:5])}"):
                 # Always the same function: kazoo keeps a set per path, so waiting again adds no second watch.
-                armed = [client.exists_async(self._full(path), watch=self._on_event) for path in seen]
-                stats = [one.get(timeout=self.settings.op_deadline_s) for one in armed]
+                armed = [client.exists_async(self._full(path), watch=self._on_event) for path in wanted]
+                children = [client.get_children_async(self._full(path), watch=self._on_event) for path in listed]
+                stats = [answer.get(timeout=self.settings.op_deadline_s) for answer in armed]
+                names = [self._names(answer) for answer in children]
         except OutcomeUnknownError:
             return True
-        return [None if stat is None else stat.version for stat in stats] != list(seen.values())
+        versions = [None if stat is None else stat.version for stat in stats]
+        return versions != list(wanted.values()) or names != list(listed.values())
+
+    def _names(self, answer: Any) -> frozenset[str] | None:
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            return frozenset(answer.get(timeout=self.settings.op_deadline_s))
+        except NoNodeError:
+            return None
 
     @property
     def is_connected(self) -> bool:
@@ -120,7 +148,7 @@ class ZooKeeperZNodes:
         return f"ZooKeeper at {self.settings.hosts}{self.settings.chroot}"
 
     def close(self) -> None:
-        client, self._client = self._client, None
+        client, self._client, self._armed = self._client, None, None
         self._ephemerals.clear()
         self._event.set()
         if client is not None and self._pid == os.getpid():
@@ -132,7 +160,7 @@ class ZooKeeperZNodes:
         """In a forked child: never use or close the parent's client."""
         if self._client is not None:
             _inherited.append(self._client)
-        self._client = None
+        self._client = self._armed = None
         self._pid, self._ephemerals = os.getpid(), Ephemerals()
         self._connection_log, self._connect_watchdog = ConnectionLog(self.describe()), ConnectWatchdog()
         self._connected, self._event = threading.Event(), threading.Event()
@@ -203,7 +231,7 @@ class ZooKeeperZNodes:
         """Drops a client that never connected: if it saw newer data than a restored server has, that server refuses it
         for ever. Its queued requests are not sent."""
         if self._client is client:
-            self._client = None
+            self._client = self._armed = None
             self._connected = threading.Event()
             _stop(client)
 

@@ -7,14 +7,14 @@ reads again and sees. So no step is repeated blindly, and none needs a mark.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 
 from airflow_trident.errors import CorruptError, NameTakenError, OutcomeUnknownError
 from airflow_trident.ledger.paths import DEFAULT_ROOT, deployments_folder, registrations_folder, topology_path
 from airflow_trident.ledger.workers import has_ended
-from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes
+from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes, version_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.storm.workers.deployment import Acknowledgement, Deployment, Registration, Roster, decode, encode
@@ -26,11 +26,13 @@ _REGISTER_TRIES = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
     """All deployments below a root now. `rosters`: by topology; `unreadable`: topology -> why its records cannot be
-    read; `live`: all live named workers."""
+    read; `live`: all live named workers; `versions`, `folders`: of what was read, by path."""
 
     rosters: Mapping[str, Roster]
     unreadable: Mapping[str, str]
     live: Mapping[str, Registration]
+    versions: Mapping[str, int | None] = field(default_factory=dict)
+    folders: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
 
     def of(self, worker: str) -> list[Roster]:
         """The rosters that name the worker, sorted by topology."""
@@ -79,20 +81,28 @@ class Deployments:
             names = [name for name in names if name in topologies]
         workers = [self._worker(name) for name in sorted(listed[folders[1]] or ())]
         # Deployments are read before answers, so the answers are of the same epoch or a later one.
-        found = self.znodes.read([*map(self._path, names), *workers], [self._path(name) for name in names])
-        live = self._live(found.nodes[path] for path in workers)
-        said = [f"{path}/{name}" for path, names in found.folders.items() for name in sorted(names or ())]
-        answers = self.znodes.read(said).nodes if said else {}
-        rosters: dict[str, Roster] = {}
+        nodes = self.znodes.read([*map(self._path, names), *workers]).nodes
+        live = self._live(nodes[path] for path in workers)
+        deployments: dict[str, tuple[Deployment, int]] = {}
         unreadable: dict[str, str] = {}
         for name in names:
-            node = found.nodes[self._path(name)]
-            try:
+            with self._noted(name, unreadable):
+                node = nodes[self._path(name)]
                 if node is not None:
-                    rosters[name] = self._roster(name, node, answers, live)
-            except CorruptError as error:
-                unreadable[name] = str(error)
-        return Deployed(rosters=rosters, unreadable=unreadable, live=live)
+                    deployments[name] = decode(Deployment, node.data, self._path(name)), node.version
+        asked = [self._answer(name, worker) for name, (made, _) in deployments.items() for worker in made.workers]
+        answers = self.znodes.read(asked).nodes if asked else {}
+        rosters: dict[str, Roster] = {}
+        for name, (deployment, version) in deployments.items():
+            with self._noted(name, unreadable):
+                rosters[name] = self._roster(deployment, version, answers, live)
+        return Deployed(
+            rosters=rosters,
+            unreadable=unreadable,
+            live=live,
+            versions={path: version_of(node) for path, node in {**nodes, **answers}.items()},
+            folders=listed,
+        )
 
     def roster(self, topology: str) -> Roster | None:
         """The roster of one topology; None if it is not deployed.
@@ -104,17 +114,19 @@ class Deployments:
             raise CorruptError(found.unreadable[topology])
         return found.rosters.get(topology)
 
-    def wait_for_change(self, rosters: Iterable[Roster], timeout_s: float) -> bool:
-        """Blocks until a deployment or a registration differs from what was read, at most `timeout_s` seconds. Answers
-        are not watched: the next read shows them."""
-        seen: dict[str, int | None] = {}
-        for roster in rosters:
-            path = self._path(roster.deployment.topology)
-            seen[path] = roster.version
-            seen |= {self._worker(name): 0 if name in roster.live else None for name in roster.deployment.workers}
-        if not seen:
-            seen = {deployments_folder(self._root): 0}
-        return self.znodes.wait_for_change(seen, timeout_s)
+    def wait_for_change(self, deployed: Deployed, timeout_s: float, *, worker: str) -> bool:
+        """Blocks until something differs from what was read, at most `timeout_s` seconds: a deployment, or, for those
+        that name the worker, an answer or a registration. Waiting again for the same costs no request."""
+        about = [name for roster in deployed.of(worker) for name in self._about(roster)]
+        paths = [*map(self._path, [*deployed.rosters, *deployed.unreadable]), *about, self._worker(worker)]
+        seen = {path: deployed.versions.get(path) for path in dict.fromkeys(paths)}
+        folder = deployments_folder(self._root)
+        return self.znodes.wait_for_change(seen, timeout_s, {folder: deployed.folders.get(folder)})
+
+    def _about(self, roster: Roster) -> list[str]:
+        """Where the answers and the registrations of a deployment's workers are."""
+        workers, topology = roster.deployment.workers, roster.deployment.topology
+        return [path for name in workers for path in (self._answer(topology, name), self._worker(name))]
 
     # ---- what a worker writes ----------------------------------------------------------------------------------
 
@@ -153,7 +165,7 @@ class Deployments:
 
     def acknowledge(self, roster: Roster, mine: Acknowledgement) -> bool:
         """Acknowledges the deployment as it was read. False: it has changed since, or the outcome is unknown."""
-        path = f"{self._path(roster.deployment.topology)}/{mine.worker}"
+        path = self._answer(roster.deployment.topology, mine.worker)
         node = self.znodes.read([path]).nodes[path]
         data = encode(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
         write = Create(path, data) if node is None else Set(path, data, node.version)
@@ -193,21 +205,33 @@ class Deployments:
     def _replaced(self, roster: Roster, after: Deployment) -> Set:
         return Set(self._path(after.topology), encode(after), roster.version)
 
+    @staticmethod
+    @contextmanager
+    def _noted(topology: str, unreadable: dict[str, str]) -> Iterator[None]:
+        """Notes why the topology's records cannot be read."""
+        try:
+            yield
+        except CorruptError as error:
+            unreadable[topology] = str(error)
+
     def _roster(
-        self, name: str, node: ZNode, answers: Mapping[str, ZNode | None], live: Mapping[str, Registration]
+        self,
+        deployment: Deployment,
+        version: int,
+        answers: Mapping[str, ZNode | None],
+        live: Mapping[str, Registration],
     ) -> Roster:
-        path = self._path(name)
-        deployment = decode(Deployment, node.data, path)
-        said = {one: answers.get(f"{path}/{one}") for one in deployment.workers}
+        paths = {worker: self._answer(deployment.topology, worker) for worker in deployment.workers}
+        nodes = {worker: answers[path] for worker, path in paths.items()}
         return Roster(
             deployment=deployment,
-            version=node.version,
+            version=version,
             acknowledged={
-                one: decode(Acknowledgement, answer.data, f"{path}/{one}")
-                for one, answer in said.items()
-                if answer is not None
+                worker: decode(Acknowledgement, node.data, paths[worker])
+                for worker, node in nodes.items()
+                if node is not None
             },
-            live={one: live[one] for one in deployment.workers if one in live},
+            live={worker: live[worker] for worker in deployment.workers if worker in live},
         )
 
     def _live(self, nodes: Iterable[ZNode | None]) -> dict[str, Registration]:
@@ -222,6 +246,9 @@ class Deployments:
 
     def _path(self, topology: str) -> str:
         return f"{deployments_folder(self._root)}/{topology}"
+
+    def _answer(self, topology: str, worker: str) -> str:
+        return f"{self._path(topology)}/{worker}"
 
     def _worker(self, name: str) -> str:
         return f"{registrations_folder(self._root)}/{name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -25,9 +25,10 @@ from airflow_trident.errors import (
     logged_text,
     recorded_text,
 )
+from airflow_trident.ledger.base import SLOW_POLL_S
 from airflow_trident.ledger.workers import own_process_ids
 from airflow_trident.names import require_name
-from airflow_trident.protocol.records import Owner
+from airflow_trident.protocol.records import Command, Owner
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.storm.workers.deployment import (
     Acknowledgement,
@@ -36,7 +37,7 @@ from airflow_trident.storm.workers.deployment import (
     Roster,
     WorkerStatus,
 )
-from airflow_trident.storm.workers.deployment_steps import MAX_ERROR, Doing, Duty, duty
+from airflow_trident.storm.workers.deployment_steps import MAX_ERROR, Doing, Duty, duty, next_command
 from airflow_trident.storm.workers.deployments import Deployed, Deployments
 from airflow_trident.storm.workers.initialising import initialise
 from airflow_trident.storm.workers.placement import placed
@@ -55,12 +56,14 @@ _ANSWERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Seconds. `poll_s`: between looks at a source without news. `look_s`: between looks at unchanged deployments.
-    `wait_s`: for a deployment that names the worker, and for the name to be free. `stop_s`: for begun work when the
-    worker must end."""
+    """Seconds. `poll_s`: between looks at a source without news. `look_s`: between looks at the worker's own threads,
+    and at deployments while one of them has a step to take. `reread_s`: between looks at deployments that no watch
+    reports as changed. `wait_s`: for a deployment that names the worker, and for the name to be free. `stop_s`: for
+    begun work when the worker must end."""
 
     poll_s: float = 5.0
     look_s: float = 1.0
+    reread_s: float = SLOW_POLL_S
     wait_s: float = 0.0
     stop_s: float = 30.0
 
@@ -185,11 +188,35 @@ class NamedWorker:
             if self._is_done():
                 return False
             if not any(changed):
-                self.deployments.wait_for_change(mine, self.patience.look_s)
+                self._rest(deployed, mine)
         except RetryableError as error:  # running drains notice it; the session may go on, or a new one begins
             self._say_once(f"worker {self.name} cannot read its deployments: {error}")
             self._stopping.wait(self.patience.look_s)
         return True
+
+    def _rest(self, deployed: Deployed, mine: Sequence[Roster]) -> None:
+        """Waits until a record changes, or something in this process does."""
+        is_due = any(next_command(roster, Command.RUN) is not None for roster in mine)
+        doings = self._doings()
+        deadline = time.monotonic() + (self.patience.look_s if is_due else self.patience.reread_s)
+        while not self._stopping.is_set() and self._doings() == doings:
+            rest_s = deadline - time.monotonic()
+            if rest_s <= 0:
+                return
+            if self.deployments.wait_for_change(deployed, min(self.patience.look_s, rest_s), worker=self.name):
+                return
+
+    def _doings(self) -> list[tuple[Doing, str, bool]]:
+        """What a look at the topologies of this process depends on, beside the records."""
+        now = time.monotonic()
+        return [
+            (
+                served.doing,
+                served.running.error if served.running is not None else "",
+                served.retry_at is not None and served.retry_at <= now,
+            )
+            for served in self._served.values()
+        ]
 
     def _is_done(self) -> bool:
         return all(served.left and not served.doing.draining for served in self._served.values())
@@ -295,7 +322,10 @@ class NamedWorker:
         if roster.deployment.command is not DeploymentCommand.RUN:
             return False
         worker = placed(deployed.rosters.values()).get(roster.deployment.topology, "")
-        return bool(worker) and worker != roster.deployment.placed and self.deployments.place(roster, worker)
+        if not worker or worker == roster.deployment.placed:
+            return False
+        self.deployments.place(roster, worker)
+        return True  # whether it was done or not, the next look shows who runs it
 
     # ---- end ---------------------------------------------------------------------------------------------------
 
