@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from airflow_trident.engine.base import Engine, quiet
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.base import Ledger, topology_names
 from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
+from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.protocol.decide import Blocked
 from airflow_trident.protocol.records import Claim, Owner, TxRecord
 from airflow_trident.protocol.statuses import Status
@@ -26,6 +27,7 @@ from airflow_trident.runtime.phases import Attempts, Progress, coordinate, proce
 from airflow_trident.runtime.registering import ask_for_events, register
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
+from airflow_trident.states.memory import MemoryState
 from airflow_trident.topology.topology import Topology
 
 _PROGRAM = "LocalRunner"
@@ -63,12 +65,21 @@ class LocalRunner:
 
         :raises BlockedError: a lower transaction is FAILED.
         """
+        self._begin_anew()
         with telling(self.ledger, Claim(key="local")):
             register(self.ledger, self.topology)
         for note in self.topology.compile().notes:
             self.progress(note)
         with at_work(self.ledger, owner_of_this_process(_PROGRAM)) as me:
             return self._run(me, max_transactions)
+
+    def _begin_anew(self) -> None:
+        """With a new ledger in memory, states in memory are new, too: no ledger of this process goes on with what an
+        earlier run left in them."""
+        if isinstance(self.ledger, MemoryLedger) and not topology_names(self.ledger.znodes):
+            for spec in self.topology.states.values():
+                if isinstance(spec.factory, MemoryState):
+                    spec.factory.forget(self.topology.name)
 
     def _run(self, me: Owner, max_transactions: int | None) -> list[int]:
         done = self._recover(me)

@@ -68,10 +68,15 @@ class MemoryState(StateFactory):
     def describe(self) -> str:
         return f"MemoryState({self.name})"
 
-    def forget(self) -> None:
-        """Drop everything under this name."""
+    def forget(self, topology: str = "") -> None:
+        """Drops everything under this name.
+
+        :param topology: drops the states of this topology only.
+        """
         with _REGISTRY:
-            _STORES.pop(self.name, None)
+            store = _STORES.get(self.name, _Store()) if topology else _STORES.pop(self.name, _Store())
+        with store.lock:
+            store.states = {key: kept for key, kept in store.states.items() if topology and key[0] != topology}
 
 
 class OpenMemoryState(AdmittingState):

@@ -11,8 +11,9 @@ import pytest
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.testing.suites import SpoutCase, check_changed_source, check_coverage, check_replay
 from airflow_trident.types import Json, Schema, parse_declared
-from tests.contracts.test_spouts import ROWS, Source, check_changed_source, check_coverage, check_replay
+from tests.contracts.test_spouts import ROWS
 from tests.fixtures.spout import FIELDS
 
 
@@ -78,14 +79,14 @@ class CrippledEmitter(Emitter):
         (check_coverage, Crippled(rows=ROWS[:-1], ends_early=True)),
     ],
 )
-def test_a_spout_that_breaks_a_promise_is_found(check: Callable[[Source], None], spout: Crippled) -> None:
+def test_a_spout_that_breaks_a_promise_is_found(check: Callable[[SpoutCase], None], spout: Crippled) -> None:
     with pytest.raises(AssertionError):
-        check(Source(spout, ROWS, lambda: spout))
+        check(SpoutCase(spout, ROWS, lambda: spout))
 
 
 def test_a_spout_that_gives_fewer_rows_instead_of_an_error_is_found() -> None:
     def take_away() -> Spout:
         return Crippled(rows=ROWS[:5], ends_early=True)
 
-    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        check_changed_source(Source(Crippled(ends_early=True), ROWS, take_away))
+    with pytest.raises(AssertionError, match="S4: after take_away all batches can be read"):
+        check_changed_source(SpoutCase(Crippled(ends_early=True), ROWS, take_away))

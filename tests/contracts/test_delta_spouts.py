@@ -22,15 +22,16 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.spouts.delta.spout import DeltaSpout
+from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
 from airflow_trident.types import parse_declared
-from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
+from tests.contracts.test_spouts import FIELDS, ROWS
 from tests.fixtures.column_mapping import add, describe
 from tests.fixtures.deletion_vectors import delete_rows
 
 HOSTILE = ["", None, "x y", "é/%", "a=b", "c:d", "+&#?"]
 
 
-def table(folder: Path, **options: Any) -> Source:
+def table(folder: Path, **options: Any) -> SpoutCase:
     """Five versions of unequal size; the third is empty."""
     path, cuts = folder / "t", [0, 1, 8, 8, 20, len(ROWS)]
     for begin, end in pairwise(cuts):
@@ -42,7 +43,7 @@ def table(folder: Path, **options: Any) -> Source:
             file.unlink()
         return spout
 
-    return Source(spout, list(ROWS), take_away)
+    return SpoutCase(spout, list(ROWS), take_away)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -52,9 +53,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", SPOUT_CHECKS)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_delta_spout_keeps_its_promises(tmp_path: Path, options: str, check: Callable[[Source], None]) -> None:
+def test_a_delta_spout_keeps_its_promises(tmp_path: Path, options: str, check: Callable[[SpoutCase], None]) -> None:
     check(table(tmp_path, **OPTIONS[options]))
 
 
@@ -80,7 +81,7 @@ def begin(spout: DeltaSpout, previous: Any = None) -> Any:
 
 
 def numbers(spout: DeltaSpout, metadata: Any) -> list[int]:
-    return sorted(row[0] for row in rows_of(spout, metadata))
+    return sorted(row[0] for row in batch_rows(spout, metadata))
 
 
 def test_latest_begins_behind_what_is_there_when_it_is_first_asked(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_partition_columns_and_columns_that_came_later_are_there(tmp_path: Path,
     more = data.append_column("late", pa.array([0.5] * len(rows)))
     write_deltalake(tmp_path, more, mode="append", schema_mode="merge")
     spout = spout_of(tmp_path, fields, start=start)
-    found = [row for metadata in metadata_of_all(spout) for row in rows_of(spout, metadata)]
+    found = [row for metadata in metadata_of_all(spout) for row in batch_rows(spout, metadata)]
     expected = [
         (*row.values(),) for table in (data.append_column("late", pa.nulls(7)), more) for row in table.to_pylist()
     ]
@@ -241,7 +242,7 @@ def test_members_of_structs_are_those_of_the_table_and_null_in_files_that_are_ol
     newer = pa.table({"s": [{"a": 2, "b": 3}], "xs": [[{"n": 2}]]})
     write_deltalake(path, newer, mode="append", schema_mode="merge")
     spout = spout_of(path, "s struct<a:long,b:long>, xs array<struct<n:long>>", start=0)
-    found = [row for metadata in metadata_of_all(spout) for row in rows_of(spout, metadata)]
+    found = [row for metadata in metadata_of_all(spout) for row in batch_rows(spout, metadata)]
     assert found == [({"a": 1, "b": None}, [{"n": 1}]), ({"a": 2, "b": 3}, [{"n": 2}])]
     for fields, said in (
         ("s struct<a:long,B:long>", "has no column 's.B'"),
@@ -309,7 +310,7 @@ def test_the_last_days_that_spark_wrote_in_its_old_form_are_read(tmp_path: Path)
     pq.write_table(noted, path, use_deprecated_int96_timestamps=True)
     assert path.stat().st_size != size
     spout = spout_of(tmp_path, "t timestamp")
-    assert sorted(rows_of(spout, begin(spout))) == [(day,) for day in days]
+    assert sorted(batch_rows(spout, begin(spout))) == [(day,) for day in days]
 
 
 # ---- deletion vectors and column mapping -----------------------------------------------------------------------
@@ -328,7 +329,7 @@ def test_rows_of_a_snapshot_that_a_vector_deletes_do_not_come(tmp_path: Path) ->
     metadata = metadata_of_all(spout)
     assert len(metadata) == 2
     for later in (False, True):
-        found = [row for each in metadata for row in rows_of(spout, each)]
+        found = [row for each in metadata for row in batch_rows(spout, each)]
         assert sorted(found) == [("%é", 4), ("x y", 0), ("x y", 1), ("x y", 2)]
         emitter = spout.emitter()
         assert emitter.data_frame(None, metadata[0]) is emitter.batch_for_script(metadata[0], "") is None
@@ -339,7 +340,7 @@ def test_rows_of_a_snapshot_that_a_vector_deletes_do_not_come(tmp_path: Path) ->
         begin(spout, metadata[-1])
     skipping = spout_of(tmp_path, "p string, n long", changes="skip")
     third = begin(skipping, metadata[-1])
-    assert (third["skipped"], rows_of(skipping, third)) == ([3], [("x y", 6)])
+    assert (third["skipped"], batch_rows(skipping, third)) == ([3], [("x y", 6)])
 
 
 def test_vectors_of_large_files_delete_rows_of_each_of_their_pieces(tmp_path: Path) -> None:
@@ -367,17 +368,17 @@ def test_columns_that_a_table_maps_are_found_in_its_files(tmp_path: Path, mode: 
     describe(tmp_path, mode, columns, partition_by="p")
     add(tmp_path, "1.parquet", {word: (2, texts), n: (1, longs)}, {"col-3": "x"})
     first = begin(spout_of(tmp_path, "n long, p string, word string"))
-    found = rows_of(spout_of(tmp_path, "p string, n long, word string"), first)
+    found = batch_rows(spout_of(tmp_path, "p string, n long, word string"), first)
     assert sorted(found) == [("x", 1, "a"), ("x", 2, "b")]
     columns = {"n": ("long", "col-1"), "text": ("string", "col-2"), "part": ("string", "col-3"), "p": ("long", "col-4")}
     describe(tmp_path, mode, columns, partition_by="part")
     add(tmp_path, "2.parquet", {n: (1, longs), word: (2, texts), more: (4, longs)}, {"col-3": None})
     spout = spout_of(tmp_path, "part string, p long, text string")
     second = begin(spout, first)
-    assert sorted(rows_of(spout, first)) == [("x", None, "a"), ("x", None, "b")]
-    assert sorted(rows_of(spout, second), key=str) == [(None, 1, "a"), (None, 2, "b")]
+    assert sorted(batch_rows(spout, first)) == [("x", None, "a"), ("x", None, "b")]
+    assert sorted(batch_rows(spout, second), key=str) == [(None, 1, "a"), (None, 2, "b")]
     whole = spout_of(tmp_path, "part string, p long, text string", start="snapshot")
-    assert sorted(rows_of(whole, begin(whole)), key=str) == sorted(
+    assert sorted(batch_rows(whole, begin(whole)), key=str) == sorted(
         [("x", None, "a"), ("x", None, "b"), (None, 1, "a"), (None, 2, "b")], key=str
     )
     emitter = spout.emitter()

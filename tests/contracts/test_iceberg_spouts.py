@@ -24,8 +24,9 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.spouts.iceberg import snapshots
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from airflow_trident.spouts.table_log import RecentValues
+from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
 from airflow_trident.types import parse_declared
-from tests.contracts.test_spouts import CHECKS, FIELDS, ROWS, Source, metadata_of_all, rows_of
+from tests.contracts.test_spouts import FIELDS, ROWS
 from tests.fixtures.catalog import open_catalog
 from tests.fixtures.state import ticket
 from tests.fixtures.table import ForeignIcebergTable, staged
@@ -78,13 +79,13 @@ def begin(spout: IcebergSpout, previous: Any = None) -> Any:
 
 
 def numbers(spout: IcebergSpout, metadata: Any) -> list[int]:
-    return sorted(row[0] for row in rows_of(spout, metadata))
+    return sorted(row[0] for row in batch_rows(spout, metadata))
 
 
 # ---- the promises ----------------------------------------------------------------------------------------------
 
 
-def source(folder: Path, **options: Any) -> Source:
+def source(folder: Path, **options: Any) -> SpoutCase:
     """Four snapshots of unequal size."""
     cuts = [0, 1, 8, 20, len(ROWS)]
     parts = [rows_to_table(parse_declared(FIELDS), ROWS[begin:end]) for begin, end in pairwise(cuts)]
@@ -98,7 +99,7 @@ def source(folder: Path, **options: Any) -> Source:
         return spout
 
     spout = table.spout(FIELDS, **options)
-    return Source(spout, list(ROWS), take_away)
+    return SpoutCase(spout, list(ROWS), take_away)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -108,9 +109,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", SPOUT_CHECKS)
 @pytest.mark.parametrize("options", OPTIONS)
-def test_an_iceberg_spout_keeps_its_promises(tmp_path: Path, options: str, check: Callable[[Source], None]) -> None:
+def test_an_iceberg_spout_keeps_its_promises(tmp_path: Path, options: str, check: Callable[[SpoutCase], None]) -> None:
     check(source(tmp_path, **OPTIONS[options]))
 
 
@@ -336,7 +337,7 @@ def test_columns_are_found_by_their_ids_renamed_widened_added_and_partitioned(tm
         begin(spout)
     with made.table.update_schema() as update:
         update.add_column("late", IntegerType())
-    found = [row for metadata in metadata_of_all(spout) for row in rows_of(spout, metadata)]
+    found = [row for metadata in metadata_of_all(spout) for row in batch_rows(spout, metadata)]
     assert sorted(found, key=str) == sorted(
         [(p, day, 1, "x", None) for p, day in zip(HOSTILE, days, strict=True)], key=str
     )
@@ -368,7 +369,7 @@ def test_what_a_topology_appended_by_reference_is_read(tmp_path: Path) -> None:
         state.apply_files(ticket(1), staged(tmp_path, ("a", 1), ("b", 2)))
     factory: Any = theirs.spec.factory
     spout = IcebergSpout(factory.name, fields="word string, n long", properties=factory.properties)
-    assert sorted(rows_of(spout, begin(spout))) == [("a", 1), ("b", 2)]
+    assert sorted(batch_rows(spout, begin(spout))) == [("a", 1), ("b", 2)]
     assert spout.lineage_datasets(begin(spout)) == (written,)
 
 

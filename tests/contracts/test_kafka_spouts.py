@@ -11,15 +11,15 @@ import pytest
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
-from tests.contracts.test_spouts import (
-    CHECKS,
-    NAMES,
-    Source,
+from airflow_trident.testing.suites import (
+    SPOUT_CHECKS,
+    SpoutCase,
+    batch_rows,
     check_coverage,
     check_replay,
     metadata_of_all,
-    rows_of,
 )
+from tests.contracts.test_spouts import NAMES
 from tests.fixtures.kafka import Topic
 
 pytestmark = pytest.mark.kafka
@@ -27,7 +27,7 @@ FIELDS = "partition int, offset long, value string"
 SECRET = "of-nobodys-concern"
 
 
-def records(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -> Source:
+def records(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -> SpoutCase:
     """Three partitions of 17, 0 and 30 records; producers' transactions, one of them aborted, in the last."""
     topic.create(3)
     topic.send([(None, f"{number} {NAMES[number % 7]}") for number in range(17)], partition=0)
@@ -44,16 +44,16 @@ def records(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -
     spout = kind(topic.name, bootstrap_servers=topic.broker.hosts, config={"client.id": SECRET}, **options)
     offsets = [*range(10), *range(15, 25), *range(26, 36)]
     rows: list[tuple[Any, ...]] = [(0, number, f"{number} {NAMES[number % 7]}") for number in range(17)]
-    return Source(spout, rows + [(2, offset, str(number)) for number, offset in enumerate(offsets)], take_away)
+    return SpoutCase(spout, rows + [(2, offset, str(number)) for number, offset in enumerate(offsets)], take_away)
 
 
-@pytest.mark.parametrize("check", CHECKS)
-def test_a_kafka_spout_keeps_its_promises(topic: Topic, check: Callable[[Source], None]) -> None:
+@pytest.mark.parametrize("check", SPOUT_CHECKS)
+def test_a_kafka_spout_keeps_its_promises(topic: Topic, check: Callable[[SpoutCase], None]) -> None:
     check(records(topic))
 
 
 @pytest.mark.parametrize("check", [check_replay, check_coverage])
-def test_an_opaque_kafka_spout_does_so_while_nothing_is_lost(topic: Topic, check: Callable[[Source], None]) -> None:
+def test_an_opaque_kafka_spout_does_so_while_nothing_is_lost(topic: Topic, check: Callable[[SpoutCase], None]) -> None:
     check(records(topic, OpaqueKafkaSpout))
 
 
@@ -61,7 +61,7 @@ def test_a_topic_without_gaps_is_read_in_batches_of_max_rows(topic: Topic) -> No
     topic.create(1)
     topic.send([("k", "v")] * 25)
     spout = KafkaSpout(topic.name, bootstrap_servers=topic.broker.hosts, max_rows=10)
-    assert [len(rows_of(spout, metadata)) for metadata in metadata_of_all(spout)] == [10, 10, 5]
+    assert [len(batch_rows(spout, metadata)) for metadata in metadata_of_all(spout)] == [10, 10, 5]
 
 
 def test_a_kafka_spout_says_what_it_is_in_one_line_without_settings(topic: Topic) -> None:

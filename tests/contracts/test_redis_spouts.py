@@ -19,8 +19,8 @@ from airflow_trident.errors import (
 )
 from airflow_trident.spouts.redis.keys import OpaqueRedisSpout, RedisSpout
 from airflow_trident.spouts.redis.stream import OpaqueRedisStreamSpout, RedisStreamSpout
+from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
 from airflow_trident.types import Json
-from tests.contracts.test_spouts import CHECKS, Source, metadata_of_all, rows_of
 from tests.fixtures.redis import settings_of_a_new_database, shared_server
 
 TEXTS = ["", "a", "x y", "é\U0001f600", "@user #tag", "null", "last"]
@@ -41,7 +41,7 @@ def add(where: dict[str, Any], stream: str, entries: list[dict[str, Any]]) -> li
         return [client.xadd(stream, entry).decode() for entry in entries]
 
 
-def numbered(kind: type[RedisSpout], **options: Any) -> Source:
+def numbered(kind: type[RedisSpout], **options: Any) -> SpoutCase:
     where = settings_of_a_new_database()
     texts = [TEXTS[number % len(TEXTS)] for number in range(29)]
     write(where, texts)
@@ -51,10 +51,10 @@ def numbered(kind: type[RedisSpout], **options: Any) -> Source:
         client_of(where).delete("11")
         return spout
 
-    return Source(spout, list(enumerate(texts, 1)), take_away)
+    return SpoutCase(spout, list(enumerate(texts, 1)), take_away)
 
 
-def partitioned(kind: type[RedisSpout]) -> Source:
+def partitioned(kind: type[RedisSpout]) -> SpoutCase:
     where = settings_of_a_new_database()
     rows = []
     for partition, count in (("0", 12), ("1", 0), ("2", 5)):
@@ -69,10 +69,10 @@ def partitioned(kind: type[RedisSpout]) -> Source:
         client_of(where).delete("tweet:2:3")
         return spout
 
-    return Source(spout, rows, take_away)
+    return SpoutCase(spout, rows, take_away)
 
 
-def streams(kind: type[RedisStreamSpout]) -> Source:
+def streams(kind: type[RedisStreamSpout]) -> SpoutCase:
     where = settings_of_a_new_database()
     rows = []
     for number in range(29):
@@ -87,10 +87,10 @@ def streams(kind: type[RedisStreamSpout]) -> Source:
         client_of(where).xtrim("s0", maxlen=8, approximate=False)
         return spout
 
-    return Source(spout, rows, take_away)
+    return SpoutCase(spout, rows, take_away)
 
 
-SOURCES: dict[str, Callable[[], Source]] = {
+SOURCES: dict[str, Callable[[], SpoutCase]] = {
     "numbered keys": lambda: numbered(RedisSpout),
     "opaque numbered keys": lambda: numbered(OpaqueRedisSpout),
     "partitions of numbered keys": lambda: partitioned(RedisSpout),
@@ -100,9 +100,9 @@ SOURCES: dict[str, Callable[[], Source]] = {
 }
 
 
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", SPOUT_CHECKS)
 @pytest.mark.parametrize("name", SOURCES)
-def test_every_spout_keeps_its_promises(name: str, check: Callable[[Source], None]) -> None:
+def test_every_spout_keeps_its_promises(name: str, check: Callable[[SpoutCase], None]) -> None:
     check(SOURCES[name]())
 
 
@@ -150,11 +150,11 @@ def test_a_batch_ends_before_a_number_that_is_given_out_and_not_written(where: d
     client.incr("NEXT_WRITE")
     write(where, ["four"])
     first = spout.coordinator().initialize_transaction(1, None)
-    assert rows_of(spout, first) == [(1, "one"), (2, "two")]
+    assert batch_rows(spout, first) == [(1, "one"), (2, "two")]
     assert not spout.coordinator().is_ready(first)
     client.set("3", "three")
     (second,) = metadata_of_all_after(spout, first)
-    assert rows_of(spout, second) == [(3, "three"), (4, "four")]
+    assert batch_rows(spout, second) == [(3, "three"), (4, "four")]
 
 
 def metadata_of_all_after(spout: Spout, metadata: Json) -> list[Json]:
@@ -170,8 +170,8 @@ def test_an_opaque_batch_is_decided_anew_from_the_keys_that_are_there(where: dic
     batch = spout.coordinator().initialize_transaction(1, None)
     client_of(where).delete("3")
     with pytest.raises(SourceUnavailableError, match=r"'3' .* is gone.*next attempt"):
-        rows_of(spout, batch)
-    assert rows_of(spout, spout.coordinator().initialize_transaction(1, None)) == [(1, "one"), (2, "two")]
+        batch_rows(spout, batch)
+    assert batch_rows(spout, spout.coordinator().initialize_transaction(1, None)) == [(1, "one"), (2, "two")]
 
 
 def test_numbers_and_partitions_may_be_texts_and_records_bytes(where: dict[str, Any]) -> None:
@@ -180,10 +180,10 @@ def test_numbers_and_partitions_may_be_texts_and_records_bytes(where: dict[str, 
         client.set("0/1", b"\xff")
     options = {"counter": "last:{partition}", "keys": "{partition}/{n}", "num_partitions": 1}
     spout = RedisSpout(**where, **options, fields="p string, tweet_id string, tweet binary")
-    assert rows_of(spout, metadata_of_all(spout)[0]) == [("0", "1", b"\xff")]
+    assert batch_rows(spout, metadata_of_all(spout)[0]) == [("0", "1", b"\xff")]
     spout = RedisSpout(**where, **options)
     with pytest.raises(DamagedInputError, match=r"'0/1' of RedisSpout.*no UTF-8"):
-        rows_of(spout, metadata_of_all(spout)[0])
+        batch_rows(spout, metadata_of_all(spout)[0])
 
 
 @pytest.mark.parametrize(
@@ -244,18 +244,18 @@ def test_entries_that_are_trimmed_before_they_are_read_are_never_lost_in_silence
     first = strict.coordinator().initialize_transaction(1, None)
     client = client_of(where)
     client.xtrim("s", maxlen=6, approximate=False)
-    assert rows_of(strict, strict.coordinator().initialize_transaction(2, first)) == [(4,), (5,), (6,), (7,)]
+    assert batch_rows(strict, strict.coordinator().initialize_transaction(2, first)) == [(4,), (5,), (6,), (7,)]
     client.xtrim("s", maxlen=3, approximate=False)
     with pytest.raises(SourceChangedError, match=r"3 entries of stream 's' .* trimmed or deleted before any"):
         strict.coordinator().initialize_transaction(2, first)
     second = opaque.coordinator().initialize_transaction(2, first)
     assert isinstance(second, dict)
     assert second["parts"]["s"]["lost"] == 3  # type: ignore[index,call-overload]
-    assert rows_of(opaque, second) == [(7,), (8,), (9,)]
+    assert batch_rows(opaque, second) == [(7,), (8,), (9,)]
     client.xtrim("s", maxlen=0)
     assert not strict.coordinator().is_ready(second), "what was read may be trimmed"
     add(where, "s", [{"n": 10}])
-    assert rows_of(strict, strict.coordinator().initialize_transaction(3, second)) == [(10,)]
+    assert batch_rows(strict, strict.coordinator().initialize_transaction(3, second)) == [(10,)]
 
 
 def test_an_opaque_batch_of_a_stream_that_was_trimmed_is_decided_anew(where: dict[str, Any]) -> None:
@@ -264,8 +264,8 @@ def test_an_opaque_batch_of_a_stream_that_was_trimmed_is_decided_anew(where: dic
     batch = spout.coordinator().initialize_transaction(1, None)
     client_of(where).xtrim("s", maxlen=2, approximate=False)
     with pytest.raises(SourceUnavailableError, match=r"has 2 of the 5 entries.*next attempt"):
-        rows_of(spout, batch)
-    assert rows_of(spout, spout.coordinator().initialize_transaction(1, None)) == [(3,), (4,)]
+        batch_rows(spout, batch)
+    assert batch_rows(spout, spout.coordinator().initialize_transaction(1, None)) == [(3,), (4,)]
 
 
 def test_a_field_that_an_entry_has_twice_is_an_error_where_the_spout_reads_it(where: dict[str, Any]) -> None:
@@ -275,9 +275,9 @@ def test_a_field_that_an_entry_has_twice_is_an_error_where_the_spout_reads_it(wh
     spout = RedisStreamSpout(**where, streams="s", fields="n long, text string")
     batch = spout.coordinator().initialize_transaction(1, None)
     with pytest.raises(DamagedInputError, match=f"the entry {entry.decode()} of stream 's' has the field 'text' sev"):
-        rows_of(spout, batch)
+        batch_rows(spout, batch)
     without = RedisStreamSpout(**where, streams="s", fields="n long")
-    assert rows_of(without, batch) == [(1,), (2,)]
+    assert batch_rows(without, batch) == [(1,), (2,)]
 
 
 def test_a_stream_that_is_made_anew_is_not_read_as_the_old_one(where: dict[str, Any]) -> None:
@@ -320,12 +320,12 @@ def test_one_and_the_same_stream_is_never_taken_for_another_one(where: dict[str,
     client.xdel("s", ids[5])
     client.xtrim("s", maxlen=4, approximate=False)
     second = spout.coordinator().initialize_transaction(2, first)
-    assert rows_of(spout, second) == [(4,), (6,), (8,), (9,)]
+    assert batch_rows(spout, second) == [(4,), (6,), (8,), (9,)]
     client.xtrim("s", maxlen=0)
     assert not spout.coordinator().is_ready(second)
     client.xdel("s", *add(where, "s", [{"n": 10}, {"n": 11}]))
     add(where, "s", [{"n": 12}])
-    assert rows_of(spout, spout.coordinator().initialize_transaction(3, second)) == [(12,)]
+    assert batch_rows(spout, spout.coordinator().initialize_transaction(3, second)) == [(12,)]
 
 
 def test_a_copy_of_a_stream_goes_on_when_it_counts_like_the_old_one(where: dict[str, Any]) -> None:
@@ -339,7 +339,7 @@ def test_a_copy_of_a_stream_goes_on_when_it_counts_like_the_old_one(where: dict[
     with pytest.raises(SourceChangedError, match="was made anew: it was given 4 entries"):
         spout.coordinator().is_ready(first)
     client.execute_command("XSETID", "s", ids[-1], "ENTRIESADDED", 10)
-    assert rows_of(spout, spout.coordinator().initialize_transaction(2, first)) == [(8,), (9,)]
+    assert batch_rows(spout, spout.coordinator().initialize_transaction(2, first)) == [(8,), (9,)]
 
 
 def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[str, Any]) -> None:
@@ -350,7 +350,7 @@ def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[st
     )
     spout = RedisStreamSpout(**where, streams="s", fields=fields)
     at = datetime(2024, 2, 29, 12, tzinfo=UTC)
-    assert rows_of(spout, metadata_of_all(spout)[0]) == [
+    assert batch_rows(spout, metadata_of_all(spout)[0]) == [
         (7, 0.5, True, at, b"\xff", None, None, None),
         (None,) * 8,
         (*(None,) * 6, time(12, 30, 0, 500_000), timedelta(microseconds=-5)),
@@ -358,7 +358,7 @@ def test_fields_of_entries_have_types_and_what_is_missing_is_null(where: dict[st
     add(where, "bad", [{"n": "seven"}])
     spout = RedisStreamSpout(**where, streams="bad", fields="n long")
     with pytest.raises(DamagedInputError, match=r"the entry \d+-\d+ of stream 'bad' has no long in its field 'n'"):
-        rows_of(spout, metadata_of_all(spout)[0])
+        batch_rows(spout, metadata_of_all(spout)[0])
 
 
 @pytest.mark.parametrize(
@@ -387,6 +387,6 @@ def test_max_bytes_ends_a_batch_and_a_larger_record_is_one_by_itself(where: dict
     ):
         found, previous = [], None
         while (metadata := spout.coordinator().initialize_transaction(len(found) + 1, previous)) is not None:
-            found.append([len(row[-1]) for row in rows_of(spout, metadata)])
+            found.append([len(row[-1]) for row in batch_rows(spout, metadata)])
             previous = metadata
         assert found == lengths

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.contracts.state import Applied, Marker, State, StateFactory, StateSpec
+from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
 from airflow_trident.errors import (
     FencedError,
     LateBatchError,
-    LedgerBehindStateError,
-    StateBehindLedgerError,
     UserCodeError,
 )
 from airflow_trident.operations.aggregators import Sum
 from airflow_trident.states.sql.sqlite import SqliteDialect
 from airflow_trident.states.sql.store import SqlStore
+from airflow_trident.testing.suites import STATE_CHECKS
 from tests.fixtures.open_state import SPECS
-from tests.fixtures.state import FACTORIES, Product, appended, apply, batch, combined, content, counts, product, ticket
+from tests.fixtures.state import FACTORIES, appended, apply, batch, combined, content, product, ticket
 
 
 @pytest.fixture
@@ -31,20 +30,15 @@ def state(spec: StateSpec) -> Iterator[State]:
         yield opened
 
 
+# ---- what a user's suite checks, too ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check", STATE_CHECKS)
+def test_every_state_keeps_its_promises(factory: StateFactory, check: Callable[[StateFactory], None]) -> None:
+    check(factory)
+
+
 # ---- applying --------------------------------------------------------------------------------------------------
-
-
-def test_a_new_state_is_empty_and_has_no_marker(state: State) -> None:
-    assert state.marker() is None
-    assert content(state) == {}
-
-
-def test_batches_are_merged_into_what_is_stored(factory: StateFactory) -> None:
-    spec = counts(factory)
-    with factory.make_state(spec) as state:
-        assert apply(state, ticket(1), batch(spec, ("a", 1), ("b", 2), (None, 3))) is Applied.APPLIED
-        assert apply(state, ticket(2), batch(spec, ("b", 10), ("c", 4), (None, 5))) is Applied.APPLIED
-        assert content(state) == {("a",): (1,), ("b",): (12,), ("c",): (4,), (None,): (8,)}
 
 
 def test_a_users_combiner_merges_as_well(factory: StateFactory) -> None:
@@ -55,47 +49,7 @@ def test_a_users_combiner_merges_as_well(factory: StateFactory) -> None:
         assert content(state) == {("a",): (42,), ("b",): (5,), (None,): (1,)}
 
 
-def test_an_empty_batch_moves_the_marker(state: State, spec: StateSpec) -> None:
-    apply(state, ticket(1), batch(spec))
-    assert content(state) == {}
-    assert state.marker() == Marker(incarnation="i1", high=1, fence=10, position={"lines": {"to": 1}})
-
-
-def test_what_is_applied_is_there_for_who_opens_the_state_next(factory: StateFactory, spec: StateSpec) -> None:
-    with factory.make_state(spec) as first:
-        apply(first, ticket(1), batch(spec, ("a", 2)))
-    with factory.make_state(spec) as second:
-        assert content(second) == {("a",): (2,)}
-        assert second.marker() is not None
-        assert apply(second, ticket(1), batch(spec, ("a", 2))) is Applied.ALREADY
-
-
-def test_two_states_of_one_store_do_not_mix(factory: StateFactory) -> None:
-    one, two = counts(factory, name="one"), counts(factory, name="two")
-    other = counts(factory, topology="other", name="one")
-    with factory.make_state(one) as first, factory.make_state(two) as second, factory.make_state(other) as third:
-        apply(first, ticket(1), batch(one, ("a", 1)))
-        apply(second, ticket(4, incarnation="i9"), batch(two, ("a", 5)))
-        assert (content(first), content(second), content(third)) == ({("a",): (1,)}, {("a",): (5,)}, {})
-        assert third.marker() is None
-
-
 # ---- T1: all or nothing ----------------------------------------------------------------------------------------
-
-
-class Refusing(Product):
-    def combine(self, left: int, right: int) -> int:
-        raise ZeroDivisionError("no")
-
-
-def test_t1_when_the_users_combiner_raises_nothing_is_applied(factory: StateFactory) -> None:
-    spec = combined(factory, "word string", "n long", Refusing())
-    with factory.make_state(spec) as state:
-        apply(state, ticket(1), batch(spec, ("b", 2)))
-        before = state.marker(), content(state)
-        with pytest.raises(UserCodeError, match=r"Refusing of state 'counts' raised ZeroDivisionError: no.*Nothing"):
-            state.apply(ticket(2), batch(spec, ("a", 1), ("b", 3), ("c", 1)))
-        assert (state.marker(), content(state)) == before
 
 
 @pytest.mark.parametrize("stored", [2**63 - 1, -(2**63)])
@@ -115,65 +69,6 @@ def test_t1_a_sum_that_overflows_is_an_error_and_nothing_is_applied(factory: Sta
 # ---- T2 to T5: what the marker decides -------------------------------------------------------------------------
 
 
-def test_t2_an_applied_txid_is_a_success_and_changes_nothing(state: State, spec: StateSpec) -> None:
-    rows = batch(spec, ("a", 2), ("b", 3))
-    apply(state, ticket(1), rows)
-    before = content(state)
-    for _ in range(3):
-        assert state.apply(ticket(1), rows) is Applied.ALREADY
-    assert content(state) == before
-
-
-def test_t3_a_lower_fence_is_refused_and_changes_nothing(state: State, spec: StateSpec) -> None:
-    apply(state, ticket(1, fence=7), batch(spec, ("a", 2)))
-    before = state.marker(), content(state)
-    for txid in (1, 2):
-        with pytest.raises(FencedError, match="newer committer"):
-            state.apply(ticket(txid, fence=6), batch(spec, ("a", 5)))
-        assert (state.marker(), content(state)) == before
-
-
-def test_t3_a_higher_fence_is_recorded_even_when_the_txid_is_applied(state: State, spec: StateSpec) -> None:
-    apply(state, ticket(1, fence=7), batch(spec, ("a", 2)))
-    assert apply(state, ticket(1, fence=9), batch(spec, ("a", 2))) is Applied.ALREADY
-    marker = state.marker()
-    assert marker is not None
-    assert marker.fence == 9
-    with pytest.raises(FencedError):
-        state.apply(ticket(2, fence=8), batch(spec, ("a", 5)))
-
-
-def test_t4_another_incarnation_is_refused_and_changes_nothing(state: State, spec: StateSpec) -> None:
-    apply(state, ticket(1), batch(spec, ("a", 2)))
-    before = state.marker(), content(state)
-    for txid in (1, 2):
-        with pytest.raises(LedgerBehindStateError, match="repair"):
-            state.apply(ticket(txid, incarnation="i2", fence=10**6), batch(spec, ("a", 5)))
-        assert (state.marker(), content(state)) == before
-
-
-def test_t4_an_applied_txid_with_another_batch_is_refused_and_changes_nothing(state: State, spec: StateSpec) -> None:
-    apply(state, ticket(1), batch(spec, ("a", 2)))
-    before = state.marker(), content(state)
-    with pytest.raises(LedgerBehindStateError, match="old copy"):
-        state.apply(ticket(1, fence=99, position={"lines": {"to": 77}}), batch(spec, ("a", 5)))
-    assert (state.marker(), content(state)) == before
-
-
-def test_t5_txids_that_were_left_out_are_applied_late_once(state: State, spec: StateSpec) -> None:
-    apply(state, ticket(1), batch(spec, ("a", 2)))
-    apply(state, ticket(4, fence=40), batch(spec, ("b", 3)))
-    assert apply(state, ticket(3, fence=41, late=True), batch(spec, ("c", 5))) is Applied.APPLIED
-    assert apply(state, ticket(3, fence=42, late=True), batch(spec, ("c", 5))) is Applied.ALREADY
-    marker = state.marker()
-    assert marker == Marker(incarnation="i1", high=4, fence=42, holes=((2, 2),), position={"lines": {"to": 4}})
-    assert apply(state, ticket(2, fence=43, late=True), batch(spec, ("d", 7))) is Applied.APPLIED
-    assert content(state) == {("a",): (2,), ("b",): (3,), ("c",): (5,), ("d",): (7,)}
-    marker = state.marker()
-    assert marker is not None
-    assert marker.holes == ()
-
-
 def test_t5_a_late_txid_is_refused_where_order_matters(factory: StateFactory) -> None:
     spec = appended(factory)
     with factory.make_state(spec) as state:
@@ -181,19 +76,6 @@ def test_t5_a_late_txid_is_refused_where_order_matters(factory: StateFactory) ->
         before = state.marker(), content(state)
         with pytest.raises(LateBatchError, match="order"):
             state.apply(ticket(1, fence=30, late=True), batch(spec, ("a", "y", 1)))
-        assert (state.marker(), content(state)) == before
-
-
-def test_t4_a_state_that_lacks_what_the_ledger_calls_committed_takes_nothing(state: State, spec: StateSpec) -> None:
-    with pytest.raises(StateBehindLedgerError, match="holds nothing and lacks 1 to 2"):
-        state.apply(ticket(4, needs=(1, 2)), batch(spec, ("a", 5)))
-    assert (state.marker(), content(state)) == (None, {})
-    apply(state, ticket(1), batch(spec, ("a", 2)))
-    apply(state, ticket(4, needs=(1,)), batch(spec, ("a", 3)))
-    before = state.marker(), content(state)
-    for txid, late in ((7, False), (4, False), (2, True)):
-        with pytest.raises(StateBehindLedgerError, match="up to 4 and lacks 3"):
-            state.apply(ticket(txid, fence=90, late=late, needs=(1, 3, 4)), batch(spec, ("a", 5)))
         assert (state.marker(), content(state)) == before
 
 

@@ -19,8 +19,8 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.iceberg.snapshots import IcebergLog
 from airflow_trident.spouts.table_rows import rows_of_file
+from airflow_trident.testing.suites import batch_rows, metadata_of_all
 from airflow_trident.types import parse_declared
-from tests.contracts.test_spouts import metadata_of_all, rows_of
 from tests.fixtures.state import batch, ticket
 from tests.fixtures.table import TABLES
 
@@ -80,7 +80,7 @@ def test_all_batches_of_a_snapshot_look_at_the_whole_table_once(
             break
         assert spout.coordinator().lag(more) == {"files": FILES - len(read) - 1}
         metadata = more
-        read += rows_of(spout, metadata)
+        read += batch_rows(spout, metadata)
     assert sorted(n for _, n in read) == [*range(1, FILES + 1)]
     assert looks == [FILES]
 
@@ -137,11 +137,11 @@ def test_a_file_with_damaged_pages_is_damaged_and_no_storage_that_does_not_answe
     table.append()
     spout = TableSpout(table.spec.factory, fields="word string, n long")
     metadata = spout.coordinator().initialize_transaction(1, None)
-    assert rows_of(spout, metadata) == [("other", 0)]
+    assert batch_rows(spout, metadata) == [("other", 0)]
     (path,) = tmp_path.rglob("*.parquet")
     damage(path)
     with pytest.raises(DamagedInputError, match=rf"{path.name}.* cannot be read as"):
-        rows_of(spout, metadata)
+        batch_rows(spout, metadata)
 
 
 class Silent(io.BytesIO):

@@ -15,16 +15,9 @@ from airflow_trident.contracts.spout import Spout
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.staging.storage import storage_at
+from airflow_trident.testing.suites import SpoutCase, batch_rows, check_changed_source, check_replay, metadata_of_all
 from airflow_trident.types import parse_declared
-from tests.contracts.test_spouts import (
-    FIELDS,
-    ROWS,
-    Source,
-    check_changed_source,
-    check_replay,
-    metadata_of_all,
-    rows_of,
-)
+from tests.contracts.test_spouts import FIELDS, ROWS
 from tests.faults.http_proxy import Verdict
 from tests.fixtures.catalog import open_catalog
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake
@@ -65,14 +58,14 @@ def spout(request: pytest.FixtureRequest, lake: Lake, tmp_path: Path) -> Spout:
 
 @pytest.mark.parametrize("check", [check_replay, check_changed_source])  # which read objects; others read the log
 def test_a_spout_of_a_table_in_a_bucket_keeps_its_promises(
-    spout: Spout, lake: Lake, check: Callable[[Source], None]
+    spout: Spout, lake: Lake, check: Callable[[SpoutCase], None]
 ) -> None:
     def take_away() -> Spout:
         objects = storage_at(f"s3://{CONN_ID}@{lake.name}")
         objects.remove([name for name, _ in objects.list("") if name.endswith(".parquet")])
         return spout
 
-    check(Source(spout, list(ROWS), take_away))
+    check(SpoutCase(spout, list(ROWS), take_away))
 
 
 def test_executors_read_it_without_the_connection(spout: Spout, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +87,9 @@ def test_executors_read_it_without_the_connection(spout: Spout, monkeypatch: pyt
 
 def test_a_bucket_that_is_away_is_said_and_what_was_begun_is_read_when_it_is_back(spout: Spout, lake: Lake) -> None:
     first, *_ = metadata_of_all(spout)
-    before = rows_of(spout, first)
+    before = batch_rows(spout, first)
     lake.server.rule("GET", Verdict.UNAVAILABLE, times=1000)
     with pytest.raises(SourceUnavailableError):
-        rows_of(spout, first)
+        batch_rows(spout, first)
     lake.server.rule("none", Verdict.PASS)
-    assert rows_of(spout, first) == before
+    assert batch_rows(spout, first) == before

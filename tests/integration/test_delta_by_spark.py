@@ -14,8 +14,8 @@ import pytest
 
 from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.states.delta.state import DeltaState
+from airflow_trident.testing.suites import batch_rows, metadata_of_all
 from airflow_trident.types import parse_declared
-from tests.contracts.test_spouts import metadata_of_all, rows_of
 from tests.contracts.test_table_partitions import ODD
 from tests.fixtures.program import Program
 from tests.fixtures.rewrites import keyed, processed, two
@@ -124,7 +124,7 @@ def test_a_spout_reads_tables_of_spark_with_deletion_vectors_and_other_names_of_
     for kind in modes:
         spout = DeltaSpout(f"{tmp_path}/{kind}", fields="n long, word string, day date, more int", max_files=2)
         metadata = metadata_of_all(spout)
-        rows = [row for each in metadata for row in rows_of(spout, each)]
+        rows = [row for each in metadata for row in batch_rows(spout, each)]
         assert len(metadata) > 1
         assert len(rows) == 66_666 + 5
         some = [

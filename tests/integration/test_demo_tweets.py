@@ -14,12 +14,12 @@ from airflow_trident.errors import DamagedInputError
 from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.spouts.redis.keys import RedisSpout
+from airflow_trident.testing.suites import batch_rows, metadata_of_all
 from demo.changes import batch_of, changes
 from demo.folder import DemoFolder
 from demo.screen import Screen
 from demo.tweet_text import TABLES, generated_tweets, plain_counts
 from demo.tweets import FORMS, TRANSACTIONS, Tweets
-from tests.contracts.test_spouts import metadata_of_all, rows_of
 
 PARTS = {"counter": "{partition}:NEXT_WRITE", "keys": "{partition}:{n}", "num_partitions": 4, "max_rows": 400}
 
@@ -48,10 +48,10 @@ def test_one_tweet_is_damaged_until_it_is_repaired_and_all_become_so_many_transa
         every = metadata_of_all(spout)
         assert len(every) == TRANSACTIONS
         with pytest.raises(DamagedInputError, match="no UTF-8"):
-            [rows_of(spout, metadata) for metadata in every]
+            [batch_rows(spout, metadata) for metadata in every]
         assert "written again" in str(play.repair(folder))
         assert play.repair(folder) is None
-        found = [row[-1] for metadata in every for row in rows_of(spout, metadata)]
+        found = [row[-1] for metadata in every for row in batch_rows(spout, metadata)]
         assert sorted(found) == sorted(generated_tweets(2400))
     with ExitStack() as stack:
         assert play.prepare(folder, stack).endswith("(of the last run)")

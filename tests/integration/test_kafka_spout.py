@@ -26,8 +26,8 @@ from airflow_trident.spouts.kafka.client import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import LogPosition
 from airflow_trident.spouts.kafka.ranges import TopicPartition as KafkaPartition
 from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
+from airflow_trident.testing.suites import batch_rows
 from airflow_trident.types import Json
-from tests.contracts.test_spouts import rows_of
 from tests.faults.proxy import FaultProxy, Frame, Verdict
 from tests.fixtures.kafka import KafkaBroker, Topic
 from tests.fixtures.spark import free_port
@@ -47,7 +47,7 @@ def begin(spout: KafkaSpout, previous: Json = None, txid: int = 1) -> Any:
 
 
 def values(spout: KafkaSpout, metadata: Json) -> list[str]:
-    return sorted(row[0] for row in rows_of(spout, metadata))
+    return sorted(row[0] for row in batch_rows(spout, metadata))
 
 
 def ranges(metadata: Any, topic: Topic) -> dict[str, list[int]]:
@@ -69,7 +69,7 @@ def test_all_fields_of_a_record_are_there(topic: Topic) -> None:
     )
     when = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
     same = (topic.name, 1, when, ["a", "a"], [b"1", b"2"])
-    assert rows_of(spout, begin(spout)) == [(0, b"\xff", None, *same), (1, None, "", *same)]
+    assert batch_rows(spout, begin(spout)) == [(0, b"\xff", None, *same), (1, None, "", *same)]
 
 
 def test_bytes_that_are_no_text_are_an_error_that_names_the_record(topic: Topic) -> None:
@@ -77,7 +77,7 @@ def test_bytes_that_are_no_text_are_an_error_that_names_the_record(topic: Topic)
     topic.send([(None, "good"), (None, b"\xff\xfe"), (None, "good")])
     spout = spout_of(topic)
     with pytest.raises(DamagedInputError, match=f"value of the record at offset 1 of {topic.name}-0.*value binary"):
-        rows_of(spout, begin(spout))
+        batch_rows(spout, begin(spout))
 
 
 # ---- where the first transaction begins ------------------------------------------------------------------------
@@ -228,11 +228,11 @@ def test_a_producer_that_sends_micro_or_nanoseconds_is_named_by_its_record(topic
         topic.send([(None, str(unit))], timestamp=1_700_000_000 * unit)
     spout = spout_of(topic, fields="value string, timestamp timestamp", max_rows=1)
     first = begin(spout)
-    assert len(rows_of(spout, first)) == 1
+    assert len(batch_rows(spout, first)) == 1
     second = begin(spout, first)
     for offset, metadata in ((1, second), (2, begin(spout, second))):
         with pytest.raises(DamagedInputError, match=f"at offset {offset} of {topic.name}-0 is 17000.* milliseconds"):
-            rows_of(spout, metadata)
+            batch_rows(spout, metadata)
         assert len(values(spout_of(topic), metadata)) == 1
 
 
@@ -249,7 +249,7 @@ def test_records_that_expire_before_they_are_read_are_an_error_with_partition_an
     with pytest.raises(SourceChangedError, match=lost):
         begin(spout, first)
     with pytest.raises(SourceChangedError, match=f"{topic.name}-0 no longer has the offsets 0 to 1"):
-        rows_of(spout, first)
+        batch_rows(spout, first)
     going_on = begin(spout_of(topic, on_data_loss="continue"), first)
     assert going_on["lost"] == [[topic.name, 0, 2, 4, "expired before it was read"]]
     assert values(spout, going_on) == ["4"]
@@ -278,9 +278,9 @@ def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(topic: Topic) 
     with pytest.raises(SourceChangedError, match="deleted and made again"):
         begin(strict, first)
     with pytest.raises(SourceChangedError, match="deleted and made again"):
-        rows_of(strict, first)
+        batch_rows(strict, first)
     with pytest.raises(SourceUnavailableError, match=r"deleted and made again.* A new attempt takes what is there"):
-        rows_of(opaque, first)
+        batch_rows(opaque, first)
     assert values(opaque, begin(opaque)) == [f"new {number}" for number in range(9)], "as that attempt decides anew"
     second = begin(opaque, first)
     assert values(opaque, second) == [f"new {number}" for number in range(9)]
@@ -340,7 +340,7 @@ def test_a_compacted_topic_needs_the_opaque_spout(topic: Topic) -> None:
         assert time.monotonic() < until
         topic.send([("k", "newer")])  # rolls the segment
     with pytest.raises(SourceChangedError, match=r"compacted, so nobody can tell.*use OpaqueKafkaSpout"):
-        rows_of(strict, first)
+        batch_rows(strict, first)
 
 
 # ---- the cluster -----------------------------------------------------------------------------------------------
@@ -429,9 +429,9 @@ def test_a_log_that_was_cut_off_and_grew_again_is_found_and_no_new_record_is_lef
     with pytest.raises(SourceChangedError, match=cut_off):
         begin(strict, first)
     with pytest.raises(SourceChangedError, match=r"grown-0 no longer has the offsets 3 to 5.*cut off"):
-        rows_of(strict, first)
+        batch_rows(strict, first)
     with pytest.raises(SourceUnavailableError, match=r"offsets 3 to 5.*cut off.* A new attempt takes what is there"):
-        rows_of(opaque, first_shorter)
+        batch_rows(opaque, first_shorter)
     accepted = strict.coordinator().accept_source(first)
     assert values(strict, accepted) == ["kept", "new 0", "new 1", "new 2", "old 0", "old 1", "old 2"]
     assert values(strict, begin(strict, accepted)) == ["new 3", "new 4"]
@@ -474,7 +474,7 @@ def test_an_error_of_the_driver_is_one_of_this_package_whichever_call_it_comes_f
 
     def all_calls() -> None:
         metadata = begin(spout)
-        rows_of(spout, metadata)
+        batch_rows(spout, metadata)
         spout.coordinator().lag(metadata)
         spout.coordinator().accept_source(metadata)
         with KafkaCluster({"bootstrap.servers": topic.broker.hosts}, "K", 1.0) as cluster:

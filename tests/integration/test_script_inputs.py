@@ -22,7 +22,8 @@ from airflow_trident.errors import SourceChangedError, TridentError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.io.connections import Connection
 from airflow_trident.staging.area import StagingArea
-from tests.contracts.test_spouts import SOURCES, Source, metadata_of_all, rows_of
+from airflow_trident.testing.suites import SpoutCase, batch_rows, metadata_of_all
+from tests.contracts.test_spouts import SOURCES
 from tests.fixtures.kafka import Topic
 from tests.fixtures.script import Run, engine, job_of, written
 from tests.fixtures.spark_submit import SparkSubmitProcess
@@ -47,7 +48,7 @@ OTHERS = [name for name in SOURCES if not name.startswith(("text", "gzipped", "c
 FIELDS = "id long, name string"
 
 
-def script_of(source: Source, folder: Path) -> Script:
+def script_of(source: SpoutCase, folder: Path) -> Script:
     return Script("one", inputs={"rows": source.spout}, outputs={"out": ("n long", FileSink(str(folder / "out")))})
 
 
@@ -61,7 +62,7 @@ def test_what_a_script_is_given_of_any_spout_are_the_rows_of_the_batch(tmp_path:
         batch = inputs.batch(source, metadata)
         paths = [Path(one.removeprefix("file://")) for one in batch.given]
         found = [row for path in paths for row in table_to_rows(pq.read_table(path))]
-        assert found == rows_of(made.spout, metadata)
+        assert found == batch_rows(made.spout, metadata)
         assert batch.rows == len(found)
         assert said == [f"{len(found)} rows of input rows are written for the script"]
         inputs.close()
@@ -80,13 +81,13 @@ def test_a_script_gets_the_files_of_a_table_if_it_would_read_the_declared_column
 
     def given(fields: str, number: int = 0) -> tuple[ScriptBatch, list[str], list[tuple[Any, ...]]]:
         made: Any = TableSpout(foreign.spec.factory, fields=fields, max_files=2)
-        source = Source(made, [], lambda: made)
+        source = SpoutCase(made, [], lambda: made)
         (node,) = script_of(source, tmp_path).compile().sources
         metadata = metadata_of_all(made)[number]
         said: list[str] = []
         found = ScriptInputs(str(tmp_path / "st"), said.append).batch(node, metadata)
         rows = [row for one in found.given for row in table_to_rows(pq.read_table(one.removeprefix("file://")))]
-        assert sorted(rows, key=repr) == sorted(rows_of(made, metadata), key=repr)
+        assert sorted(rows, key=repr) == sorted(batch_rows(made, metadata), key=repr)
         assert found.rows == len(rows)
         return found, said, rows
 

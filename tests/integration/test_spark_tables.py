@@ -22,9 +22,9 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
 from airflow_trident.spouts import table_in_spark
+from airflow_trident.testing.suites import batch_rows
 from airflow_trident.types import parse_declared
 from tests.contracts.test_iceberg_spouts import Table as IcebergMade
-from tests.contracts.test_spouts import rows_of
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run, staged
 from tests.fixtures.parquet_in_spark import as_it_is, reader_of
 
@@ -121,7 +121,7 @@ def test_spark_reads_the_rows_of_the_spout(
     assert found == by_python(spark_engine, job, spout, monkeypatch)
     assert manifest.rows_read == len(found["rows"]) == 6
     (metadata,) = job.metadata.values()
-    assert found["rows"] == rows_as_text(rows_of(spout, metadata))
+    assert found["rows"] == rows_as_text(batch_rows(spout, metadata))
 
 
 def frame(spout: Spout) -> Any:
@@ -169,7 +169,7 @@ def test_columns_of_iceberg_that_others_had_the_names_of_are_left_to_python(tmp_
         update.add_column("b", LongType())
     spout = made.spout("b long")
     assert frame(spout) is None
-    assert rows_of(spout, spout.coordinator().initialize_transaction(1, None)) == [(None,)]
+    assert batch_rows(spout, spout.coordinator().initialize_transaction(1, None)) == [(None,)]
 
 
 def test_files_that_are_removed_damaged_or_replaced_while_spark_reads_are_named(

@@ -31,7 +31,7 @@ from airflow_trident.spouts.redis.stream import RedisStreamSpout
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
 from airflow_trident.states.redis.retrying import _require_no_eviction
 from airflow_trident.states.redis.state import OpenRedisState, RedisState
-from tests.contracts.test_spouts import rows_of
+from airflow_trident.testing.suites import batch_rows
 from tests.fixtures.redis import Server, own_server
 from tests.fixtures.state import apply, batch, combined, content, counts, product, ticket
 
@@ -405,7 +405,7 @@ def test_an_error_of_the_driver_is_one_of_this_package_whichever_answer_it_comes
             assert list(pairs.iterator()) == [("a", 1)]
         for spout in (RedisSpout(**where), RedisStreamSpout(**where, streams="s", fields="n long")):
             metadata = spout.coordinator().initialize_transaction(1, None)
-            assert len(rows_of(spout, metadata)) == 1
+            assert len(batch_rows(spout, metadata)) == 1
             spout.coordinator().lag(metadata)
 
     monkeypatch.setattr(redis.connection.Connection, "read_response", read_response)

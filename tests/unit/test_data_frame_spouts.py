@@ -18,7 +18,7 @@ from airflow_trident.errors import (
     UnknownNodeError,
     UserCodeError,
 )
-from tests.contracts.test_spouts import CHECKS, Source, check_changed_source, metadata_of_all
+from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, check_changed_source, metadata_of_all
 from tests.fixtures.script import job_of
 from tests.fixtures.transform import next_ten, tens
 
@@ -27,9 +27,9 @@ def spout_of(next_position: Callable[[Any], Any] = next_ten, **options: Any) -> 
     return DataFrameSpout(tens, next_position, fields="n long", **options)
 
 
-@pytest.mark.parametrize("check", [one for one in CHECKS if one is not check_changed_source])
-def test_its_positions_are_the_tuples_of_a_spout(check: Callable[[Source], None]) -> None:
-    check(Source(spout_of(), [('{"ten": 2}',), ('{"ten": 3}',)], spout_of))
+@pytest.mark.parametrize("check", [one for one in SPOUT_CHECKS if one is not check_changed_source])
+def test_its_positions_are_the_tuples_of_a_spout(check: Callable[[SpoutCase], None]) -> None:
+    check(SpoutCase(spout_of(), [('{"ten": 2}',), ('{"ten": 3}',)], spout_of))
 
 
 def test_a_stream_has_the_fields_that_the_function_gives_and_says_so() -> None:
