@@ -166,8 +166,9 @@ class ZNodes(Protocol):
         timeout_s: float,
         folders: Mapping[str, frozenset[str] | None] | None = None,
     ) -> bool:
-        """Blocks until a node is not at the version seen (None: does not exist), or a folder has other children than
-        those seen; at most `timeout_s` seconds.
+        """Blocks until a node is not at the version seen (None: does not exist), or a folder has other children.
+
+        Blocks at most `timeout_s` seconds.
 
         Reads after arming the watch, so a change since `seen` returns at once. Waiting again for the same costs no
         round trip as long as nothing has changed. True: something may have changed; read again. May return early.

@@ -31,7 +31,7 @@ def local_runner(
     ...     runner.run()
     ...     assert contents(counts) == {("cow",): (2,)}
 
-    :param ledger: of a run that goes on after another one, for instance to test a restart. The caller closes it.
+    :param ledger: used by several runs, for instance to test a restart. The caller closes it.
     """
     with ExitStack() as opened:
         yield LocalRunner(
@@ -43,7 +43,7 @@ def local_runner(
 
 
 def contents(state: StateHandle) -> dict[Row, Row]:
-    """What a state holds: key -> values, both as tuples of fields."""
+    """The rows of a state: key -> values, both as tuples of fields."""
     spec = state.spec
     with spec.factory.make_state(spec) as opened:
         return dict(opened.items())

@@ -135,8 +135,7 @@ def check_changed_source(case: SpoutCase) -> None:
 
 
 def check_lag(case: SpoutCase) -> None:
-    """A spout that knows what nobody has claimed gives less after each transaction, and nothing in the end; asking
-    changes nothing."""
+    """A lag falls with each transaction, and is 0 in the end; asking for it changes nothing."""
     every: list[Json] = [None, *metadata_of_all(case.spout)]
     lags = [case.spout.coordinator().lag(metadata) for metadata in every]
     known = [lag for lag in lags if lag is not None]

@@ -191,6 +191,13 @@ def test_the_spout_of_the_guide_gives_every_number_once(tmp_path: Path) -> None:
         assert (done, dict(opened.items())) == ([1, 2, 3, 4, 5], {(): (sum(range(29)),)})
 
 
+def test_the_suites_of_the_guides_pass(tmp_path_factory: pytest.TempPathFactory) -> None:
+    spouts = run(DOCS / "how-to" / "write-a-spout.md", slice(-1, None))
+    spouts["test_the_spout_keeps_its_promises"]()
+    states = run(DOCS / "how-to" / "write-a-state.md", slice(-1, None))
+    states["test_the_state_keeps_its_promises"](tmp_path_factory)
+
+
 class Store:
     """What the guide to states connects to."""
 
@@ -328,13 +335,17 @@ def test_the_tests_that_prove_promises_and_show_failures_are_where_the_protocol_
     assert [promise for promise, _ in rows] == [f"P{number}" for number in range(1, 13)]
     rows += re.findall(r"^\| ([a-zA-Z][^|]+) \| [^|]+ \|(.*)$", failures, re.MULTILINE)[1:]
     assert len(rows) > 25
+    suites = (ROOT / "airflow_trident" / "testing" / "suites.py").read_text(encoding="utf-8")
     for promise, proof in rows:
         files = re.findall(r"`(tests/\w+/\w+\.py)`(?: \(([^)]+)\))?", proof)
         assert files, promise
         for file, named in files:
             tests = (ROOT / file).read_text(encoding="utf-8")
+            tests += suites if "STATE_CHECKS" in tests else ""  # the checks that users' tests call, too
             for number in re.findall(r"[LPT]\d+", named):
-                assert re.search(rf"def test_(\w+_)?{number.lower()}_", tests), f"{promise}: no {number} in {file}"
+                assert re.search(rf"def (test|check)_(\w+_)?{number.lower()}_", tests), (
+                    f"{promise}: no {number} in {file}"
+                )
 
 
 def test_the_tables_of_what_was_checked_are_those_of_the_model_and_of_the_simulation() -> None:
