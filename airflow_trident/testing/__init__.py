@@ -5,8 +5,8 @@ from airflow_trident.engine.local import LocalEngine as LocalEngine
 from airflow_trident.ledger.memory import MemoryLedger as MemoryLedger
 from airflow_trident.runtime.local import LocalRunner as LocalRunner
 from airflow_trident.states.memory import MemoryState as MemoryState
-from airflow_trident.testing.running import contents as contents
-from airflow_trident.testing.running import local_runner as local_runner
+from airflow_trident.testing.local_runner import contents as contents
+from airflow_trident.testing.local_runner import local_runner as local_runner
 from airflow_trident.testing.suites import SPOUT_CHECKS as SPOUT_CHECKS
 from airflow_trident.testing.suites import STATE_CHECKS as STATE_CHECKS
 from airflow_trident.testing.suites import SpoutCase as SpoutCase

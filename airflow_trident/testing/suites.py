@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
@@ -26,6 +26,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.api import CombinerAggregator
+from airflow_trident.operations.queries import Row
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.txids import Txids
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-Row: TypeAlias = tuple[Any, ...]
 
 
 def require(holds: bool, broken: str) -> None:

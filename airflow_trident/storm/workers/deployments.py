@@ -115,8 +115,8 @@ class Deployments:
         return found.rosters.get(topology)
 
     def wait_for_change(self, deployed: Deployed, timeout_s: float, *, worker: str) -> bool:
-        """Blocks until something differs from what was read, at most `timeout_s` seconds: a deployment; of those that
-        name the worker also an answer or a registration. Waiting again for the same costs no request."""
+        """Blocks until something differs from what was read, at most `timeout_s` seconds. Deployments are watched, and
+        the answers and registrations of those that name the worker. Waiting again for the same costs no request."""
         about = [name for roster in deployed.of(worker) for name in self._about(roster)]
         paths = [*map(self._path, [*deployed.rosters, *deployed.unreadable]), *about, self._worker(worker)]
         seen = {path: deployed.versions.get(path) for path in dict.fromkeys(paths)}

@@ -11,8 +11,8 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.operations.queries import Row
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.testing.suites import Row
 from airflow_trident.topology.state import StateHandle
 from airflow_trident.topology.topology import Topology
 
