@@ -54,7 +54,7 @@ def no_batches(*_: object) -> Sequence[dict[str, Json]]:
 
 @dataclass(frozen=True, slots=True)
 class NextBatches:
-    """What :meth:`Ledger.begin` begins, and how.
+    """The batches that :meth:`Ledger.begin` begins, and how.
 
     `claims`: in the order of their transactions.
     `batches_of`: is asked for as many batches as there may be, and again for fewer if they do not fit into one step.
