@@ -400,7 +400,8 @@ def is_of_driver(error: BaseException) -> bool:
     A driver in C has no lines in the trace, and raises Python's own classes, too.
     """
     kind = type(error)
-    if not is_foreign(error) or kind.__module__.partition(".")[0] == "airflow_trident":
+    is_ours = kind.__module__.partition(".")[0] == "airflow_trident"
+    if is_ours or isinstance(error, MemoryError) or not is_foreign(error):
         return False
     if kind.__module__ != "builtins" or isinstance(error, OSError | EOFError | ValueError | RuntimeError):
         return True

@@ -202,6 +202,12 @@ class Emitter(ABC):
         :raises DamagedInputError: the part cannot be read.
         """
 
+    def name_of(self, split: Split) -> str:
+        """The place in the source that a split is of, for people: a file, if the split has its path."""
+        body = split.body
+        path = body.get("path") if isinstance(body, dict) else None
+        return f"the file {path!r}" if isinstance(path, str) else f"split {split.index}"
+
     def text_files(self, metadata: Json) -> TextFiles | None:
         """The batch as text files of this machine, if it consists only of these: Spark may read them itself. A reader
         that finds broken UTF-8 uses the splits instead."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -134,7 +135,7 @@ def test_a_commit_is_applied_though_its_state_cannot_be_folded(
     monkeypatch.setattr(Runs, "read", short_of_memory)
     for txid in (1, 2):
         assert state.apply(ticket(txid), batch(spec, ("a", 1))) is Applied.APPLIED
-    assert "Transaction 2 is applied, and its state was not folded: malloc" in caplog.text
+    assert re.search(r"Transaction 2 is applied, and its state was not folded: .*malloc", caplog.text)
 
 
 @pytest.mark.parametrize("name", ["fold_max_rows", "fold_max_bytes"])

@@ -21,7 +21,7 @@ from airflow_trident.engine.spark.errors import is_expression_error, is_read_err
 from airflow_trident.engine.spark.group_run import GroupRun
 from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import watched
-from airflow_trident.engine.spark.run import PlanRun
+from airflow_trident.engine.spark.run import PlanRun, name_of_run
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
 from airflow_trident.engine.spark.versions import error_loggers, mixes_runs, require_version
 from airflow_trident.engine.state_queries import require_reachable
@@ -60,7 +60,9 @@ class SparkEngine(Engine):
         return replace(found, how=Coalescing.NO, why=why)
 
     def run(self, job: Job) -> Manifest:
-        return self._run(job, lambda attached, native: PlanRun(attached, job, native=native).manifest(), _what(job))
+        return self._run(
+            job, lambda attached, native: PlanRun(attached, job, native=native).manifest(), name_of_run(job)
+        )
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
         """One Spark job per state, and at most one Python pass per source or kept stream."""
@@ -124,7 +126,7 @@ class SparkEngine(Engine):
         try:
             return self._open(job)
         except Exception as error:  # noqa: BLE001 - as in a job
-            typed = translate(error, _what(job))
+            typed = translate(error, name_of_run(job))
             raise typed from _cause(typed, error)
 
     def _open(self, job: Job) -> Attached:
@@ -216,7 +218,3 @@ def _cause(typed: TridentError, error: Exception) -> BaseException | None:
     if isinstance(error, TridentError):
         return error.__cause__
     return error if isinstance(typed, SparkJobError) else None
-
-
-def _what(job: Job) -> str:
-    return f"Spark job of topology {job.slot.topology!r}, transaction {job.slot.txid}, attempt {job.slot.attempt}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_trident import errors
@@ -28,6 +29,8 @@ _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _NO_PACKAGE = re.compile(r"\[(?:PACKAGE_NOT_INSTALLED|UNSUPPORTED_PACKAGE_VERSION)\] ([^\n]*)")
 _OTHER_CLASS = re.compile(r"InvalidClassException: ((?:org\.apache\.spark|scala)\.[\w.$]+); local class incompatible")
 """What Java says of a class that is not the same on both sides."""
+_FAILED_TASK = re.compile(r"Task (\d+) in stage [\d.]+ failed")
+_FEW_PLACES = 3
 _LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\w+)\)")
 SAME_VERSION = "Install the same version of airflow-trident where the executors run."
 CANNOT_BE_CAST = " cannot be cast to "
@@ -169,6 +172,31 @@ def is_read_error(error: BaseException) -> bool:
     return any(one in text for one in _READ_ERRORS) and not _MARKER.search(text)
 
 
+def is_lost_worker(text: str) -> bool:
+    """Did a Python worker end without a word?"""
+    lowered = text.lower()
+    crashed = "python worker exited unexpectedly" in lowered
+    return crashed or ("eofexception" in lowered and "api.python" in lowered)
+
+
+def lost_worker(error: Exception, what: str, places: Sequence[str]) -> SparkJobError:
+    """:param what: the work, for the text.
+    :param places: where its reading may have been, as people know them.
+    """
+    few = ", ".join(places[:_FEW_PLACES])
+    more = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
+    one_of = "one of: " if len(places) > 1 else ""
+    return SparkJobError(
+        f"{what} failed: a Python worker of Spark ended while it was at {one_of}{few}{more}", cure_of(str(error))
+    )
+
+
+def failed_task(text: str) -> int | None:
+    """The number of the task that failed, which is that of its partition; None: the text has none."""
+    found = _FAILED_TASK.search(text)
+    return int(found[1]) if found else None
+
+
 def root_cause(text: str) -> str:
     """The line of a Java or Python stack trace that states the fault: the last cause, cut to 400 characters."""
     causes = [match[1] for match in _CAUSE.finditer(text)]
@@ -198,7 +226,7 @@ def cure_of(text: str) -> str:
         return "It was cancelled; run the task again if that was not intended."
     if "session_closed" in lowered or "session_not_found" in lowered or "session_changed" in lowered:
         return "A newer attempt took the session over, or the server was restarted; a retry opens a new one."
-    if "python worker exited unexpectedly" in lowered or ("eofexception" in lowered and "api.python" in lowered):
+    if is_lost_worker(text):
         return (
             "A Python worker of Spark ended while it was at work: it was killed, such as for lack of memory, or a "
             "library crashed on what it read. `airflow trident ledger show TOPOLOGY TXID` names the files or positions "

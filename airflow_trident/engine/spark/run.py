@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.shaken_run import turned
 from airflow_trident.engine.spark import progress, results
 from airflow_trident.engine.spark.dataframes import is_told_partitions, meets_others, of_halves, transformed
+from airflow_trident.engine.spark.errors import failed_task, is_lost_worker, lost_worker
 from airflow_trident.engine.spark.exchange import TARGET, Exchanges
 from airflow_trident.engine.spark.flow import Flow, sized_of, told
 from airflow_trident.engine.spark.jvm_choices import JvmChoice
@@ -57,6 +58,10 @@ _MOST_KEPT = 16
 """All partitions of a state together may send this multiple of a small staged batch's bytes to the driver."""
 
 
+def name_of_run(job: Job) -> str:
+    return f"Spark job of topology {job.slot.topology!r}, transaction {job.slot.txid}, attempt {job.slot.attempt}"
+
+
 class PlanRun:
     """
     :param native: expressions and built-in aggregations in the JVM; else everything in the Python passes.
@@ -77,7 +82,7 @@ class PlanRun:
         self._results: dict[int, Flow] = {}
         self._kept: list[DataFrame] = []
         self._splits: list[Split] = []
-        self._reads: dict[str, ReadSplits] = {}
+        self._reads: dict[str, tuple[ReadSplits, int]] = {}
         self.sources = JvmSources(attached, job, self._columns)
         self._storage = storage_at(job.staging_root)
         self._notes: Notes = notes or FolderNotes("")
@@ -86,7 +91,8 @@ class PlanRun:
         """Run it, and stage the sinks' rows."""
         try:
             with notes_of(self._job, local=self._attached.local) as self._notes:
-                files = self._staged()
+                with self._naming_what_was_read():
+                    files = self._staged()
                 self.sources.require_same()
                 self._notes.require_made_once()
                 rows_read = self.rows_read(self._notes.all())
@@ -252,7 +258,7 @@ class PlanRun:
             notes=self._notes,
             say_every_s=progress.COUNT_EVERY_S,
         )
-        self._reads[source.name] = reading
+        self._reads[source.name] = reading, partitions
         work = Work(
             slot=self._job.slot,
             partitions=partitions,
@@ -388,6 +394,30 @@ class PlanRun:
         rows = self._notes.rows_so_far()
         return ", ".join(filter(None, (f"{rows:,} rows read so far" if rows else "", self._attached.tasks())))
 
+    @contextmanager
+    def _naming_what_was_read(self) -> Iterator[None]:
+        """:raises SparkJobError: a Python worker was lost; names the places that it may have been at."""
+        try:
+            yield
+        except Exception as error:
+            if not is_lost_worker(str(error)):
+                raise
+            places = self._places_at(failed_task(str(error)))
+            if not places:
+                raise
+            raise lost_worker(error, name_of_run(self._job), places) from error
+
+    def _places_at(self, task: int | None) -> list[str]:
+        """Where reading was when a task failed. Of several sources nobody knows which one the task read."""
+        found, places = self._notes.all(), list[str]()
+        alone = len(self._reads) == 1 and task is not None
+        for reading, partitions in self._reads.values():
+            for partition in range(partitions):
+                split = reading.stopped_at(partition, partitions, found)
+                if split is not None and (partition == task or not alone):
+                    places.append(reading.emitter.name_of(split))
+        return places
+
     def rows_read(self, found: Mapping[str, str]) -> int:
         """The sum of the workers' counts; -1 if one is missing: workers may not see where notes are left.
 
@@ -397,7 +427,7 @@ class PlanRun:
         if total is None:
             return -1
         try:
-            for reading in self._reads.values():
+            for reading, _ in self._reads.values():
                 total += sum(int(found[reading.counted(split.index)]) for split in reading.splits)
         except (KeyError, ValueError):
             return -1

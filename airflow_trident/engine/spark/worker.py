@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
@@ -177,6 +177,14 @@ class ReadSplits:
             return None, iter(())
         begins = [place * len(self.splits) // partitions for place in range(partitions)]
         return bisect_right(begins, first.column(0)[0].as_py()) - 1, self(chain([first], batches))
+
+    def stopped_at(self, partition: int, partitions: int, found: Mapping[str, str]) -> Split | None:
+        """The split at which a partition's worker was, for it reads one after the other; None: it has read all.
+
+        :param found: all notes.
+        """
+        begin, end = (place * len(self.splits) // partitions for place in (partition, partition + 1))
+        return next((split for split in self.splits[begin:end] if self.counted(split.index) not in found), None)
 
     def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
         rows, said_s = 0, time.monotonic()

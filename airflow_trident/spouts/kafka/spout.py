@@ -351,6 +351,12 @@ class KafkaEmitter(Emitter):
             for index, packed in enumerate(packs(pieces(batch.ranges.items(), self.split_rows), self.split_rows))
         ]
 
+    def name_of(self, split: Split) -> str:
+        bodies: Any = split.body
+        first, more = bodies[0], len(bodies) - 1
+        place = f"{first['topic']}-{first['partition']} from offset {first['from']} to {first['to']}"
+        return f"{place} (and {more} more ranges)" if more else place
+
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         bodies: Any = split.body
         recorded = [
