@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_gro
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import AnyPath
+from airflow_trident.names import Composed
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.coordinator import TridentCoordinatorOperator
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 COORDINATE, EMIT, TURN, COMMIT = "coordinate", "emit", "turn", "commit"
 _MAP_INDEX = "transaction {{ task.txid }}"
+
+_GROUPS = Composed(joint="__", characters="A-Za-z0-9_-")
 
 
 def trident_transaction(
@@ -120,7 +122,7 @@ def trident_transaction(
         else:
             emit >> commit(**behind | ledger)
 
-    with TaskGroup(group_id=group_id or re.sub(r"[^A-Za-z0-9_-]", "_", topology.name)) as made:
+    with TaskGroup(group_id=group_id or _GROUPS.of(topology.name)) as made:
         coordinate = TridentCoordinatorOperator(
             task_id=COORDINATE,
             max_transactions=max_transactions,

@@ -28,6 +28,7 @@ from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.states.keyvalue.base import namespace_of
 from airflow_trident.states.memory import MemoryState
 from airflow_trident.states.sql.dialect import TABLES, default_table
+from airflow_trident.task_group import _GROUPS
 from tests.fixtures.source import tree_of
 from tests.fixtures.state import counts
 
@@ -41,6 +42,7 @@ RULES = {
     "orders of drains": DRAINS,
     "runs of the page": _RUNS,
     "identifiers of drawings": _IDENTIFIERS,
+    "task groups": _GROUPS,
 }
 GIVEN_BY_USERS = {
     *("topology", "topology_name", "name", "state", "stream", "stream_id", "component", "task_id", "dag_id", "run_id"),
@@ -103,6 +105,7 @@ def test_plain_names_are_joined_and_only_a_part_with_the_joint_changes_that() ->
     assert TABLES.of("words", "counts") == "words_counts"
     assert TABLES.of("word_count", "by_day") == "word_count__by_day"
     assert file_names("-").of("word_count", "counts") == "word_count-counts"
+    assert _GROUPS.of("word_count") == "word_count"
     assert _RUNS.of("page", "backfill", "words", "3-7") == "page__backfill__words__3-7"
 
 
