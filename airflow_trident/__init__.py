@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
-    # Each public name is listed only here: `_public` reads these lines.
+    # Each public name is listed only here: `public_names` reads these lines.
     from airflow_trident.contracts.batch_spout import BatchSpout as BatchSpout
     from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
@@ -141,33 +141,6 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
-    from airflow_trident.storm.bolts import BaseBatchBolt as BaseBatchBolt
-    from airflow_trident.storm.bolts import BaseTransactionalBolt as BaseTransactionalBolt
-    from airflow_trident.storm.bolts import BasicBolt as BasicBolt
-    from airflow_trident.storm.bolts import BatchOutputCollector as BatchOutputCollector
-    from airflow_trident.storm.bolts import BoltTuple as BoltTuple
-    from airflow_trident.storm.bolts import ICommitter as ICommitter
-    from airflow_trident.storm.bolts import OutputFieldsDeclarer as OutputFieldsDeclarer
-    from airflow_trident.storm.bolts import TopologyContext as TopologyContext
-    from airflow_trident.storm.builder import (
-        TransactionalTopologyBuilder as TransactionalTopologyBuilder,
-    )
-    from airflow_trident.storm.components.bolt_sink import BoltSink as BoltSink
-    from airflow_trident.storm.components.child_spouts import NodeSpout as NodeSpout
-    from airflow_trident.storm.components.child_spouts import ShellSpout as ShellSpout
-    from airflow_trident.storm.components.node_bolt import NodeBolt as NodeBolt
-    from airflow_trident.storm.components.shell_bolt import ShellBolt as ShellBolt
-    from airflow_trident.storm.operators import TridentWorkerOperator as TridentWorkerOperator
-    from airflow_trident.storm.spouts import (
-        OpaquePartitionedTransactionalSpout as OpaquePartitionedTransactionalSpout,
-    )
-    from airflow_trident.storm.spouts import (
-        PartitionedTransactionalSpout as PartitionedTransactionalSpout,
-    )
-    from airflow_trident.storm.spouts import TransactionalSpout as TransactionalSpout
-    from airflow_trident.storm.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
-    from airflow_trident.storm.stateful_bolts import BasicOutputCollector as BasicOutputCollector
-    from airflow_trident.storm.stateful_bolts import FieldsDeclarer as FieldsDeclarer
     from airflow_trident.task_group import trident_transaction as trident_transaction
     from airflow_trident.tasks.deadline import OldestUncommittedDeadline as OldestUncommittedDeadline
     from airflow_trident.tasks.retry_policy import TridentRetryPolicy as TridentRetryPolicy
@@ -181,24 +154,29 @@ __version__ = VERSION
 
 
 @cache
-def _public() -> dict[str, str]:
-    """Public name -> its module, read from the imports in this file, which are there for type checkers."""
+def public_names(package: str) -> dict[str, str]:
+    """Public name of a package -> its module, read from the imports in the package's file, which are there for type
+    checkers."""
     import inspect
     import re
     import sys
 
     # Not by `ast`: on Python 3.11 another thread's parse may break it (CPython's issue 106905).
-    found = re.findall(r"^ +from ([\w.]+) import \(?\s*\w+ as (\w+)", inspect.getsource(sys.modules[__name__]), re.M)
+    found = re.findall(r"^ +from ([\w.]+) import \(?\s*\w+ as (\w+)", inspect.getsource(sys.modules[package]), re.M)
     return {name: module for module, name in found}
 
 
+def public_name(package: str, name: str) -> Any:
+    """:raises AttributeError: the package has no such public name."""
+    module = None if name.startswith("_") else public_names(package).get(name)
+    if module is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(import_module(module), name)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "__all__":
-        return ["__version__", *_public()]
-    if name.startswith("_") or name not in _public():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_public()[name]), name)
+    return ["__version__", *public_names(__name__)] if name == "__all__" else public_name(__name__, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_public()])
+    return sorted([*globals(), *public_names(__name__)])

@@ -48,7 +48,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.query",
             "operators.upkeep",
             "operators.spark_submit",
-            "operators.named_worker",
+            "storm.operators",
             "task_group",
             "mending_dag",
         ),

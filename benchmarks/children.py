@@ -21,25 +21,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import (
-    Aggregator,
+from airflow_trident import Aggregator, Collector, FixedBatchSpout, OperationContext, Topology, TransactionAttempt
+from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.plan.stages import Plan
+from airflow_trident.storm import (
     BaseBatchBolt,
     BasicBolt,
     BatchOutputCollector,
     BoltTuple,
-    Collector,
-    FixedBatchSpout,
     NodeBolt,
-    OperationContext,
     OutputFieldsDeclarer,
     ShellBolt,
-    Topology,
     TopologyContext,
     TransactionalTopologyBuilder,
-    TransactionAttempt,
 )
-from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.plan.stages import Plan
 from airflow_trident.storm.components import node_bolt, qtopology, running
 from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.pieces import keep

@@ -5,7 +5,8 @@ import sys
 
 from airflow.sdk import DAG
 
-from airflow_trident import Count, FileSpout, ShellBolt, SqliteState, Topology, trident_transaction
+from airflow_trident import Count, FileSpout, SqliteState, Topology, trident_transaction
+from airflow_trident.storm import ShellBolt
 
 HOME = os.path.abspath(os.environ.get("TRIDENT_DEMO_HOME", ".trident-demo"))
 SPLIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "components", "split_words.py")

@@ -28,13 +28,13 @@ from airflow_trident.staging.verbs import Storage
 from airflow_trident.tasks.task_instances import known_abandoned
 
 if TYPE_CHECKING:
+    from airflow_trident.contracts.wing import Beside
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
     from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
     from airflow_trident.ledger.zookeeper.diagnose import ServerFacts
     from airflow_trident.protocol.records import LedgerView, TxRecord
-    from airflow_trident.storm.workers.deployments import Deployed
 
 SLOW_WRITE_MS = 50.0
 """A transaction of Airflow tasks waits for nine writes (five steps, four sessions): at this speed, half a second."""
@@ -294,11 +294,11 @@ def _access(znodes: ZooKeeperZNodes, root: str) -> Finding:
 
 
 def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
-    names, deployed = ledgers.names(), ledgers.deployments().read()
+    names, beside = ledgers.names(), ledgers.beside()
     sound = 0
     for name in names:
         try:
-            found = list(_topology(name, ledgers.ledger(name), deployed))
+            found = list(_topology(name, ledgers.ledger(name), beside))
         except TridentError as error:
             found = [_fail("ledger", f"topology {name}: {error}")]
         yield from found
@@ -306,10 +306,10 @@ def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
     yield _ok("ledger", f"{sound} of {len(names)} topologies without failed transactions")
 
 
-def _topology(name: str, ledger: ZNodeLedger, deployed: Deployed) -> Iterator[Finding]:
+def _topology(name: str, ledger: ZNodeLedger, beside: Beside) -> Iterator[Finding]:
     """What is wrong with one topology."""
     view, outcome = ledger.view(0), ledger.coordinator()
-    if still := deployed.standstill(view.topology):
+    if still := beside.standstill(view.topology):
         yield _fail("workers", f"topology {name} stands still: {still}")
     yield from _many_skipped(name, view)
     if outcome is not None and outcome.is_bad:

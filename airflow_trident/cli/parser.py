@@ -22,8 +22,7 @@ from airflow_trident.cli.parser_parts import (
 )
 from airflow_trident.cli.parser_parts import command as _command
 from airflow_trident.cli.query_parser import PLAN, QUERY, STATE
-from airflow_trident.storm.components_parser import CHILD, QTOPOLOGY
-from airflow_trident.storm.workers_parser import DEPLOY, UNDEPLOY, WORKER, WORKERS
+from airflow_trident.contracts.wing import wings
 
 ARG_OPTION_TXID = count("--txid", "The transaction", required=True)
 
@@ -313,15 +312,10 @@ def get_trident_cli_commands() -> list[CLICommand]:
                 _SHUTDOWN,
                 REBUILD,
                 _REPAIR,
-                DEPLOY,
-                UNDEPLOY,
-                WORKER,
-                WORKERS,
                 QUERY,
                 STATE,
                 PLAN,
-                QTOPOLOGY,
-                CHILD,
+                *(command for wing in wings() for command in wing.commands()),
                 _DOCTOR,
             ),
         )

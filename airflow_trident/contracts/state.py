@@ -49,7 +49,6 @@ from airflow_trident.operations.api import CombinerAggregator, MergeKind, Reduce
 from airflow_trident.operations.stateful import Stateful
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.storm.bolt_calls import CommitterBolt
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Json, Schema, is_nested, names_of
 
 if TYPE_CHECKING:
@@ -123,6 +122,19 @@ class Capabilities:
         return not self.own and (self.keyvalue or self.kind is not StateKind.NON_TRANSACTIONAL)
 
 
+class CommitterWork(ABC):
+    """The work of a committer, which has a database of its own (`Capabilities.own`)."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line, part of the topology's definition: it must not change silently."""
+
+    @property
+    @abstractmethod
+    def note(self) -> str:
+        """A note of plans: who makes its effects exactly once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
     """What the store itself knows about the transactions in it; read and written in the step that changes the data.
@@ -183,7 +195,7 @@ class StateSpec:
     reads: tuple[str, ...] = ()
     updater: Updater | None = None
     stateful: Stateful | None = None
-    committer: CommitterBolt | None = None
+    committer: CommitterWork | None = None
     emits: Schema = ()
     in_order: bool = False
     opaque: bool = False

@@ -10,7 +10,7 @@ from airflow_trident.engine.fused.passes import RUNS
 from airflow_trident.engine.partitioning import RULES
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.plan.commit.nodes import CarriedNode
-from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode
+from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, brings_pass
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, UnionNode
 from airflow_trident.plan.stages import Plan, Stage
@@ -42,7 +42,7 @@ class KnownNodes:
         how = stage.exchange
         if how is not None and (type(how) is not PartitionNode or how.grouping not in self.groupings):
             yield how
-        yield from (node for node in stage.nodes if type(node) not in self.processors)
+        yield from (node for node in stage.nodes if type(node) not in self.processors and not brings_pass(node))
         yield from (sink for sink in stage.sinks if type(sink) not in self.sinks)
 
 

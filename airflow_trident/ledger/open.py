@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from airflow_trident.closeable import Closing
+from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger.base import topology_names
 from airflow_trident.ledger.overviews import Overview, overviews
@@ -17,7 +18,6 @@ from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import LedgerView
-from airflow_trident.storm.workers.deployments import Deployments
 
 
 class Ledgers(Closing):
@@ -29,36 +29,40 @@ class Ledgers(Closing):
 
     def __init__(self, settings: ZooKeeperSettings, *, root: str = DEFAULT_ROOT) -> None:
         self.znodes = ZooKeeperZNodes(settings)
-        self._root = root
+        self.root = root
 
     @property
     def place(self) -> tuple[ZooKeeperSettings, str]:
         """Two objects of the same place read the same ledgers with the same rights and deadlines."""
-        return self.znodes.settings, self._root
+        return self.znodes.settings, self.root
 
     def names(self) -> list[str]:
         """The names of all topologies that have a ledger there, sorted.
 
         :raises LedgerUnavailableError: ZooKeeper does not answer.
         """
-        return topology_names(self.znodes, self._root)
+        return topology_names(self.znodes, self.root)
 
     def ledger(self, topology: str, *, incarnation: str = "") -> ZNodeLedger:
         """The ledger of one topology. Do not close it by itself.
 
         :param incarnation: the expected life of the topology, if known: another one is refused.
         """
-        return ZNodeLedger(self.znodes, topology, self._root, incarnation=incarnation)
+        return ZNodeLedger(self.znodes, topology, self.root, incarnation=incarnation)
 
     def overviews(
         self, *, latest: int, lowest_of: Callable[[LedgerView], int | None]
     ) -> dict[str, Overview | TridentError]:
         """All topologies, by name: see :func:`airflow_trident.ledger.overviews.overviews`."""
-        return overviews(self.znodes, self.names(), latest=latest, lowest_of=lowest_of, root=self._root)
+        return overviews(self.znodes, self.names(), latest=latest, lowest_of=lowest_of, root=self.root)
 
-    def deployments(self) -> Deployments:
-        """The deployments of all topologies on named workers. Do not close it by itself."""
-        return Deployments(self.znodes, self._root)
+    def beside(self, topologies: Collection[str] | None = None) -> Beside:
+        """The records of wings beside the transactions.
+
+        :param topologies: only these; None: all.
+        :raises LedgerUnavailableError: ZooKeeper does not answer.
+        """
+        return Beside.read(self.znodes, self.root, topologies)
 
     def close(self) -> None:
         self.znodes.close()

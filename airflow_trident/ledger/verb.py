@@ -27,14 +27,14 @@ error."""
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """What a verb will read, as far as that is known beforehand: it is read in one round trip."""
+    """The reads of a verb that are known beforehand: all of them are one round trip."""
 
     paths: Sequence[str] = ()
     folders: Sequence[str] = ()
 
 
 class RunsVerbs(Protocol):
-    """What a verb needs from its ledger."""
+    """The part of a ledger that a verb needs."""
 
     transactor: Transactor
     listener: LedgerListener | None
@@ -72,9 +72,9 @@ class Verb(Generic[P, R]):
     def __get__(self, ledger: RunsVerbs, owner: type) -> Callable[P, R]: ...
 
     def __get__(self, ledger: RunsVerbs | None, owner: type) -> Verb[P, R] | Callable[P, R]:
-        return self if ledger is None else functools.partial(self._run, ledger)
+        return self if ledger is None else functools.partial(self.call, ledger)
 
-    def _run(self, ledger: RunsVerbs, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, ledger: RunsVerbs, /, *args: P.args, **kwargs: P.kwargs) -> R:
         changes = False
 
         def decide(snap: Snapshot) -> Change[R] | Unchanged[R]:

@@ -1,5 +1,4 @@
-"""The ledger, with what a person does: restore it from its states or a back-up, and deploy the topology on named
-workers."""
+"""The ledger, with what a person does: restore it from its states or a back-up."""
 
 from __future__ import annotations
 
@@ -7,26 +6,20 @@ import uuid
 from collections.abc import Callable
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger import read_ahead
 from airflow_trident.ledger.backup.importing import contents_of, prepare_import
 from airflow_trident.ledger.backup.seed import Seed
 from airflow_trident.ledger.backup.seeding import record_of, seed_ops
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.paths import LedgerPaths, topologies_folder
-from airflow_trident.ledger.verb import Verb
 from airflow_trident.ledger.znodes import Set, require_sizes
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.protocol.topology_definition import Definition
-from airflow_trident.storm.workers import deploying
 from airflow_trident.types import Json
 
 
 class ZNodeLedger(Ledger):
     """The ledger that hooks and commands open: see :class:`~airflow_trident.ledger.base.Ledger`."""
-
-    deploy = Verb(deploying.deploy, read_ahead.the_deployment)
-    undeploy = Verb(deploying.undeploy, read_ahead.the_deployment)
 
     def seed(
         self,

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from airflow_trident.types import FieldSpec
 
 A = TypeVar("A")
+S = TypeVar("S", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,18 @@ class Operation:
 
     def cleanup(self) -> None:
         """Close it."""
+
+
+class MakesNode(ABC):
+    """An object in the place of a function, which makes a node of its own kind."""
+
+    @abstractmethod
+    def each_of(self, stream: S, reads: tuple[str, ...], outputs: FieldSpec) -> S:
+        """For the verb `each`: the stream with the outputs appended to its tuples."""
+
+    @abstractmethod
+    def map_of(self, stream: S, verb: str, outputs: FieldSpec | None) -> S:
+        """For the verbs `map` and `flat_map`: the outputs in place of the tuples."""
 
 
 class Function(Operation, ABC):

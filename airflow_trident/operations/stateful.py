@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from airflow_trident.operations.api import Operation
+from airflow_trident.types import Schema
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -64,6 +65,21 @@ class StatefulFunction(Operation, ABC, Generic[K, V]):
 
     def pre_rollback(self) -> None:
         """What was prepared is about to be dropped."""
+
+
+class MakesStateful(ABC):
+    """An object in the place of a stateful function, which makes the function for its place in a topology."""
+
+    @abstractmethod
+    def stateful_of(
+        self, *, topology: str, name: str, source: str, fields: tuple[str, ...]
+    ) -> tuple[StatefulFunction[Any, Any], Schema]:
+        """The function, and the fields that it emits.
+
+        :param name: of the state.
+        :param source: the node whose tuples it gets.
+        :param fields: their names.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

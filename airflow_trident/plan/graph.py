@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias, TypeGuard
 
+from airflow_trident.operations.api import OperationContext
 from airflow_trident.types import Schema, ddl, names_of
 
 
@@ -96,6 +97,23 @@ class BeginNode(Node):
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProcessorNode(Node):
     """Has one input, and no tuple leaves its partition: many such nodes run in one pass."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OwnPassNode(ProcessorNode):
+    """A kind that has its own part of a fused pass, so that no engine needs to know it."""
+
+    @abstractmethod
+    def run(self, keep: frozenset[str], context: OperationContext, frames: Iterator[Any]) -> Iterator[Any]:
+        """
+        :param keep: the fields that a later node needs.
+        :param frames: the tuples of one partition, of the class `Frame` of the fused pass.
+        """
+
+
+def brings_pass(node: Node) -> TypeGuard[OwnPassNode]:
+    """May an engine run it by its own pass? A subclass is another kind, and needs a pass of its own."""
+    return isinstance(node, OwnPassNode) and "run" in vars(type(node))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

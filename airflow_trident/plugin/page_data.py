@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
+from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION, ZooKeeperHook
 from airflow_trident.ledger.base import Ledger
@@ -36,8 +37,6 @@ from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.waiting import lowest_uncommitted
-from airflow_trident.storm.named_workers import rows_of
-from airflow_trident.storm.workers.deployments import Deployed
 from airflow_trident.tasks.liveness import Gone
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
@@ -71,12 +70,12 @@ def topologies(sight: Sight) -> list[dict[str, Any]]:
     :raises TridentError: ZooKeeper does not answer; the text says why.
     """
     with open_ledgers() as ledgers:
-        read, deployed = _overviews(ledgers), ledgers.deployments().read()
+        read, beside = _overviews(ledgers), ledgers.beside()
     stuck = {
         name: ([one.lowest], one.workers) for name, one in read.items() if isinstance(one, Overview) and one.lowest
     }
     gone = abandoned_of(stuck)
-    return [_overview_of(one, name, deployed, sight, gone.get(name, {})) for name, one in read.items()]
+    return [_overview_of(one, name, beside, sight, gone.get(name, {})) for name, one in read.items()]
 
 
 def transactions(topology: str, sight: Sight, txid: int | None = None, choice: Choice | None = None) -> dict[str, Any]:
@@ -85,7 +84,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     `more`: the next page begins after this txid, None at the end; `found`: how many there are in all, None if only
     reading many of them could tell; `open`: the lowest uncommitted ones; `history`: the latest committed ones, for
     charts; `plan`: see :class:`PlanPicture`, None if the ledger has none; `named_workers`: the workers that the
-    topology is deployed on, see :func:`airflow_trident.storm.named_workers.rows_of`.
+    topology is deployed on, see :meth:`airflow_trident.contracts.wing.WingRecords.rows`.
 
     :param txid: add the `details` of this transaction, which are None if there is no record of it.
     """
@@ -100,7 +99,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         page, more, found = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
         code = code_words(ledger, chosen) if chosen is not None and visible else ""
-        deployed = ledgers.deployments().read([topology])
+        beside = ledgers.beside([topology])
         eventless = without_event(ledger, view)
         picture = picture_in(ledger) if visible else None
     red = [run for run in failed_runs.red_runs([*history, *unfinished]) if run[0] in sight.dags] if visible else []
@@ -110,8 +109,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         return _row(view, record, sight, visible, gone)
 
     lowest = next((one for one in unfinished if one.txid == lowest_uncommitted(view, view.next_txid)), None)
-    about = summary(view, outcome, sight, visible, deployed.standstill(view.topology))
-    roster = deployed.rosters.get(topology)
+    about = summary(view, outcome, sight, visible, beside.standstill(view.topology))
     return {
         **about,
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
@@ -124,7 +122,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         "open": [shown(record) for record in unfinished],
         "history": [_point(record) for record in history if record.status is Status.COMMITTED],
         "workers": [worker_row(worker, sight, visible) for worker in workers],
-        "named_workers": [named_worker_row(one, sight, visible) for one in (rows_of(roster) if roster else ())],
+        "named_workers": [named_worker_row(one, sight, visible) for one in beside.rows(topology)],
         "details": None
         if chosen is None
         else {
@@ -188,14 +186,14 @@ def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
 
 
 def _overview_of(
-    read: Overview | TridentError, name: str, deployed: Deployed, sight: Sight, gone: dict[int, Gone]
+    read: Overview | TridentError, name: str, beside: Beside, sight: Sight, gone: dict[int, Gone]
 ) -> dict[str, Any]:
     if isinstance(read, TridentError):
         return {"name": name, "problem": str(read)}
     visible = sight.may_see(dags_of(read.latest, read.outcome))
     first = read.lowest
     return {
-        **summary(read.view, read.outcome, sight, visible, deployed.standstill(read.view.topology)),
+        **summary(read.view, read.outcome, sight, visible, beside.standstill(read.view.topology)),
         "problem": "",
         "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid)),
         "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],

@@ -41,7 +41,7 @@ def summary(
     outcome, None if there is none; `notes`: for people.
 
     :param visible: may the user see what the topology reads and writes?
-    :param idle: see :meth:`airflow_trident.storm.workers.deployments.Deployed.standstill`.
+    :param idle: see :meth:`airflow_trident.contracts.wing.WingRecords.standstill`.
     """
     definition = view.topology.definition
     return {
@@ -224,6 +224,6 @@ def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
 
 
 def named_worker_row(found: dict[str, Any], sight: Sight, visible: bool) -> dict[str, Any]:
-    """:param found: see :func:`airflow_trident.storm.named_workers.rows_of`."""
+    """:param found: see :meth:`airflow_trident.contracts.wing.WingRecords.rows`."""
     may_see = _may_see_task(found["task"] or "", sight, visible)
     return found if may_see else {**found, "host": None, "pid": None, "task": None, "error": ""}

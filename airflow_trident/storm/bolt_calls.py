@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_trident.contracts.state import CommitterWork
 from airflow_trident.operations.api import Aggregator, Collector, Operation, OperationContext, TransactionAttempt
 from airflow_trident.operations.multireduce import MultiReducer
 from airflow_trident.storm.bolt_wiring import BoltInput, Outputs
@@ -127,7 +128,7 @@ class CommitterGrouping:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommitterBolt:
+class CommitterBolt(CommitterWork):
     """A committer as a state of a topology.
 
     :param tasks: how many objects run, one after the other.
@@ -141,6 +142,13 @@ class CommitterBolt:
     def describe(self) -> str:
         name = type(self.bolt.bolt).__qualname__.rpartition("<locals>.")[2]
         return f"{name}, a committer with a database of its own, in {self.tasks} task{'s' * (self.tasks != 1)}"
+
+    @property
+    def note(self) -> str:
+        return (
+            "runs at least once for each transaction: what makes its database exactly once is the txid of its "
+            "TransactionAttempt, kept there in the step that changes the data"
+        )
 
     def inputs(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Input number and values of each staged tuple."""

@@ -7,7 +7,7 @@ make its effects atomic. The bolt can, if it keeps the txid in its database, in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from airflow_trident.operations.api import OperationContext, TransactionAttempt
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, copied
 from airflow_trident.operations.equality import canonical_key
-from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.storm.bolt_calls import CommitterBolt, CommitterGrouping
 from airflow_trident.storm.bolts import BaseBatchBolt, BatchOutputCollector
 
@@ -46,7 +45,7 @@ class OwnDatabase(StateFactory):
         object.__setattr__(self, "capabilities", capabilities)
 
     def make_state(self, spec: StateSpec) -> OpenCommitter:
-        assert spec.committer is not None, "a database of its own without a committer"
+        assert isinstance(spec.committer, CommitterBolt), "a database of its own without a committer"
         return OpenCommitter(spec, spec.committer)
 
     def describe(self) -> str:
@@ -124,16 +123,6 @@ class OpenCommitter(State):
 
     def close(self) -> None:
         self._emitted = {}
-
-
-def committer_notes(sinks: Iterable[PersistNode]) -> Iterator[str]:
-    """A note for each committer: who makes its effects exactly once."""
-    for sink in sinks:
-        if sink.state.committer is not None:
-            yield (
-                f"committer {sink.name} runs at least once for each transaction: what makes its database exactly once "
-                "is the txid of its TransactionAttempt, kept there in the step that changes the data"
-            )
 
 
 @contextmanager

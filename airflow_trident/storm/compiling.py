@@ -38,7 +38,7 @@ from airflow_trident.storm.bolt_wiring import TAG, BoltInput, Output, Outputs, t
 from airflow_trident.storm.bolts import DEFAULT_STREAM, BasicBolt
 from airflow_trident.storm.committers import OwnDatabase
 from airflow_trident.storm.components.bolt import ChildBolt
-from airflow_trident.storm.components.bolt_verbs import bolt as child_bolt
+from airflow_trident.storm.components.bolt import bolt as child_bolt
 from airflow_trident.storm.declarer import BoltDeclarer, GroupingKind, Subscription
 from airflow_trident.storm.stateful_bolts import BaseStatefulBolt, StatefulBoltCalls
 from airflow_trident.topology.stream import Stream

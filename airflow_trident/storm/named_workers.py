@@ -1,9 +1,9 @@
-"""Makes a named worker for a command or task, and the rows about workers that command and page show."""
+"""Makes a named worker for a command or task."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_trident import settings
 from airflow_trident.ledger.open import open_ledger
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_trident.protocol.records import Claim
     from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.phases import Attempts, Progress
-    from airflow_trident.storm.workers.deployment import Roster
     from airflow_trident.topology.topology import Topology
 
 
@@ -77,31 +76,3 @@ def bolts_run_here(engine: EngineKind | str, conn_id: str | None, conf: Mapping[
     if EngineKind(engine) is EngineKind.LOCAL:
         return True
     return conn_id is None and conf.get("spark.master", "local").startswith("local")
-
-
-def rows_of(roster: Roster) -> list[dict[str, Any]]:
-    """A row for each worker of the topology, in the deployment's order.
-
-    `status`: of the worker; `epoch`: of the command that it acknowledged last, None if none; `told`: the command to all
-    workers, with its epoch; `host`, `pid`, `task`, `since_ms`: the process with this name, None if there is none;
-    `error`: why the worker cannot continue.
-    """
-    deployment = roster.deployment
-    rows: list[dict[str, Any]] = []
-    for name in deployment.workers:
-        said, process = roster.acknowledged.get(name), roster.live.get(name)
-        rows.append(
-            {
-                "topology": deployment.topology,
-                "worker": name,
-                "status": str(roster.standing(name)),
-                "epoch": said.epoch if said is not None else None,
-                "told": f"{deployment.command} {deployment.epoch}",
-                "host": process.host if process is not None else None,
-                "pid": process.pid if process is not None else None,
-                "task": process.task if process is not None else None,
-                "since_ms": process.since_ms if process is not None else None,
-                "error": said.error if said is not None else "",
-            }
-        )
-    return rows

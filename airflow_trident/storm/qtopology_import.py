@@ -10,6 +10,7 @@ from typing import Any
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.api import Function, OperationContext
 from airflow_trident.operations.expr.tree import col, lit
+from airflow_trident.storm.components.bolt import bolt as bolt_verb
 from airflow_trident.storm.components.bolt_sink import BoltSink
 from airflow_trident.storm.components.child_spouts import NodeSpout
 from airflow_trident.storm.components.definition import (
@@ -34,18 +35,42 @@ _SERVERS = {"rest": "a queue that the requests go into", "dir": "a FileSpout of 
 """Standard spouts that wait to be called by others, and what to use instead."""
 
 
-def import_file(
+class ImportedTopology(Topology):
+    """The topology of a qtopology file.
+
+    `placement_hints`: the workers that the file names, for `airflow trident deploy`.
+    """
+
+    placement_hints = PlacementHints()
+
+
+def from_qtopology(
     file: str | os.PathLike[str],
     *,
-    name: str | None,
-    overrides: Mapping[str, str] | None,
-    fields: Mapping[str, FieldSpec] | None,
+    name: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    fields: Mapping[str, FieldSpec] | None = None,
     spool_dir: str,
-    states: States | None,
-    working_dir: str | None,
-    protocol: str,
-) -> Topology:
-    """See :meth:`airflow_trident.topology.topology.Topology.from_qtopology`."""
+    states: States | None = None,
+    working_dir: str | None = None,
+    protocol: str = "0.7",
+) -> ImportedTopology:
+    """The topology of a qtopology file, with its spouts and bolts unmodified.
+
+    ``from_qtopology("topology.json", spool_dir="/shared/spool", fields={"split": "word string"},
+    states={"split": lambda words: words.group_by("word").persistent_aggregate(state, Count(), "n")})``
+
+    :param name: default: the name in the file's ``general``, or the name of the file.
+    :param overrides: values of variables that replace those of the file.
+    :param fields: node -> the fields that its state gets; default: one, ``data string``, the JSON text of the object.
+        The next node gets whole objects.
+    :param spool_dir: a durable, shared folder for the spools of the spouts.
+    :param states: node -> a function that ends its default stream in a state. A bolt without readers that is not named
+        here is a sink: it gets its rows in the commit phase, and the topology is not exactly once.
+    :param working_dir: the base of the nodes' relative folders; default: the file's folder.
+    :param protocol: the protocol of programs (`type` subproc), "0.7" or "seed".
+    :raises ConfigurationError: the file is wrong or uses something unsupported; names file, node and cure.
+    """
     found = read_definition(os.fspath(file), overrides)
     return _Import(found, name, fields or {}, spool_dir, states or {}, working_dir, protocol).topology
 
@@ -67,7 +92,7 @@ class _Import:
         self._require_known("states", states)
         self._fields = {node: parse_declared(spec) for node, spec in fields.items()}
         sinks = {node.name for node in found.ends if node.name not in states} & {bolt.name for bolt in found.bolts}
-        self.topology = Topology(
+        self.topology = ImportedTopology(
             name or found.name or os.path.splitext(os.path.basename(found.file))[0], exactly_once=not sinks
         )
         self.topology.placement_hints = PlacementHints(
@@ -149,7 +174,7 @@ class _Import:
             return
         schema = self._schema(node.name)
         streams = {one: ddl(WHOLE if one == TELEMETRY else schema) for one in self._ids(node.name)}
-        made = rows.name(node.name).bolt([_STREAM, _DATA], bolt, streams)
+        made = bolt_verb(rows.name(node.name), [_STREAM, _DATA], bolt, streams)
         for one, stream in made.items():
             self._streams[node.name, one] = stream
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from airflow_trident.errors import PlanError
 from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.stateful import KeyValues, StatefulFunction
+from airflow_trident.operations.stateful import KeyValues, MakesStateful, StatefulFunction
 from airflow_trident.storm.bolt_wiring import BoltInput
 from airflow_trident.storm.bolts import DEFAULT_STREAM, BoltTuple, TopologyContext
 from airflow_trident.types import FieldSpec, Schema, parse_declared
@@ -48,7 +48,7 @@ class BasicOutputCollector:
         self.given.append(tuple(values))
 
 
-class BaseStatefulBolt(ABC, Generic[K, V]):
+class BaseStatefulBolt(MakesStateful, Generic[K, V]):
     """A bolt with a key-value state (Storm: IStatefulBolt, BaseStatefulBolt).
 
     ``stream.stateful("word", WordCountBolt(), provider=KeyValueStates("redis"), keys="word")``
@@ -85,6 +85,12 @@ class BaseStatefulBolt(ABC, Generic[K, V]):
 
     def cleanup(self) -> None:
         """Called after the last tuple, also after an error."""
+
+    def stateful_of(
+        self, *, topology: str, name: str, source: str, fields: tuple[str, ...]
+    ) -> tuple[StatefulFunction[Any, Any], Schema]:
+        calls = StatefulBoltCalls(self, topology=topology, component=name, source=source, fields=fields)
+        return calls, calls.emits
 
 
 def declared_of(bolt: BaseStatefulBolt[Any, Any]) -> Schema:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident import settings
+from airflow_trident.contracts.wing import Beside
 from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive, programs
 from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.waiting import lowest_uncommitted
-from airflow_trident.storm.workers.deployments import Deployed
 from airflow_trident.tasks.liveness import (
     UNFINISHED,
     Answers,
@@ -83,11 +83,11 @@ def known_abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> d
         return {}
 
 
-def standstill(ledger: Ledger, view: LedgerView, deployed: Deployed) -> str:
+def standstill(ledger: Ledger, view: LedgerView, beside: Beside) -> str:
     """Why a topology stands still until somebody acts, beside what its records say of a FAILED transaction and of the
     coordinator: no worker runs what is deployed on workers, or nobody works on the transaction that all others wait
     for. "" if it does not. The page says so, too."""
-    idle = deployed.standstill(view.topology)
+    idle = beside.standstill(view.topology)
     lowest = lowest_uncommitted(view, view.next_txid)
     if idle or lowest is None or view.topology.command is not Command.RUN:
         return idle

@@ -22,7 +22,6 @@ from airflow_trident.plan.stages import Plan
 from airflow_trident.plan.transform_node import recorded_transforms
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
-from airflow_trident.storm.committers import committer_notes
 from airflow_trident.topology.query_streams import QueryStreams
 
 
@@ -168,7 +167,9 @@ class NodeGraph:
             plan = compile_plan(self.name, sources, sinks, self._settings)
             short = (f"not exactly once: {one}" for one in self.shortfalls)
             said = (f"stream {name}: {note}" for name, spout in self.spouts.items() for note in spout.notes)
-            self._plan = replace(plan, notes=(*short, *said, *join_notes(sinks), *committer_notes(sinks)))
+            work = ((sink.name, sink.state.committer) for sink in sinks)
+            own = (f"committer {name} {committer.note}" for name, committer in work if committer is not None)
+            self._plan = replace(plan, notes=(*short, *said, *join_notes(sinks), *own))
         return self._plan
 
     def definition(self) -> Definition:

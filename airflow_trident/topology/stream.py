@@ -15,10 +15,9 @@ from airflow_trident.contracts.state import StateFactory
 from airflow_trident.contracts.updater import Updater
 from airflow_trident.operations.comparing import Comparator
 from airflow_trident.operations.queries import QueryFunction
-from airflow_trident.operations.stateful import StatefulFunction
+from airflow_trident.operations.stateful import MakesStateful, StatefulFunction
 from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
 from airflow_trident.plan.nodes import PersistNode
-from airflow_trident.storm.stateful_bolts import BaseStatefulBolt
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StateHandle, StaticState
 from airflow_trident.topology.stream_base import GroupedBase
@@ -148,7 +147,7 @@ class Stream(TupleStream):
     def stateful(
         self,
         inputs: FieldSpec,
-        function: StatefulFunction[Any, Any] | BaseStatefulBolt[Any, Any],
+        function: StatefulFunction[Any, Any] | MakesStateful,
         *,
         provider: StateFactory,
         keys: FieldSpec = (),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.storm.workers.placement import PlacementHints
 from airflow_trident.topology.node_graph import NodeGraph
 from airflow_trident.topology.state import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream
@@ -37,9 +35,6 @@ class Topology(NodeGraph):
     :param asset: name of an Airflow asset. Each committed transaction becomes one event of it, with its own partition,
         no matter which task committed it. It may be set later: ``topology.asset = "orders"``.
     """
-
-    placement_hints = PlacementHints()
-    """For `airflow trident deploy`; they come from a topology file of qtopology."""
 
     def new_stream(self, name: str, spout: Spout) -> Stream:
         """Begin a stream at a spout (Trident: newStream(txId, spout)).
@@ -72,49 +67,6 @@ class Topology(NodeGraph):
         :raises ConfigurationError: the store cannot have such fields.
         """
         return StaticState(query.static(topology or self.name, state, name, keys, values))
-
-    @classmethod
-    def from_qtopology(
-        cls,
-        file: str,
-        *,
-        name: str | None = None,
-        overrides: Mapping[str, str] | None = None,
-        fields: Mapping[str, FieldSpec] | None = None,
-        spool_dir: str,
-        states: Mapping[str, Callable[[Stream], Any]] | None = None,
-        working_dir: str | None = None,
-        protocol: str = "0.7",
-    ) -> Topology:
-        """The topology of a qtopology file, with its spouts and bolts unmodified.
-
-        ``Topology.from_qtopology("topology.json", spool_dir="/shared/spool", fields={"split": "word string"},
-        states={"split": lambda words: words.group_by("word").persistent_aggregate(state, Count(), "n")})``
-
-        :param name: default: the name in the file's ``general``, or the name of the file.
-        :param overrides: values of variables that replace those of the file.
-        :param fields: node -> the fields that its state gets; default: one, ``data string``, the JSON text of the
-            object. The next node gets whole objects.
-        :param spool_dir: a durable, shared folder for the spools of the spouts.
-        :param states: node -> a function that ends its default stream in a state. A bolt without readers that is not
-            named here is a sink: it gets its rows in the commit phase, and the topology is not exactly once.
-        :param working_dir: the base of the nodes' relative folders; default: the file's folder.
-        :param protocol: the protocol of programs (`type` subproc), "0.7" or "seed".
-        :raises ConfigurationError: the file is wrong or uses something unsupported; names file, node and cure.
-        """
-        # Imported by name: spouts and states are layers above topologies.
-        importing = import_module("airflow_trident.storm.qtopology_import")
-        made: Topology = importing.import_file(
-            file,
-            name=name,
-            overrides=overrides,
-            fields=fields,
-            spool_dir=spool_dir,
-            states=states,
-            working_dir=working_dir,
-            protocol=protocol,
-        )
-        return made
 
     # ---- several streams ---------------------------------------------------------------------------------------
 

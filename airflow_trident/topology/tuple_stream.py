@@ -9,8 +9,6 @@ from typing import Any, Self
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.grouping import CustomGrouping
 from airflow_trident.plan.groupings import Grouping
-from airflow_trident.storm.components import bolt_verbs
-from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.topology.stream_base import StreamBase
 from airflow_trident.topology.verbs import each, repartition, transform
 from airflow_trident.types import FieldSpec, joined_specs
@@ -57,16 +55,6 @@ class TupleStream(StreamBase):
     def flat_map(self, function: Any, outputs: FieldSpec | None = None) -> Self:
         """Replace every tuple by each element of ``function(*values)``."""
         return each.map(self, "flat_map", function, outputs)
-
-    def bolt(self, inputs: FieldSpec, bolt: ChildBolt, streams: Mapping[str, FieldSpec]) -> dict[str, Self]:
-        """Give the tuples to a component in another program. The result has one stream for each of its stream ids.
-
-        ``out = stream.bolt("line", ShellBolt("python split.py"), {"default": "word string", "long": "word string"})``,
-        then ``out["long"]``. `each` and `flat_map` also take such a bolt, in the place of a function.
-
-        :param streams: stream id -> the fields that the component emits there, with types.
-        """
-        return bolt_verbs.bolt(self, inputs, bolt, streams)
 
     def project(self, *fields: FieldSpec) -> Self:
         """Keep these fields, in this order: ``project("day", "sku")`` or ``project("day, sku")``."""

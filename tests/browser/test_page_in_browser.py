@@ -12,6 +12,7 @@ from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
+from airflow_trident.storm.workers.deployments import Deployments, deploy
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures import single
 from tests.fixtures.browser import (
@@ -148,8 +149,8 @@ def test_each_attempt_is_kept_with_its_error_and_who_made_it(login: Login, page:
 
 def test_the_workers_that_it_is_deployed_on_are_shown(login: Login, page: PageServer, small: str) -> None:
     with Ledgers(ZooKeeperSettings(hosts=page.hosts), root=page.root) as ledgers:
-        ledgers.deployments().ensure_folder()
-        ledgers.ledger(small).deploy(["w1", "w2"])
+        Deployments(ledgers.znodes, ledgers.root).ensure_folder()
+        deploy(ledgers.ledger(small), ["w1", "w2"])
     window = login("ada", f"/trident/?topology={small}")
     expect(window.locator("#named tr")).to_have_count(2)
     expect(window.locator("#named tr").first).to_contain_text("w1missing")

@@ -9,10 +9,12 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_trident import Count, ShellBolt, Topology
+from airflow_trident import Count, Topology
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import ChildError, ConfigurationError, FieldError, PlanError, TridentError, UserCodeError
 from airflow_trident.operations.expr.tree import col
+from airflow_trident.storm import ShellBolt
+from airflow_trident.storm import bolt as on_child
 from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import module, needs_node, program, seed, shell
 from tests.fixtures.engine import JobOf, run
@@ -92,7 +94,7 @@ def test_flat_map_gives_what_a_function_gives(engine: Engine, bolt: Made, job_of
 )
 def test_each_stream_id_is_a_stream(engine: Engine, bolt: Made, job_of: JobOf) -> None:
     def with_bolt(topology: Topology) -> None:
-        out = lines(topology, ROWS).bolt("line", bolt(), {"default": "word string", "long": "word string"})
+        out = on_child(lines(topology, ROWS), "line", bolt(), {"default": "word string", "long": "word string"})
         keep(out["default"], "short")
         keep(out["long"], "long")
 
@@ -118,7 +120,7 @@ def test_streams_may_have_fields_of_one_name_and_several_types(
     engine: Engine, job_of: JobOf, short: str, long: str
 ) -> None:
     def with_bolt(topology: Topology) -> None:
-        out = lines(topology, ROWS).bolt("line", shell("Streams"), {"default": short, "long": long})
+        out = on_child(lines(topology, ROWS), "line", shell("Streams"), {"default": short, "long": long})
         keep(out["default"], "short")
         keep(out["long"], "long")
 
@@ -135,7 +137,7 @@ def test_streams_may_have_fields_of_one_name_and_several_types(
 def test_one_stream_of_several_may_be_used_alone(engine: Engine, job_of: JobOf) -> None:
     def with_bolt(topology: Topology) -> None:
         streams = {"default": "word string, size long", "long": "word string, size long"}
-        keep(lines(topology, ROWS).bolt("line", shell("Streams"), streams)["long"].project("word"))
+        keep(on_child(lines(topology, ROWS), "line", shell("Streams"), streams)["long"].project("word"))
 
     given = run(engine, job_of(with_bolt))
     expected = job_of(lambda topology: keep(lines(topology, ROWS).flat_map(split_long, "word string")))
@@ -228,9 +230,13 @@ def stream() -> Any:
         (lambda: stream().each("line", shell(), "line string"), FieldError, "duplicate field 'line'"),
         (lambda: stream().each("lines", shell(), "word string"), FieldError, "no field 'lines'"),
         (lambda: stream().each("line", shell(), "word"), FieldError, "the type of the new field 'word'"),
-        (lambda: stream().bolt("line", shell(), "word string"), PlanError, "for the streams of ShellBolt"),
-        (lambda: stream().bolt("line", shell(), {}), PlanError, "for the streams of ShellBolt"),
-        (lambda: stream().bolt("line", split, {"default": "word string"}), PlanError, "Give a ShellBolt or a NodeBolt"),
+        (lambda: on_child(stream(), "line", shell(), "word string"), PlanError, "for the streams of ShellBolt"),
+        (lambda: on_child(stream(), "line", shell(), {}), PlanError, "for the streams of ShellBolt"),
+        (
+            lambda: on_child(stream(), "line", split, {"default": "word string"}),
+            PlanError,
+            "Give a ShellBolt or a NodeBolt",
+        ),
     ],
 )
 def test_a_bolt_that_cannot_stand_there_is_refused(

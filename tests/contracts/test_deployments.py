@@ -22,7 +22,7 @@ from airflow_trident.storm.workers.deployment import (
     Roster,
     WorkerStatus,
 )
-from airflow_trident.storm.workers.deployments import Deployments
+from airflow_trident.storm.workers.deployments import Deployments, deploy, undeploy
 from tests.fixtures.ledger import DEFINITION, LEDGERS, OVER_ZNODES, Place
 
 pytestmark = pytest.mark.zookeeper
@@ -88,7 +88,7 @@ class Party:
 
 def test_the_sequence_of_the_seed_each_command_once(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1", "w2"], by="ann")
+    deploy(ledger, ["w1", "w2"], by="ann")
     first, second = Party(place, "w1").register(), Party(place, "w2")
     assert first.roster().deployment.command is DeploymentCommand.INTRODUCE
     assert first.roster().standing("w1") is Presence.INTRODUCED
@@ -115,7 +115,7 @@ def test_the_sequence_of_the_seed_each_command_once(place: Place) -> None:
 
 def test_of_two_who_lead_at_once_one_writes(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
     seen = party.roster()
@@ -127,10 +127,10 @@ def test_of_two_who_lead_at_once_one_writes(place: Place) -> None:
 
 def test_an_answer_to_an_older_command_is_not_written(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     party = Party(place, "w1").register()
     old = party.roster()
-    ledger.deploy(["w1", "w2"])
+    deploy(ledger, ["w1", "w2"])
     late = Acknowledgement(
         worker="w1", session=party.mine.session, epoch=old.deployment.epoch, status=WorkerStatus.REGISTERED
     )
@@ -140,7 +140,7 @@ def test_an_answer_to_an_older_command_is_not_written(place: Place) -> None:
 
 
 def test_a_taken_name_is_refused_and_its_owner_is_unaffected(place: Place) -> None:
-    opened(place).deploy(["w1"])
+    deploy(opened(place), ["w1"])
     owner = Party(place, "w1", host="here", pid=7).register()
     owner.register()  # the same process again: its answer may have been lost
     refused = Party(place, "w1")
@@ -155,7 +155,7 @@ def test_a_taken_name_is_refused_and_its_owner_is_unaffected(place: Place) -> No
 
 
 def test_the_name_of_a_process_of_this_machine_that_is_gone_is_free_at_once(place: Place) -> None:
-    opened(place).deploy(["w1"])
+    deploy(opened(place), ["w1"])
     here = socket.gethostname()
     Party(place, "w1", host=here, pid=NOWHERE).register()
     alive = Party(place, "w1", host=here, pid=os.getpid()).register()
@@ -165,7 +165,7 @@ def test_the_name_of_a_process_of_this_machine_that_is_gone_is_free_at_once(plac
 
 
 def test_the_name_of_a_process_of_another_container_or_machine_that_shares_the_host_name_is_taken(place: Place) -> None:
-    opened(place).deploy(["w1"])
+    deploy(opened(place), ["w1"])
     here = socket.gethostname()
     Party(place, "w1", host=here, pid=NOWHERE, process_ids="of another container").register()
     with pytest.raises(NameTakenError, match=f"taken by process {NOWHERE} on {here}"):
@@ -177,7 +177,7 @@ def test_a_topology_whose_record_cannot_be_read_is_told_nothing_and_its_worker_g
     place: Place, damage: bytes
 ) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
     path = ledger.paths().topology
@@ -189,7 +189,7 @@ def test_a_topology_whose_record_cannot_be_read_is_told_nothing_and_its_worker_g
 
 
 def test_a_worker_is_placed_only_while_it_is_there(place: Place) -> None:
-    opened(place).deploy(["w1", "w2"])
+    deploy(opened(place), ["w1", "w2"])
     first = Party(place, "w1").register()
     for _ in range(3):
         assert not first.deployments.place(first.roster(), "w2")
@@ -198,7 +198,7 @@ def test_a_worker_is_placed_only_while_it_is_there(place: Place) -> None:
 
 def test_run_for_workers_that_have_not_confirmed_is_refused_and_nothing_is_written(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1", "w2"])
+    deploy(ledger, ["w1", "w2"])
     before = ledger.topology()
     with pytest.raises(TransitionError, match=r"when all of its workers are initialised \(w1, w2\).*calls missing"):
         ledger.set_command(Command.RUN)
@@ -207,7 +207,7 @@ def test_run_for_workers_that_have_not_confirmed_is_refused_and_nothing_is_writt
 
 def test_a_pause_before_all_are_there_counts_when_they_are(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     ledger.set_command(Command.PAUSE)
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
@@ -220,7 +220,7 @@ def test_a_pause_before_all_are_there_counts_when_they_are(place: Place) -> None
 
 def test_a_pause_that_comes_between_look_and_step_is_not_lost(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
     assert party.leads() is DeploymentCommand.INIT
@@ -242,45 +242,45 @@ def test_a_pause_that_comes_between_look_and_step_is_not_lost(place: Place) -> N
 
 def test_who_is_deployed_anew_registers_anew_and_what_others_said_is_forgotten(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1", "w2"], weight=3, affinity=["w2"])
+    deploy(ledger, ["w1", "w2"], weight=3, affinity=["w2"])
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
-    again = ledger.deploy(["w2", "w3"])
+    again = deploy(ledger, ["w2", "w3"])
     assert (again.epoch, again.weight, again.affinity, again.placed) == (2, 1, (), "")
     assert party.roster().acknowledged == {}
     assert party.roster().deployment.command is DeploymentCommand.INTRODUCE
     assert party.deployments.read().of("w1") == []
-    ledger.undeploy()
+    undeploy(ledger)
     assert party.deployments.roster("words") is None
     with pytest.raises(ConfigurationError, match="'words' is not deployed on any worker"):
-        ledger.undeploy()
+        undeploy(ledger)
 
 
 def test_a_topology_that_was_shut_down_runs_again_when_it_is_deployed_or_told_to(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     ledger.set_command(Command.SHUTDOWN)
     assert Party(place, "w1").roster().deployment.command is DeploymentCommand.SHUTDOWN
     ledger.set_command(Command.RUN)
     assert Party(place, "w1").roster().deployment.command is DeploymentCommand.INTRODUCE
     ledger.set_command(Command.SHUTDOWN)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     assert ledger.topology().command is Command.RUN
 
 
 def test_names_that_cannot_be_and_no_names_are_refused_before_anything_is_written(place: Place) -> None:
     ledger = opened(place)
     with pytest.raises(PlanError, match="'a/b' cannot be the name of a worker"):
-        ledger.deploy(["a/b"])
+        deploy(ledger, ["a/b"])
     with pytest.raises(ConfigurationError, match="deployed on no worker"):
-        ledger.deploy([])
+        deploy(ledger, [])
     assert Party(place, "w1").deployments.read().rosters == {}
 
 
 def test_a_record_that_cannot_be_read_is_named_and_the_others_are_read(place: Place) -> None:
     ledger, other = opened(place), opened(place, "other")
-    ledger.deploy(["w1"])
-    other.deploy(["w1"])
+    deploy(ledger, ["w1"])
+    deploy(other, ["w1"])
     path, party = ledger.paths().deployment, Party(place, "w1")
     for _ in range(3):
         node = party.deployments.znodes.read([path]).nodes[path]
@@ -289,13 +289,13 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_read(place: Pl
     found = party.deployments.read()
     assert list(found.rosters) == ["other"]
     assert path in found.unreadable["words"]
-    assert ledger.deploy(["w1"]).epoch == 1  # a person mends it by what the error says
+    assert deploy(ledger, ["w1"]).epoch == 1  # a person mends it by what the error says
     assert sorted(party.deployments.read().rosters) == ["other", "words"]
 
 
 def test_a_look_costs_three_round_trips_however_much_is_deployed(place: Place) -> None:
     for name in ("words", "other", "third"):
-        opened(place, name).deploy(["w1", "w2"])
+        deploy(opened(place, name), ["w1", "w2"])
         party = Party(place, "w1")
         party.deployments.read()  # with the connection
         before = party.deployments.znodes.round_trips
@@ -327,11 +327,11 @@ def test_a_wait_is_armed_once_and_ends_with_each_change_that_concerns_the_worker
 
 def test_what_was_said_of_an_epoch_that_comes_again_counts_no_more(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1"])
+    deploy(ledger, ["w1"])
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
-    ledger.undeploy()
-    ledger.deploy(["w1"])
+    undeploy(ledger)
+    deploy(ledger, ["w1"])
     roster = party.roster()
     assert (roster.deployment.epoch, roster.acknowledged) == (1, {})
     assert party.leads() is DeploymentCommand.INTRODUCE
@@ -339,7 +339,7 @@ def test_what_was_said_of_an_epoch_that_comes_again_counts_no_more(place: Place)
 
 def test_a_new_life_of_the_topology_is_not_told_what_an_old_deployment_says(place: Place) -> None:
     ledger = opened(place)
-    made = ledger.deploy(["w1"])
+    made = deploy(ledger, ["w1"])
     party = Party(place, "w1").register()
     party.says(WorkerStatus.REGISTERED)
     roster = party.roster()

@@ -26,11 +26,7 @@ from airflow_trident import (
     FileSpout,
     FixedBatchSpout,
     KeyValueStates,
-    NodeBolt,
-    NodeSpout,
     Script,
-    ShellBolt,
-    ShellSpout,
     SpooledSpout,
     SqliteState,
     Topology,
@@ -39,7 +35,6 @@ from airflow_trident import (
     TridentDrainOperator,
     TridentEmitterOperator,
     TridentSparkSubmitOperator,
-    TridentWorkerOperator,
     settings,
     trident_transaction,
 )
@@ -50,6 +45,7 @@ from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.keyvalue.providers import BUILT_IN, provider_class
+from airflow_trident.storm import NodeBolt, NodeSpout, ShellBolt, ShellSpout, TridentWorkerOperator
 
 PATHS = ("path", "folder", "dir", "file", "root", "uri", "cwd")
 """A parameter that is one of these words, or ends with one behind ``_``, is a path."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,10 @@ from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import UnknownNodeError
+from airflow_trident.operations.api import OperationContext
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.compile import compile_plan, compile_query
-from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, ordered, rebuilt
+from airflow_trident.plan.graph import BeginNode, Node, OwnPassNode, ProcessorNode, SinkNode, ordered, rebuilt
 from airflow_trident.plan.nodes import PeekNode, PersistNode, SourceNode
 from airflow_trident.plan.stages import CommitLevel
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket
@@ -51,6 +53,21 @@ class Hushed(PeekNode):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class Twice(OwnPassNode):
+    """What brings its own part of a pass."""
+
+    what = "twice"
+
+    def run(self, keep: frozenset[str], context: OperationContext, frames: Iterator[Any]) -> Iterator[Any]:
+        return (frame for frame in frames for _ in range(2))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Thrice(Twice):
+    """What derives from such a kind, and brings none itself."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Table(SinkNode):
     """Where tuples end."""
 
@@ -77,11 +94,24 @@ def hushed(node: Node) -> Node:
     return Hushed(name="mine", schema=node.schema, inputs=(node,), reads=(), function=print)
 
 
+def twice(node: Node) -> Node:
+    return Twice(name="mine", schema=node.schema, inputs=(node,))
+
+
+def thrice(node: Node) -> Node:
+    return Thrice(name="mine", schema=node.schema, inputs=(node,))
+
+
 def stray(node: Node) -> Node:
     return Stray(name="mine", schema=node.schema, inputs=(node,))
 
 
-KINDS = {"a processor": loud, "a begin of a stage": whole, "one that derives from a known kind": hushed}
+KINDS = {
+    "a processor": loud,
+    "a begin of a stage": whole,
+    "one that derives from a known kind": hushed,
+    "one that derives from a kind with a pass of its own": thrice,
+}
 
 
 def submitted(application: str, arguments: list[str], tags: DriverTags) -> None:
@@ -184,6 +214,17 @@ def test_a_query_with_an_unknown_node_has_no_answer(kind: str, job_of: JobOf) ->
     (source,) = job.plan.sources
     with pytest.raises(UnknownNodeError):
         dict(LocalEngine().tables(replace(job, plan=compile_query("t", source, KINDS[kind](source)))))
+
+
+def test_a_node_that_brings_its_own_pass_runs_although_no_engine_knows_it(job_of: JobOf) -> None:
+    job = job_of(kept)
+    (source,) = job.plan.sources
+
+    def rows(node: Node) -> int:
+        tables = LocalEngine().tables(replace(job, plan=compile_query("t", source, node)))
+        return sum(table.num_rows for _, table in tables)
+
+    assert rows(twice(source)) == 2 * rows(source) > 0
 
 
 def test_what_no_stage_can_be_made_of_is_refused_where_the_topology_is_built(job_of: JobOf) -> None:

@@ -30,6 +30,7 @@ from airflow_trident.protocol.topology_definition import Definition, SpoutDefini
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.storm.workers.deployment import Acknowledgement, Registration, WorkerStatus
+from airflow_trident.storm.workers.deployments import Deployments, deploy, undeploy
 from tests.fixtures import single
 from tests.fixtures.airflow import give_database
 from tools.local_airflow.folder import Folder
@@ -307,9 +308,9 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
     here: EmbeddedZooKeeper,
 ) -> None:
     with Ledgers(ZooKeeperSettings(hosts=here.hosts), root=ROOT) as ledgers:
-        ledger, deployments = ledgers.ledger("words"), ledgers.deployments()
+        ledger, deployments = ledgers.ledger("words"), Deployments(ledgers.znodes, ledgers.root)
         deployments.ensure_folder()
-        ledger.deploy(["w1", "w2"])
+        deploy(ledger, ["w1", "w2"])
         deployments.register(Registration(worker="w1", session="s", host="secret-host", pid=7))
         roster = deployments.roster("words")
         assert roster is not None
@@ -322,7 +323,7 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
         hidden = page_data.transactions("words", OF_ANOTHER)["named_workers"]
         idle = page_data.transactions("words", OF_ANOTHER)["idle"]
         [overview] = [one for one in page_data.topologies(OF_ANOTHER) if one["name"] == "words"]
-        ledger.undeploy()
+        undeploy(ledger)
     told = f"introduce {epoch}"
     assert [(one["worker"], one["status"], one["epoch"], one["told"]) for one in shown] == [
         ("w1", "init_failed", epoch, told),

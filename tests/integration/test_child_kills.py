@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import NodeBolt, ShellBolt, Topology
+from airflow_trident import Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ChildError
+from airflow_trident.storm import NodeBolt, ShellBolt
 from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.fixtures.engine import JobOf, run

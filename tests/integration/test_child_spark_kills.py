@@ -12,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_trident import ShellBolt, Topology
+from airflow_trident import Topology
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.storm import ShellBolt
 from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.fixtures.engine import JobOf, run

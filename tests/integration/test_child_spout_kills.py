@@ -10,13 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_trident import Count, NodeSpout, SqliteState, Topology
+from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.spouts.spool import spool
+from airflow_trident.storm import NodeSpout
 from tests.fixtures.program import run_program
 from tests.programs.child_lines import COMPONENT, contents
 from tools.kills import VARIABLE

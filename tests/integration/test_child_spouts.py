@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, NodeSpout, ShellSpout, SqliteState, Topology
+from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ChildError,
@@ -23,6 +23,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.storm import NodeSpout, ShellSpout
 from tests.fixtures.child_spout import FIELDS, begin, children, fails, left, once, put, rows_of, shell
 
 pytestmark = pytest.mark.usefixtures("others")

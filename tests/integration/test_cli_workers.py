@@ -141,7 +141,7 @@ WORKER_DAG = """
 from airflow.sdk import DAG
 from words_topology import build
 
-from airflow_trident import TridentWorkerOperator
+from airflow_trident.storm import TridentWorkerOperator
 
 topology = build("words")
 with DAG("works", schedule=None) as dag:
@@ -153,6 +153,7 @@ PLAY = """
 from threading import Thread
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.protocol.records import Command
+from airflow_trident.storm.workers.deployments import Deployments, deploy
 from works_dag import dag, topology
 
 def states():
@@ -162,8 +163,8 @@ undeployed = states()
 with ZooKeeperHook().get_ledgers() as ledgers:
     ledger = ledgers.ledger("words")
     ledger.register(topology.definition())
-    ledgers.deployments().ensure_folder()
-    ledger.deploy(["w1"])
+    Deployments(ledgers.znodes, ledgers.root).ensure_folder()
+    deploy(ledger, ["w1"])
 
 def ends_it():
     with ZooKeeperHook().get_ledgers() as ledgers:
@@ -177,7 +178,7 @@ ending.start()
 done = states()
 ending.join()
 with ZooKeeperHook().get_ledgers() as ledgers:
-    said = ledgers.deployments().roster("words").acknowledged["w1"]
+    said = Deployments(ledgers.znodes, ledgers.root).roster("words").acknowledged["w1"]
     claims = [tx.claim.dag_id for tx in ledgers.ledger("words").transactions()]
 tell({"undeployed": undeployed, "done": done, "said": [str(said.status), said.epoch], "claims": claims})
 """

@@ -9,25 +9,20 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
-    BaseTransactionalBolt,
-    BatchOutputCollector,
-    BoltTuple,
-    Count,
-    KeyValueStates,
-    MemoryTransactionalSpout,
-    OutputFieldsDeclarer,
-    SqliteState,
-    Sum,
-    TopologyContext,
-    TransactionalTopologyBuilder,
-    TransactionAttempt,
-)
+from airflow_trident import Count, KeyValueStates, MemoryTransactionalSpout, SqliteState, Sum, TransactionAttempt
 from airflow_trident.errors import ConfigurationError, LostTransactionsError, UserCodeError
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.mending.rebuild import Rebuilt
 from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.storm import (
+    BaseTransactionalBolt,
+    BatchOutputCollector,
+    BoltTuple,
+    OutputFieldsDeclarer,
+    TopologyContext,
+    TransactionalTopologyBuilder,
+)
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.behind import Versions, copies_in, rebuild
 from tests.fixtures.committing import Site

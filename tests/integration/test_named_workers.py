@@ -15,6 +15,7 @@ from airflow_trident.protocol.records import Command
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.storm.workers.deployment import DeploymentCommand, Presence, WorkerStatus
+from airflow_trident.storm.workers.deployments import undeploy
 from tests.fixtures.named_worker import EXPECTED, LIMIT_S, Site, Worker, all_stopped, site, statuses, undisturbed
 from tests.programs import word_count
 
@@ -252,7 +253,7 @@ def test_two_topologies_go_to_two_workers_and_to_one_when_the_other_is_lost(site
     for topology in EXPECTED:
         site.until(lambda found: found.runner == "w2", topology)
     # one is taken away, the other shut down: nothing is left to serve
-    site.ledger("others").undeploy()
+    undeploy(site.ledger("others"))
     site.ledger("crash_test").set_command(Command.SHUTDOWN)
     assert second.ended() == 0
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_trident import NodeSpout, Topology
+from airflow_trident import Topology
 from airflow_trident.errors import (
     ChildProtocolError,
     ConfigurationError,
     DamagedInputError,
     SourceUnavailableError,
 )
+from airflow_trident.storm import NodeSpout
 from tests.fixtures.child import needs_node
 from tests.fixtures.child_spout import COMPONENTS, begin, children, fails, module, once, program, rows_of
 

@@ -13,6 +13,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.storm import from_qtopology
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.child import COMPONENTS, needs_node
 
@@ -60,7 +61,7 @@ def contents(topology: Topology) -> dict[tuple[Any, ...], int]:
 
 @needs_node
 def test_modules_run_as_a_topology_with_their_streams_and_whole_objects(tmp_path: Path) -> None:
-    topology = Topology.from_qtopology(
+    topology = from_qtopology(
         written(tmp_path, TAGGER),
         spool_dir=str(tmp_path / "spool"),
         fields={"tagger": "n long, stream string, has_extra boolean"},
@@ -85,7 +86,7 @@ def test_bolts_feed_bolts_typed_or_whole_and_one_that_nobody_reads_is_a_sink(tmp
         told.unlink(missing_ok=True)
         folder = tmp_path / str(len(fields))
         folder.mkdir()
-        topology = Topology.from_qtopology(
+        topology = from_qtopology(
             written(folder, TAGGER, recorder), name="told", spool_dir=str(folder / "spool"), fields=fields
         )
         assert any("not exactly once: state recorder" in note for note in topology.compile().notes)
@@ -97,7 +98,7 @@ def test_bolts_feed_bolts_typed_or_whole_and_one_that_nobody_reads_is_a_sink(tmp
 def test_declared_fields_are_for_the_state_and_the_next_bolt_gets_the_whole_object(tmp_path: Path) -> None:
     told = tmp_path / "told"
     recorder = bolt("recorder", "recorder.js", {"source": "tagger"}) | {"init": {"file": str(told)}}
-    topology = Topology.from_qtopology(
+    topology = from_qtopology(
         written(tmp_path, TAGGER, recorder),
         spool_dir=str(tmp_path / "spool"),
         fields={"tagger": "n long", "numbers": "n long"},
@@ -119,7 +120,7 @@ def test_the_telemetry_of_a_bolt_comes_once_for_each_partition(tmp_path: Path) -
     told = tmp_path / "told"
     recorder = bolt("recorder", "recorder.js", {"source": "tagger", "stream_id": "$telemetry"})
     recorder["init"] = {"file": str(told)}
-    topology = Topology.from_qtopology(written(tmp_path, TAGGER, recorder), spool_dir=str(tmp_path / "spool"))
+    topology = from_qtopology(written(tmp_path, TAGGER, recorder), spool_dir=str(tmp_path / "spool"))
     run(topology, tmp_path)
     messages = [json.loads(line) for line in told.read_text().splitlines()]
     assert sum(message["total"]["cnt"] for message in messages) == 4
@@ -151,7 +152,7 @@ def test_what_cannot_be_kept_is_refused(
     tmp_path: Path, bolts: list[dict[str, Any]], options: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Topology.from_qtopology(written(tmp_path, *bolts), spool_dir=str(tmp_path / "spool"), **options)
+        from_qtopology(written(tmp_path, *bolts), spool_dir=str(tmp_path / "spool"), **options)
     assert said in str(caught.value)
     assert "numbers.json" in str(caught.value)
 
@@ -159,7 +160,7 @@ def test_what_cannot_be_kept_is_refused(
 def test_a_spout_that_serves_is_refused_with_another_way(tmp_path: Path) -> None:
     spout = {"name": "numbers", "working_dir": "", "type": "sys", "cmd": "rest", "init": {}}
     with pytest.raises(ConfigurationError, match=r"spout 'numbers' .rest. serves .* Use a queue"):
-        Topology.from_qtopology(written(tmp_path, TAGGER, spout=spout), spool_dir=str(tmp_path / "spool"))
+        from_qtopology(written(tmp_path, TAGGER, spout=spout), spool_dir=str(tmp_path / "spool"))
 
 
 def test_what_a_file_says_of_its_workers_is_there_for_who_deploys_it(tmp_path: Path) -> None:
@@ -171,8 +172,7 @@ def test_what_a_file_says_of_its_workers_is_there_for_who_deploys_it(tmp_path: P
         node["worker"] = "w1"
         node["type"] = "inproc"
     path.write_text(json.dumps(content))
-    said = Topology.from_qtopology(str(path), spool_dir=str(tmp_path / "spool")).placement_hints
+    said = from_qtopology(str(path), spool_dir=str(tmp_path / "spool")).placement_hints
     assert (said.workers, said.weight, said.affinity) == (("w1", "w2"), 5, ("w2",))
-    plain = Topology.from_qtopology(written(tmp_path, TAGGER), spool_dir=str(tmp_path / "spool"))
-    assert plain.placement_hints == Topology("any").placement_hints
+    plain = from_qtopology(written(tmp_path, TAGGER), spool_dir=str(tmp_path / "spool"))
     assert plain.placement_hints.workers == ()

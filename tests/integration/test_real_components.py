@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, NodeBolt, NodeSpout, ShellBolt, ShellSpout, SqliteState, Topology
+from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ChildError, UserCodeError
 from airflow_trident.ledger.memory import MemoryLedger
@@ -21,6 +21,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.storm import NodeBolt, NodeSpout, ShellBolt, ShellSpout
 from tests.fixtures import child_spout
 from tests.fixtures.child import COMPONENTS, emits, lines, values, words
 

@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 from airflow_trident import (
-    BatchOutputCollector,
     CallableSource,
     Count,
-    OutputFieldsDeclarer,
     Polled,
     SpooledSpout,
     SqliteState,
     Topology,
-    TopologyContext,
-    TransactionalSpout,
     TransactionAttempt,
 )
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
@@ -38,6 +34,12 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, process
+from airflow_trident.storm import (
+    BatchOutputCollector,
+    OutputFieldsDeclarer,
+    TopologyContext,
+    TransactionalSpout,
+)
 from airflow_trident.storm.spout_adapters import adapted
 from airflow_trident.types import Json
 from tests.fixtures import single

@@ -47,7 +47,7 @@ def said():
     (row,) = page_data.transactions("words", sight)["transactions"]
     with ZooKeeperHook().get_ledgers() as ledgers:
         one = ledgers.ledger("words")
-        still = standstill(one, one.view(0), ledgers.deployments().read(["words"]))
+        still = standstill(one, one.view(0), ledgers.beside(["words"]))
     found = [one.text for one in ledger_checks(ZooKeeperHook()) if "nobody works" in one.text]
     return [top["lowest"]["why"], [row["why"], row["cure"]], found, still]
 

@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
+from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
+from airflow_trident.engine.base import Engine
+from airflow_trident.storm import (
     BaseTransactionalBolt,
     BatchOutputCollector,
     BoltTuple,
     ICommitter,
-    MemoryTransactionalSpout,
     NodeBolt,
     OutputFieldsDeclarer,
     ShellBolt,
     TopologyContext,
     TransactionalTopologyBuilder,
-    TransactionAttempt,
 )
-from airflow_trident.engine.base import Engine
 from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.integration.test_transactional_topologies import run

@@ -11,29 +11,24 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
+from airflow_trident import Count, Max, MemoryState, MemoryTransactionalSpout, SqliteState, TransactionAttempt
+from airflow_trident.engine.base import Engine
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
+from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.storm import (
     BaseBatchBolt,
     BaseStatefulBolt,
     BaseTransactionalBolt,
     BasicOutputCollector,
     BatchOutputCollector,
     BoltTuple,
-    Count,
     FieldsDeclarer,
-    Max,
-    MemoryState,
-    MemoryTransactionalSpout,
     OutputFieldsDeclarer,
-    SqliteState,
     TopologyContext,
     TransactionalTopologyBuilder,
-    TransactionAttempt,
 )
-from airflow_trident.engine.base import Engine
-from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.topology.topology import Topology
 from tests.seeds import global_count, words
 from tests.seeds.database import Database

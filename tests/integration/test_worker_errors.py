@@ -18,7 +18,7 @@ from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.storm.workers.deployment import WorkerStatus
-from airflow_trident.storm.workers.deployments import Deployments
+from airflow_trident.storm.workers.deployments import Deployments, deploy
 from airflow_trident.storm.workers.named_worker import NamedWorker, Patience
 from airflow_trident.storm.workers.running_topology import Means
 from airflow_trident.topology.topology import Topology
@@ -40,7 +40,7 @@ class Site:
         self.onlooker.ensure_folder()
         with self.ledger() as ledger:
             ledger.register(self.world.topology.definition())
-            ledger.deploy(["w1"])
+            deploy(ledger, ["w1"])
         owner = Owner(program="worker", host="h", pid=1)
         means = Means(
             code_of=self.code,

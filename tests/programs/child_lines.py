@@ -7,11 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-from airflow_trident import Count, ShellSpout, SqliteState, Topology
+from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.storm import ShellSpout
 from airflow_trident.storm.components.child_source import ChildSource
 from tests.programs.spooled_words import dying
 from tools import kills

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_trident import (
+from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
+from airflow_trident.storm import (
     BaseBatchBolt,
     BaseTransactionalBolt,
     BatchOutputCollector,
     BoltTuple,
     ICommitter,
-    MemoryTransactionalSpout,
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalTopologyBuilder,
-    TransactionAttempt,
 )
 from tests.seeds.database import Database
 

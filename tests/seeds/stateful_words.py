@@ -9,18 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import (
-    BaseStatefulBolt,
-    BasicOutputCollector,
-    BoltTuple,
-    FieldsDeclarer,
-    FixedBatchSpout,
-    KeyValueStates,
-    SqliteState,
-    StatefulFunction,
-    Topology,
-)
+from airflow_trident import FixedBatchSpout, KeyValueStates, SqliteState, StatefulFunction, Topology
 from airflow_trident.operations.stateful import KeyValues
+from airflow_trident.storm import BaseStatefulBolt, BasicOutputCollector, BoltTuple, FieldsDeclarer
 
 WORDS = ["storm", "spark", "storm", "kafka", "storm", "spark", "redis", "storm", "spark"]
 BATCH = 2

@@ -13,7 +13,8 @@ from typing import Any
 
 import redis
 
-from airflow_trident import (
+from airflow_trident import TransactionAttempt
+from airflow_trident.storm import (
     BaseBatchBolt,
     BaseTransactionalBolt,
     BasicBolt,
@@ -26,7 +27,6 @@ from airflow_trident import (
     TopologyContext,
     TransactionalSpout,
     TransactionalTopologyBuilder,
-    TransactionAttempt,
 )
 
 MAX_TRANSACTION_SIZE = 10

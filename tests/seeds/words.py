@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_trident import (
+from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
+from airflow_trident.storm import (
     BaseTransactionalBolt,
     BasicBolt,
     BatchOutputCollector,
     BoltTuple,
     ICommitter,
-    MemoryTransactionalSpout,
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalTopologyBuilder,
-    TransactionAttempt,
 )
 from tests.seeds.database import Database
 from tests.seeds.global_count import DATA, PARTITION_TAKE_PER_BATCH

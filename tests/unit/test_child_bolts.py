@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from airflow_trident import NodeBolt, NodeSpout, ShellBolt
 from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError, TridentError, UserCodeError
+from airflow_trident.storm import NodeBolt, NodeSpout, ShellBolt
 from airflow_trident.storm.components import running
 from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.running import NO_ROW

@@ -51,6 +51,12 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         ("protocol/bad.py", "import airflow_trident.ledger.base", "each floor imports only floors below it"),
         ("states/bad.py", "import airflow_trident.engine.base", "each floor imports only floors below it"),
         ("protocol/bad.py", "import airflow_trident.operations.api", "each floor imports only floors below it"),
+        (
+            "ledger/bad.py",
+            "def f():\n    import airflow_trident.storm.bolts",
+            "each floor imports only floors below it",
+        ),
+        ("cli/bad.py", "import airflow_trident.storm", "each floor imports only floors below it"),
         ("newroom/__init__.py", "", "each floor imports only floors below it"),
         ("runtime/bad.py", "def f():\n    from airflow.sdk import DAG", "only the Airflow shell imports airflow"),
         ("runtime/bad.py", "def f():\n    import kazoo.client", "only ledger.zookeeper imports kazoo"),

@@ -51,6 +51,7 @@ SAME_FILE = {
     "topology.py": "a topology: what a user builds, and its record in the ledger",
     "turn.py": "the turn of a transaction: the sensor, and its trigger",
     "upkeep.py": "what is done to a state beside its transactions: the word, the verb, the operator, the commands",
+    "wing.py": "a wing: its contract, and what each adds to the rooms below",
     "workers.py": "the list of live workers: its record, and the command",
     "zookeeper.py": "ZooKeeper: the connection, and the commands",
 }

@@ -28,10 +28,10 @@ from airflow_trident import (
     GroupedMultiReducer,
     MultiReducer,
     Negate,
-    ShellBolt,
     Sum,
     Topology,
     TransactionAttempt,
+    storm,
 )
 from airflow_trident.operations.expr.tree import col, explode, split
 from airflow_trident.plan.graph import Sinks, ordered, same
@@ -40,6 +40,7 @@ from airflow_trident.plan.nodes import PartitionNode, PersistNode
 from airflow_trident.plan.rewrites.fixed_point import REWRITES
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Plan
+from airflow_trident.storm import ShellBolt
 from airflow_trident.topology.stream import ChainedAggregatorDeclarer, GroupedStream, Stream, TridentState
 from tests.fixtures import commit_plan as commit_plan_fixtures
 from tests.fixtures.commit_plan import COMMIT_SHAPES, query
@@ -70,8 +71,8 @@ def several_streams(topology: Topology) -> None:
 def bolt(topology: Topology) -> None:
     """One child, two streams of which a field has two types, and a bolt where a function stands."""
     split = ShellBolt("python split.py")
-    streams = lines(topology).bolt(
-        "line", split, {"default": "word string, size long", "long": "word string, size string"}
+    streams = storm.bolt(
+        lines(topology), "line", split, {"default": "word string, size long", "long": "word string, size string"}
     )
     persist(streams["default"].project("word"))
     persist(streams["long"].each("size", split, "part string").project("word"), "m")

@@ -49,10 +49,10 @@ def test_every_module_with_operators_sensors_or_triggers_is_named() -> None:
     from airflow.triggers.base import BaseTrigger
 
     import airflow_trident
+    from airflow_trident import storm
 
     named = set(named_in_info(INFO))
-    for public in airflow_trident.__all__:
-        kind = getattr(airflow_trident, public)
+    for kind in (getattr(package, public) for package in (airflow_trident, storm) for public in package.__all__):
         if isinstance(kind, type) and issubclass(kind, BaseOperator | BaseTrigger):
             assert kind.__module__ in named
 

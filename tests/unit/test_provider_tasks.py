@@ -32,7 +32,6 @@ from airflow_trident import (
     TridentEmitterOperator,
     TridentReadySensor,
     TridentTurnSensor,
-    TridentWorkerOperator,
     trident_transaction,
 )
 from airflow_trident.contracts.state import StateFactory
@@ -48,6 +47,7 @@ from airflow_trident.errors import (
 from airflow_trident.operators.base import airflow_outcome, human_bytes, listed
 from airflow_trident.sensors.turn import text_for_triggerer
 from airflow_trident.settings import parse_txid
+from airflow_trident.storm import TridentWorkerOperator
 from airflow_trident.tasks.topology_search import _topologies_of_task
 
 

@@ -11,7 +11,8 @@ import pytest
 from airflow_trident import Count, Topology
 from airflow_trident.plan.graph import ordered
 from airflow_trident.plan.show.explain import explain
-from airflow_trident.storm.components.bolt_node import BoltNode
+from airflow_trident.storm import from_qtopology
+from airflow_trident.storm.components.bolt import BoltNode
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.plan import PaperState
 
@@ -34,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def imported(name: str) -> Topology:
-    return Topology.from_qtopology(str(GOLDEN / f"{name}.json"), spool_dir="/shared/spool", **OPTIONS[name])
+    return from_qtopology(str(GOLDEN / f"{name}.json"), spool_dir="/shared/spool", **OPTIONS[name])
 
 
 @pytest.mark.parametrize("name", OPTIONS)

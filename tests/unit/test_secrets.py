@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import airflow_trident
-from airflow_trident import KeyValueStates, MemoryTransactionalSpout, NodeBolt, ShellBolt, TransactionalTopologyBuilder
+from airflow_trident import KeyValueStates, MemoryTransactionalSpout
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.storm import NodeBolt, ShellBolt, TransactionalTopologyBuilder
 from airflow_trident.storm.config import read_config
 
 SECRET = "swordfish-4711"

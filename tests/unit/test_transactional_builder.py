@@ -9,26 +9,28 @@ from typing import Any
 import pytest
 
 from airflow_trident import (
-    BaseBatchBolt,
-    BaseTransactionalBolt,
-    BasicBolt,
-    BatchOutputCollector,
-    BoltTuple,
     Count,
-    ICommitter,
     MemoryState,
     MemoryTransactionalSpout,
     OpaqueMemoryTransactionalSpout,
-    OutputFieldsDeclarer,
-    ShellBolt,
-    TopologyContext,
-    TransactionalSpout,
-    TransactionalTopologyBuilder,
     TransactionAttempt,
 )
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.storm import (
+    BaseBatchBolt,
+    BaseTransactionalBolt,
+    BasicBolt,
+    BatchOutputCollector,
+    BoltTuple,
+    ICommitter,
+    OutputFieldsDeclarer,
+    ShellBolt,
+    TopologyContext,
+    TransactionalSpout,
+    TransactionalTopologyBuilder,
+)
 from airflow_trident.storm.config import read_config
 
 SPOUT = MemoryTransactionalSpout({0: [("a",), ("b",)]}, "word string", 1)

@@ -47,7 +47,7 @@ def list_(args: Namespace) -> int | None:
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
         view, outcome = ledger.view(0), ledger.coordinator()
         eventless = without_event(ledger, view)
-        idle = standstill(ledger, view, ledgers.deployments().read([args.topology]))
+        idle = standstill(ledger, view, ledgers.beside([args.topology]))
     rows = [transaction_row(record) for record in records]
     if args.output not in _TABLES:
         rows = [
@@ -103,12 +103,12 @@ def _plan(record: TxRecord) -> str:
 def _list_topologies(args: Namespace) -> int:
     rows, unreadable, still = [], False, False
     with open_hook(args).get_ledgers() as ledgers:
-        deployed = ledgers.deployments().read()
+        beside = ledgers.beside()
         for name in ledgers.names():
             try:
                 ledger = ledgers.ledger(name)
                 view, outcome = ledger.view(0), ledger.coordinator()
-                idle = standstill(ledger, view, deployed)
+                idle = standstill(ledger, view, beside)
                 rows.append(topology_row(view, outcome, idle))
                 still = still or stands_still(view, outcome, idle)
             except CorruptError as error:  # still show the others

@@ -32,7 +32,7 @@ from airflow_trident.operations.expr.evaluate import bind
 from airflow_trident.operations.multireduce import Joiner
 from airflow_trident.operations.vectors import VectorFilter, VectorFunction
 from airflow_trident.plan.commit.nodes import StateQueryNode
-from airflow_trident.plan.graph import Node, ProcessorNode
+from airflow_trident.plan.graph import Node, ProcessorNode, brings_pass
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -44,7 +44,6 @@ from airflow_trident.plan.nodes import (
     PeekNode,
     ProjectNode,
 )
-from airflow_trident.storm.components.bolt_node import BoltNode
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
@@ -137,6 +136,8 @@ def _run(node: Node, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     for kind, run in RUNS.items():
         if kind is type(node):
             return run(node, at, frames)
+    if brings_pass(node):
+        return node.run(at.keep, at.context, frames)
     raise UnknownNodeError(node.name, type(node).__name__, "a fused pass")
 
 
@@ -358,15 +359,7 @@ def _multi_reduce(node: MultiReduceStepNode, at: _At, frames: Iterator[Frame]) -
         yield Frame.of_rows(some, names_of(node.schema))
 
 
-def _bolt(node: BoltNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
-    # Children need a library that the executors of most topologies do not have.
-    from airflow_trident.storm.components.child_bolts import child_bolt
-
-    return child_bolt(node, at.keep, at.context, frames)
-
-
 RUNS: dict[type[ProcessorNode], Callable[[Any, _At, Iterator[Frame]], Iterator[Frame]]] = {
-    BoltNode: _bolt,
     EachNode: _each,
     FilterNode: _filter,
     MapNode: _map,
@@ -378,4 +371,4 @@ RUNS: dict[type[ProcessorNode], Callable[[Any, _At, Iterator[Frame]], Iterator[F
     PartitionAggregateNode: _aggregate,
     FinalAggregateNode: _aggregate,
 }
-"""The function that runs each kind of node."""
+"""The function that runs each kind of node that brings no pass of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from airflow_trident.contracts.wing import wings
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.ledger.snapshot import Snapshot, Write
@@ -15,7 +16,6 @@ from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.topology_definition import Definition
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.storm.workers import deploying
 
 
 def redefine(
@@ -57,7 +57,8 @@ def set_command(
     if seen is not None:
         seen.require(topology)
     change = _new_topology(snap, replace(topology, command=command, epoch=topology.epoch + 1))
-    return replace(change, writes=(*change.writes, *deploying.obeyed(snap, topology, command, by)))
+    following = (write for wing in wings() for write in wing.obeying(snap, topology, command, by))
+    return replace(change, writes=(*change.writes, *following))
 
 
 def _new_topology(snap: Snapshot, record: TopologyRecord) -> Change[TopologyRecord]:

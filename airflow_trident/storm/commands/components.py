@@ -18,7 +18,7 @@ from airflow_trident.storm.components.node_spout import NodeProgram
 from airflow_trident.storm.components.shell_bolt import ShellBolt
 from airflow_trident.storm.components.shell_spout import ShellProgram
 from airflow_trident.storm.components.talk import ChildLimits
-from airflow_trident.topology.topology import Topology
+from airflow_trident.storm.qtopology_import import from_qtopology
 from airflow_trident.types import Schema, names_of, parse_declared
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check(args: Namespace) -> int | None:
 
 @trident_command
 def plan(args: Namespace) -> int | None:
-    topology = Topology.from_qtopology(
+    topology = from_qtopology(
         args.file,
         overrides=pairs("--set", args.set),
         fields=pairs("--fields-of", args.fields_of),

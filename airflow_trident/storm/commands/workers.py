@@ -26,6 +26,7 @@ from airflow_trident.cli.console import (
 )
 from airflow_trident.cli.outcomes import time_text
 from airflow_trident.cli.topologies import topology_and_retention, topology_of
+from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import TridentError
 from airflow_trident.names import require_name
 from airflow_trident.tasks.task_instances import standstill
@@ -40,10 +41,14 @@ if TYPE_CHECKING:
 @trident_command
 def deploy(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
+    from airflow_trident.storm.qtopology_import import ImportedTopology
     from airflow_trident.storm.workers.deployment_steps import require_workers
+    from airflow_trident.storm.workers.deployments import Deployments
+    from airflow_trident.storm.workers.deployments import deploy as deploy_on
+    from airflow_trident.storm.workers.placement import PlacementHints
 
     topology = topology_of(args)
-    hints = topology.placement_hints
+    hints = topology.placement_hints if isinstance(topology, ImportedTopology) else PlacementHints()
     workers = _names(args.workers) or hints.workers
     weight = args.weight or hints.weight
     affinity = hints.affinity if args.affinity is None else _names(args.affinity)
@@ -54,9 +59,9 @@ def deploy(args: Namespace) -> int | None:
     with open_hook(args).get_ledgers() as ledgers:
         ledger = ledgers.ledger(topology.name)
         ledger.register(topology.definition())
-        ledgers.deployments().ensure_folder()
+        Deployments(ledgers.znodes, ledgers.root).ensure_folder()
         by = str(owner_of_this_process("airflow trident deploy"))
-        made = ledger.deploy(workers, weight=weight, affinity=affinity, by=by)
+        made = deploy_on(ledger, workers, weight=weight, affinity=affinity, by=by)
     say(
         f"topology {args.topology} is deployed on {', '.join(made.workers)} (epoch {made.epoch}). Each registers with "
         f"`airflow trident worker NAME`; `airflow trident workers {args.topology}` shows how far they are."
@@ -66,8 +71,10 @@ def deploy(args: Namespace) -> int | None:
 
 @trident_command
 def undeploy(args: Namespace) -> int | None:
+    from airflow_trident.storm.workers.deployments import undeploy as undeploy_from
+
     with open_ledger(args) as ledger:
-        before = ledger.undeploy()
+        before = undeploy_from(ledger)
     names = ", ".join(before.workers) or "its workers"
     say(f"topology {args.topology} is taken from {names}, which finish what they began")
     return OK
@@ -86,11 +93,11 @@ def worker(args: Namespace) -> int | None:
 
 @trident_command
 def workers(args: Namespace) -> int | None:
-    from airflow_trident.storm.named_workers import rows_of
+    from airflow_trident.storm.workers.deployments import Deployments, rows_of
 
     with open_hook(args).get_ledgers() as ledgers:
         at_work = [] if args.topology is None else _at_work(ledgers.ledger(args.topology))
-        deployed = ledgers.deployments().read(None if args.topology is None else [args.topology])
+        deployed = Deployments(ledgers.znodes, ledgers.root).read(None if args.topology is None else [args.topology])
         still = {name: _standstill(ledgers.ledger(name), deployed) for name in sorted(deployed.rosters)}
     rows = [_row(**one) for _, roster in sorted(deployed.rosters.items()) for one in rows_of(roster)]
     whole = sorted({**still, **deployed.unreadable}.items())
@@ -107,7 +114,7 @@ def workers(args: Namespace) -> int | None:
 def _standstill(ledger: Ledger, deployed: Deployed) -> str:
     """As on the page, in `doctor` and in `ledger list --check`."""
     try:
-        return standstill(ledger, ledger.view(0), deployed)
+        return standstill(ledger, ledger.view(0), Beside((deployed,)))
     except TridentError as error:
         return str(error)
 

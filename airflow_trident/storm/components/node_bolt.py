@@ -10,12 +10,12 @@ from typing import Any, ClassVar, TypeVar
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.storm.components.bolt import ChildBolt, on_fail
+from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.channel import Channel
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES
 from airflow_trident.storm.components.qtopology import ModuleTalk, NodeTalk, ProgramTalk, SeedTalk, script
 from airflow_trident.storm.components.starting import Carrier, Program
-from airflow_trident.storm.components.talk import BoltListener, BoltPlace, ChildLimits
+from airflow_trident.storm.components.talk import BoltListener, BoltPlace, ChildLimits, on_fail
 
 E = TypeVar("E", bound=StrEnum)
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError, UserCodeError
-from airflow_trident.storm.components.bolt import ChildBolt, OnFail
 from airflow_trident.storm.components.channel import Channel
 from airflow_trident.storm.components.json_values import STRING, Reader, reader_of
-from airflow_trident.storm.components.talk import BoltPlace, BoltTalk, ChildLimits, PendingRow
+from airflow_trident.storm.components.talk import BoltPlace, BoltTalk, ChildComponent, ChildLimits, OnFail, PendingRow
 from airflow_trident.storm.components.telemetry import TELEMETRY, Telemetry
 
 _log = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class Emits:
 
 
 def run_bolt(
-    bolt: ChildBolt,
+    bolt: ChildComponent,
     rows: Iterable[tuple[Any, ...]],
     place: BoltPlace,
     error_of: Callable[[tuple[Any, ...], str], UserCodeError],
@@ -84,7 +83,7 @@ class _Run:
 
     def __init__(
         self,
-        bolt: ChildBolt,
+        bolt: ChildComponent,
         place: BoltPlace,
         channel: Channel,
         error_of: Callable[[tuple[Any, ...], str], UserCodeError],
@@ -309,7 +308,7 @@ class _Run:
             if self._bolt.strict_streams:
                 raise ChildProtocolError(
                     f"{self._channel.what} emitted on stream {stream!r}, and declared are {', '.join(self._streams)}",
-                    'Declare it: stream.bolt(fields, bolt, {"default": ..., "' + stream + '": ...}).',
+                    'Declare it: bolt(stream, fields, bolt, {"default": ..., "' + stream + '": ...}).',
                 )
             self._dropped_emits[stream] = self._dropped_emits.get(stream, 0) + 1
             return

@@ -8,12 +8,12 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.storm.components.bolt import ChildBolt, on_fail
+from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.channel import Channel
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES
 from airflow_trident.storm.components.multilang import MultilangTalk, multilang_program
 from airflow_trident.storm.components.starting import Program
-from airflow_trident.storm.components.talk import BoltListener, BoltPlace, ChildLimits
+from airflow_trident.storm.components.talk import BoltListener, BoltPlace, ChildLimits, on_fail
 
 
 class ShellBolt(ChildBolt):

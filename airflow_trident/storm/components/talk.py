@@ -5,15 +5,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
 from airflow_trident.errors import ChildProtocolError, ConfigurationError
 from airflow_trident.storm.components.channel import Channel
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
+from airflow_trident.storm.components.starting import Program
 from airflow_trident.types import Schema
 
 DEFAULT_STREAM = "default"
 """The stream of emits that name none (Storm: Utils.DEFAULT_STREAM_ID)."""
+
+
+class OnFail(StrEnum):
+    """What happens to a row that a component fails."""
+
+    ATTEMPT = "attempt"
+    """The attempt fails."""
+    DROP = "drop"
+    """The row and its emits are dropped, and counted in the log."""
+
+
+def on_fail(value: str) -> OnFail:
+    try:
+        return OnFail(value)
+    except ValueError:
+        raise ConfigurationError(f"fail is {value!r}", 'Use "attempt" or "drop".') from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,3 +217,27 @@ class PendingRow:
     emits: list[tuple[int, tuple[Any, ...]]] = field(default_factory=list)
     given_s: float = 0.0
     done: bool = False
+
+
+class ChildComponent(ABC):
+    """What running a bolt in another program needs to know of it."""
+
+    strict_streams: ClassVar[bool] = True
+    """Is an emit on an undeclared stream an error? If not, such emits are counted and dropped."""
+    limits: ChildLimits
+    fail: OnFail
+
+    @abstractmethod
+    def program(self, place: BoltPlace) -> Program:
+        """The program to start."""
+
+    @abstractmethod
+    def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> BoltTalk:
+        """The conversation with a started child."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The bolt as text, the same in every process: it is part of the definition of a topology."""
+
+    def __str__(self) -> str:
+        return self.describe()

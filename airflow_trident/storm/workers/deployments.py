@@ -10,21 +10,30 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from airflow_trident.contracts.wing import WingRecords
 from airflow_trident.errors import CorruptError, NameTakenError, OutcomeUnknownError
 from airflow_trident.ledger.paths import DEFAULT_ROOT, deployments_folder, registrations_folder, topology_path
+from airflow_trident.ledger.read_ahead import the_deployment
+from airflow_trident.ledger.verb import Verb
 from airflow_trident.ledger.workers import has_ended
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes, version_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
+from airflow_trident.storm.workers import deploying
 from airflow_trident.storm.workers.deployment import Acknowledgement, Deployment, Registration, Roster, decode, encode
 from airflow_trident.storm.workers.deployment_steps import MAX_ERROR, next_command, standstill, told
 
 _REGISTER_TRIES = 3
 
+deploy = Verb(deploying.deploy, the_deployment).call
+undeploy = Verb(deploying.undeploy, the_deployment).call
+"""Both get the ledger first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
+class Deployed(WingRecords):
     """All deployments below a root now. `rosters`: by topology; `unreadable`: topology -> why its records cannot be
     read; `live`: all live named workers; `versions`, `folders`: of what was read, by path."""
 
@@ -37,6 +46,11 @@ class Deployed:
     def of(self, worker: str) -> list[Roster]:
         """The rosters that name the worker, sorted by topology."""
         return [one for _, one in sorted(self.rosters.items()) if worker in one.deployment.workers]
+
+    def rows(self, topology: str) -> list[dict[str, Any]]:
+        """:func:`rows_of` the topology; empty if it is not deployed, or its deployment cannot be read."""
+        roster = self.rosters.get(topology)
+        return rows_of(roster) if roster else []
 
     def standstill(self, topology: TopologyRecord) -> str:
         """:func:`airflow_trident.storm.workers.deployment_steps.standstill` of a topology; "" if it is not deployed.
@@ -252,3 +266,31 @@ class Deployments:
 
     def _worker(self, name: str) -> str:
         return f"{registrations_folder(self._root)}/{name}"
+
+
+def rows_of(roster: Roster) -> list[dict[str, Any]]:
+    """A row for each worker of the topology, in the deployment's order.
+
+    `status`: of the worker; `epoch`: of the command that it acknowledged last, None if none; `told`: the command to all
+    workers, with its epoch; `host`, `pid`, `task`, `since_ms`: the process with this name, None if there is none;
+    `error`: why the worker cannot continue.
+    """
+    deployment = roster.deployment
+    rows: list[dict[str, Any]] = []
+    for name in deployment.workers:
+        said, process = roster.acknowledged.get(name), roster.live.get(name)
+        rows.append(
+            {
+                "topology": deployment.topology,
+                "worker": name,
+                "status": str(roster.standing(name)),
+                "epoch": said.epoch if said is not None else None,
+                "told": f"{deployment.command} {deployment.epoch}",
+                "host": process.host if process is not None else None,
+                "pid": process.pid if process is not None else None,
+                "task": process.task if process is not None else None,
+                "since_ms": process.since_ms if process is not None else None,
+                "error": said.error if said is not None else "",
+            }
+        )
+    return rows

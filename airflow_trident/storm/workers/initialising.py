@@ -7,8 +7,7 @@ from typing import Any
 
 from airflow_trident.ledger.base import Ledger
 from airflow_trident.runtime.state_agreement import require_agreement
-from airflow_trident.storm.components.bolt import ChildBolt
-from airflow_trident.storm.components.bolt_node import BoltNode
+from airflow_trident.storm.components.bolt import BoltNode, ChildBolt
 from airflow_trident.storm.components.bolt_sink import BoltSink
 from airflow_trident.storm.components.component_trial import try_bolt
 from airflow_trident.topology.topology import Topology

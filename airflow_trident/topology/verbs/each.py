@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.operations.api import MakesNode
 from airflow_trident.operations.calls.infer import OneOutput, returns_one_value
 from airflow_trident.operations.expr.dtypes import dtype
 from airflow_trident.operations.expr.tree import Expression
 from airflow_trident.operations.vectors import VectorFunction
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PeekNode, ProjectNode
-from airflow_trident.storm.components import bolt_verbs
-from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.topology.declared_types import require_lossless
 from airflow_trident.topology.signatures import declared_outputs, require_callable
 from airflow_trident.topology.stream_base import S, append, named, some, then
@@ -30,8 +29,8 @@ def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: Fiel
     reads = named(stream, "each", inputs)
     if isinstance(function, Expression):
         return _each_expression(stream, function, outputs)
-    if isinstance(function, ChildBolt):
-        return bolt_verbs.each(stream, reads, function, outputs)
+    if isinstance(function, MakesNode):
+        return function.each_of(stream, reads, outputs)
     require_callable("each", function, "execute")
     single = not isinstance(function, VectorFunction) and returns_one_value(getattr(function, "execute", function))
     new = declared_outputs(function, "execute", outputs, many=not single)
@@ -94,8 +93,8 @@ def _filter_expression(stream: S, expression: Expression) -> S:
 def map(stream: S, verb: str, function: Any, outputs: FieldSpec | None) -> S:
     """`verb`: "map" or "flat_map"."""
     flat = verb == "flat_map"
-    if isinstance(function, ChildBolt):
-        return bolt_verbs.flat_map(stream, verb, function, outputs)
+    if isinstance(function, MakesNode):
+        return function.map_of(stream, verb, outputs)
     require_callable(verb, function, "execute")
     if flat and isinstance(function, VectorFunction):
         raise PlanError(

@@ -11,12 +11,11 @@ from airflow_trident.errors import PlanError
 from airflow_trident.names import require_name
 from airflow_trident.operations.comparing import comparable, groupable
 from airflow_trident.operations.newest import Newest
-from airflow_trident.operations.stateful import Stateful, StatefulFunction
+from airflow_trident.operations.stateful import MakesStateful, Stateful, StatefulFunction
 from airflow_trident.plan.commit.levels import in_commit_phase
 from airflow_trident.plan.commit.nodes import NewValuesNode
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, PersistNode
-from airflow_trident.storm.stateful_bolts import BaseStatefulBolt, StatefulBoltCalls
 from airflow_trident.topology.signatures import (
     bolt_outputs,
     persistent_aggregations,
@@ -254,7 +253,7 @@ def _persist_rows(
 def stateful(
     stream: S,
     inputs: FieldSpec,
-    function: StatefulFunction[Any, Any] | BaseStatefulBolt[Any, Any],
+    function: StatefulFunction[Any, Any] | MakesStateful,
     provider: StateFactory,
     keys: FieldSpec,
     outputs: FieldSpec,
@@ -264,12 +263,11 @@ def stateful(
     staged = staged_fields(stream, "stateful", inputs)
     name = name or type(function).__name__
     emits = parse_declared(outputs)
-    if isinstance(function, BaseStatefulBolt):
-        fields = names_of(staged)
-        function = StatefulBoltCalls(
-            function, topology=stream.topology.name, component=name, source=stream.node.name, fields=fields
+    if isinstance(function, MakesStateful):
+        function, declared = function.stateful_of(
+            topology=stream.topology.name, name=name, source=stream.node.name, fields=names_of(staged)
         )
-        emits = bolt_outputs(name, function.emits, emits)
+        emits = bolt_outputs(name, declared, emits)
     require_stateful(function, emits=bool(emits))
     key_fields = select(staged, parse_names(keys), "stateful keys")
     if partitions < 1 or (partitions > 1 and not key_fields):
