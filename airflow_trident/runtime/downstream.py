@@ -74,10 +74,11 @@ def apply_downstream(
 
 
 def require_distinct_keys(plan: Plan, batches: Callable[[str], Iterable[pa.Table]]) -> None:
-    """Refuses a batch that an upsert would refuse, before any state is touched: otherwise another state of the
-    transaction would have it already.
+    """Refuses a batch in which two rows put different values under one key, before any state is touched: otherwise
+    another state of the transaction would have it already.
 
-    :param batches: reads what was staged for a state: only for upserts, and they are not kept.
+    :param batches: reads what was staged for a state. It is called only for states that rows are put into, and its
+        batches are not kept.
     :raises UserCodeError: two tuples of a batch have the same key and different values, and nothing says which counts.
     """
     for sink in plan.sinks:

@@ -71,8 +71,7 @@ _START = (-1, "")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
     """What was read up to a transaction (see the module; hashes stand for names). `seen`: name -> mark of size and
-    time; `contents`: name -> mark of the content, if recorded. `old`: None if an earlier version of the package wrote
-    it."""
+    time; `contents`: name -> mark of the content, if recorded."""
 
     cursor: tuple[int, str] = _START
     window_ns: int = 0
@@ -80,20 +79,18 @@ class Consumed:
     folders: frozenset[str] = frozenset()
     seen: dict[str, str] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
-    old: Stretches | None = None
+    old: Stretches = ()
 
     def to_json(self) -> dict[str, Json]:
         names = list(self.seen)  # in their order, so that the next transaction has these first, and new ones after them
-        body: dict[str, Json] = {
+        return {
             "cursor": {"mtime_ns": self.cursor[0], "path": self.cursor[1], "ctime_ns": self.settled_ns},
             "window_ns": self.window_ns,
             "folders": "".join(sorted(self.folders)),
             "seen": "".join(name + self.seen[name] for name in names),
             "contents": "".join(self.contents.get(name, _NO_CONTENT) for name in names),
+            "old": stretches_to_json(self.old),
         }
-        if self.old is not None:
-            body["old"] = stretches_to_json(self.old)
-        return body
 
     def knows(self, files: Iterable[RecordedFile]) -> Consumed:
         """The same, with these files read as they are described here."""
@@ -123,17 +120,16 @@ def consumed_from_json(metadata: Any) -> Consumed:
     try:
         cursor, folders, seen = metadata["cursor"], metadata["folders"], metadata["seen"]
         entries = entries_of(seen)
-        contents = metadata.get("contents", "")
+        contents = metadata["contents"]
         stamps = [contents[at : at + MARK_LENGTH] for at in range(0, len(contents), MARK_LENGTH)]
-        old = metadata.get("old")
         return Consumed(
             cursor=(int(cursor["mtime_ns"]), str(cursor["path"])),
             window_ns=int(metadata["window_ns"]),
             settled_ns=int(cursor["ctime_ns"]),
             folders=frozenset(folders[at : at + FOLDER_LENGTH] for at in range(0, len(folders), FOLDER_LENGTH)),
             seen=entries,
-            contents={name: stamp for name, stamp in zip(entries, stamps, strict=False) if stamp != _NO_CONTENT},
-            old=None if old is None else stretches_from_json(old, int(metadata["window_ns"])),
+            contents={name: stamp for name, stamp in zip(entries, stamps, strict=True) if stamp != _NO_CONTENT},
+            old=stretches_from_json(metadata["old"], int(metadata["window_ns"])),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_metadata_of("a FileSpout") from error
@@ -288,19 +284,17 @@ def next_batch(
         the future.
     """
     seen, kinds = _sorted_out(listing, before, base, content_of)
-    late, stretches, hidden = kinds[_Kind.LATE], before.old or (), set[str]()
-    if before.old is not None:
-        behind_ns = before.settled_ns - now_ns - limits.late_window_ns - _CLOCKS_APART_NS
-        look = judged(
-            before.old,
-            kinds[_Kind.OLD],
-            late,
-            kinds[_Kind.NEW],
-            behind_ns=behind_ns,
-            settled_ns=before.settled_ns,
-            base=base,
-        )
-        stretches, hidden = look.stretches, {file.path for file in look.came}
+    late = kinds[_Kind.LATE]
+    look = judged(
+        before.old,
+        kinds[_Kind.OLD],
+        late,
+        kinds[_Kind.NEW],
+        behind_ns=before.settled_ns - now_ns - limits.late_window_ns - _CLOCKS_APART_NS,
+        settled_ns=before.settled_ns,
+        base=base,
+    )
+    hidden = {file.path for file in look.came}
     require_no_question(late, limits, window_ns=before.window_ns, now_ns=now_ns, apart_ns=_CLOCKS_APART_NS, base=base)
     taken_late = in_steps(late, before.settled_ns) if limits.late_files is LateFiles.TAKE else []
     waiting: list[FoundFile] = []
@@ -319,7 +313,7 @@ def next_batch(
         left=[*waiting, *offered[sum(map(len, batches)) :]],
         listing=listing,
         before=before,
-        stretches=stretches,
+        stretches=look.stretches,
         limits=limits,
         now_ns=now_ns,
     )

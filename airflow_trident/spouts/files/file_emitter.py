@@ -15,7 +15,7 @@ from airflow_trident.spouts.files.formats import read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.objects_in_spark import objects_in_spark
-from airflow_trident.spouts.files.packing import HEAD_BYTES, packing_of
+from airflow_trident.spouts.files.packing import packing_at
 from airflow_trident.spouts.files.parquet_in_spark import read_in_spark, rows_for_spark
 from airflow_trident.spouts.files.reading import FileFormat, FilePart, ReadOptions
 from airflow_trident.spouts.files.whole_files import SameFiles, whole_files, write_nothing
@@ -65,7 +65,7 @@ class FileEmitter(Emitter):
         """Is the file not packed? If it cannot be opened, the reader will raise the error."""
         try:
             with self.source.opened(where, file) as stream:
-                return packing_of(stream.read(HEAD_BYTES)) is None
+                return packing_at(stream) is None
         except (SourceChangedError, SourceUnavailableError):
             return True
 

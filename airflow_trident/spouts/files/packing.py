@@ -148,6 +148,14 @@ def packing_of(head: bytes) -> Packing | None:
     return next((packing for packing in PACKINGS if head.startswith(packing.marks)), None)
 
 
+def packing_at(file: BinaryIO) -> Packing | None:
+    """:func:`packing_of` of an open file, which is at its begin afterwards."""
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    return packing_of(head)
+
+
 def named_packing(path: str) -> Packing | None:
     """How a file of this name says that it is packed."""
     name = path.rpartition("/")[2]
@@ -162,10 +170,7 @@ def unpacked(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
 
     :raises DamagedInputError: it is packed in a way that is not unpacked here, or is not packed as its name says.
     """
-    file.seek(0)
-    head = file.read(HEAD_BYTES)
-    file.seek(0)
-    packing, named = packing_of(head), named_packing(path)
+    packing, named = packing_at(file), named_packing(path)
     if packing is not None and packing.opened is not None:
         with packing.opened(file) as content:
             yield content
@@ -175,9 +180,10 @@ def unpacked(path: str, file: BinaryIO) -> Iterator[BinaryIO]:
             f"the file {path!r} cannot be read: it is packed by {packing.name}, which FileSpout does not unpack",
             f"Pack it by {', '.join(each.name for each in PACKINGS if each.opened)}, or not at all. {MENDED}",
         )
-    if head and named is not None:
+    if named is not None and file.read(1):
         raise DamagedInputError(
             f"the file {path!r} cannot be read: its name says {named.name}, and its content is not packed so",
             f"Something may have unpacked it on its way, or damaged it. {MENDED}",
         )
+    file.seek(0)
     yield file

@@ -13,7 +13,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import create_private
 from airflow_trident.spouts.files.contents import RecordedFile, require_same
-from airflow_trident.spouts.files.packing import HEAD_BYTES, named_packing, packing_of
+from airflow_trident.spouts.files.packing import named_packing, packing_at
 from airflow_trident.spouts.files.reading import FileFormat, ReadOptions
 from airflow_trident.spouts.files.spark_names import is_hidden
 from airflow_trident.types import names_of
@@ -60,7 +60,7 @@ def _require_named_packing(path: str) -> None:
     """
     try:
         with open(path, "rb") as file:
-            packing = packing_of(file.read(HEAD_BYTES))
+            packing = packing_at(file)
     except OSError:
         return  # the reader will raise the error
     ending = "" if packing is None else packing.hadoop_ending

@@ -167,8 +167,7 @@ def _another(ticket: CommitTicket, marker: Marker, state: str) -> LedgerBehindSt
         )
     return GoneOverError(
         f"state {state!r} holds transactions of topology {ticket.topology!r} up to {marker.high}, and not "
-        f"{ticket.txid}, which does not come late: an older version took up what a commit had gone over, or the ledger "
-        "was restored to where it was not SKIPPED yet",
+        f"{ticket.txid}, which does not come late: the ledger was restored to where it was not SKIPPED yet",
         "Nothing was changed. `airflow trident doctor` names the commands after which it comes late.",
     )
 

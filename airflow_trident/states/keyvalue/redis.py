@@ -136,7 +136,7 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             marks = Marks(
                 prepared=content["prepared"], committed=int(content["committed"]), fence=int(content["fence"])
             )
-            if content.get("keys", keys) != keys:  # older versions did not count
+            if content["keys"] != keys:
                 raise keys_changed(f"{keys} prepared and committed keys where {where} says {content['keys']}")
             return _Record(text=text, marks=marks, op=str(content["op"]))
         except (ValueError, TypeError, KeyError) as error:
