@@ -24,7 +24,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[1]
 ROOMS = ROOT / ".compat"
 PAGE = ROOT / "docs" / "compatibility.md"
-BEGIN, END = "<!-- counted by `make compat`: begin -->", "<!-- end -->"
+BEGIN, END = "<!-- generated: releases, by make compat -->", "<!-- /generated -->"
 
 WHOLE = (
     ["tests/contracts/test_engine.py", "-k", "spark or connect"],
