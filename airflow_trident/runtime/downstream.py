@@ -74,7 +74,7 @@ def apply_downstream(
 
 
 def require_distinct_keys(plan: Plan, batches: Callable[[str], Iterable[pa.Table]]) -> None:
-    """Refuses a batch in which two rows put different values under one key, before any state is touched: otherwise
+    """Refuses a batch in which two rows put different values under one key, before any state is touched. Otherwise
     another state of the transaction would have it already.
 
     :param batches: reads what was staged for a state. It is called only for states that rows are put into, and its
