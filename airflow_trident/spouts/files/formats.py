@@ -16,10 +16,10 @@ from airflow_trident.spouts.files.reading import (
     FilePart,
     ReadOptions,
     damage,
+    read_text,
     require_columns,
 )
 from airflow_trident.spouts.files.statistics import groups_that_may_hold
-from airflow_trident.spouts.files.text_reader import read_text
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:

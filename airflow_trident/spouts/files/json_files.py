@@ -20,8 +20,14 @@ from airflow_trident.operations.expr.dtypes import kind
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.json_maps import Real, distinct, with_lists
-from airflow_trident.spouts.files.reading import FilePart, ReadOptions, advice_on_bytes, damage, parsed_batch
-from airflow_trident.spouts.files.text_reader import chunks_of_lines
+from airflow_trident.spouts.files.reading import (
+    FilePart,
+    ReadOptions,
+    advice_on_bytes,
+    chunks_of_lines,
+    damage,
+    parsed_batch,
+)
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, has_reals, members
 
 if TYPE_CHECKING:

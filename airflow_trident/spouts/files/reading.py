@@ -1,4 +1,4 @@
-"""How the files of a FileSpout are read, and what the readers of all formats share."""
+"""How the files of a FileSpout are read: what the readers of all formats share, and the reader of text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.spouts.files.columns import parsed
 from airflow_trident.spouts.files.contents import MENDED
-from airflow_trident.spouts.files.lines import LineTooLongError
+from airflow_trident.spouts.files.lines import LineTooLongError, lines_of, whole_lines
+from airflow_trident.spouts.files.packing import unpacked
 from airflow_trident.types import Schema, names_of, select
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _DAMAGE = (
     RecursionError,
 )
 TYPE_CURE = f"Declare the type that the values have. Or: {MENDED}"
+_REPLACE = 'Or encoding_errors="replace" reads U+FFFD where bytes are no UTF-8. Or:'
 _LINE_ENDS = ("\n", "\r")
 _QUOTE = '"'
 
@@ -199,3 +201,35 @@ def advice_on_bytes(content: bytes) -> tuple[str, bool]:
     if _CONTROLS.search(content[:4096]):
         return "It looks like a packed or binary file: see what wrote it, and unpack it.", False
     return "Convert it to UTF-8, such as by `iconv -f LATIN1 -t UTF-8`.", True
+
+
+# ---- lines -----------------------------------------------------------------------------------------------------
+
+
+def read_text(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """As `formats.read_part`: a row for each line."""
+    import pyarrow as pa
+
+    schema = arrow_schema(reading.schema)
+    for at, chunk in chunks_of_lines(part, file):
+        try:
+            lines = lines_of(chunk, strict=not reading.replace_broken)
+        except UnicodeDecodeError as error:
+            advice, is_text = advice_on_bytes(chunk)
+            with damage(part.path, f"in the lines from byte {at}", f"{advice} {_REPLACE if is_text else 'Or:'}"):
+                raise error from None
+        yield pa.record_batch([lines], schema=schema)
+
+
+def chunks_of_lines(part: FilePart, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Chunks of whole lines of a part, each with the offset of its first byte in the (unpacked) file.
+
+    :raises DamagedInputError, OSError: it cannot be read.
+    """
+    at = part.begin
+    with damage(part.path), unpacked(part.path, file) as content:
+        if part.begin:
+            content.seek(part.begin)
+        for chunk in whole_lines(content, None if part.end is None else part.end - part.begin):
+            yield at, chunk
+            at += len(chunk)
