@@ -137,6 +137,12 @@ class IcebergPlace:
 
         return self.twice(load)
 
+    @staticmethod
+    def close(catalog: Any) -> None:
+        """Whatever closing raises, what the catalog has is decided."""
+        with suppress(Exception):  # nobody needs it any more
+            catalog.close()
+
     def twice(self, make: Callable[[], T]) -> T:
         """Runs `make`, which makes something if it is missing, and repeats it once: two concurrent calls can disturb
         each other."""

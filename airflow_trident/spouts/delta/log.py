@@ -54,13 +54,13 @@ class DeltaLog(TableLog):
                     f"there is no Delta table at {place.where!r}", "Make it, or correct the spout's path."
                 ) from error
             self._files: pafs.FileSystem = place.files()
-        self.head = int(self.table.version())
+            self.head = int(self.table.version())
+            self.table_id = str(self.table.metadata().id)
+            self.places = places_of(self.table)
+            """Where its columns are in its files."""
+            self._require_readable(row_schema)
         self._opened = {self.head: self.table}
         self._marks = dict[int, str]()
-        self.table_id = str(self.table.metadata().id)
-        self.places = places_of(self.table)
-        """Where its columns are in its files."""
-        self._require_readable(row_schema)
 
     def _require_readable(self, row_schema: Schema) -> None:
         if odd := [field.name for field in row_schema if self.places and "struct<" in field.type]:
@@ -79,7 +79,8 @@ class DeltaLog(TableLog):
             )
 
     def columns(self) -> set[str]:
-        return set(_paths(self.table.schema()))
+        with self.place.errors(SourceUnavailableError):
+            return set(_paths(self.table.schema()))
 
     def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
         return ((number, None) for number in range(first, self.head + 1))
@@ -138,7 +139,7 @@ class DeltaLog(TableLog):
         with self.place.errors(SourceUnavailableError):
             table = self._at(number)
             rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        then = {name: own for own, name in names_in_log(table).items()}
+            then = {name: own for own, name in names_in_log(table).items()}
         added = [
             AddedFile(
                 path=unquote(row["path"]),
@@ -167,9 +168,9 @@ class DeltaLog(TableLog):
         return {} if number is None or span.begin[0] != number else self._snapshot(number).kept_rows
 
     def _kept_rows(self, number: int, table: Any, paths: AbstractSet[str]) -> dict[str, str]:
-        if not may_have_vectors(table):
-            return {}
         with self.place.errors(SourceUnavailableError):
+            if not may_have_vectors(table):
+                return {}
             try:
                 return kept_rows(table, paths)
             except Exception as error:
@@ -211,7 +212,8 @@ class DeltaLog(TableLog):
 
     @cached_property
     def _names_in_log(self) -> dict[str, str]:
-        return names_in_log(self.table)
+        with self.place.errors(SourceUnavailableError):
+            return names_in_log(self.table)
 
     def require_same(self, span: Span) -> None:
         if self.table_id != span.table_id:

@@ -242,4 +242,4 @@ def _load(place: IcebergPlace, what: str) -> Any:
             raise SourceUnavailableError(f"there is no {what[4:]}", "Make it, or correct the spout's name.") from None
         raise
     finally:
-        catalog.close()
+        place.close(catalog)

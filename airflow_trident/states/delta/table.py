@@ -250,14 +250,16 @@ class OpenDeltaTable(AppendingState):
         return described(footer, name, size, columns, dict(zip(self._spec.partition_by, values, strict=True)))
 
     def _files_of(self, known: Known) -> list[OldFile]:
-        return old_files(self._table)
+        with self.place.errors():
+            return old_files(self._table)
 
     def _committed(self, known: Known) -> CommittedDelta:
         with self.place.errors():
             return CommittedDelta.of(self.place, self._table, self._spec.key_names)
 
     def _version_of(self, known: Known) -> str:
-        return identity(self._table)
+        with self.place.errors():
+            return identity(self._table)
 
     def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
         with self.place.errors():
@@ -268,7 +270,8 @@ class OpenDeltaTable(AppendingState):
             return rows_of(source, file, self._table, columns)
 
     def _required(self) -> set[str]:
-        return {one.name for one in self._table.schema().fields if not one.nullable}
+        with self.place.errors():
+            return {one.name for one in self._table.schema().fields if not one.nullable}
 
     def _commit(
         self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried

@@ -134,7 +134,7 @@ class OpenIcebergTable(AppendingState):
             self._table = place.twice(self._open)
             self._known_now()
         except BaseException:
-            self._catalog.close()
+            self.place.close(self._catalog)
             raise
 
     @property
@@ -315,7 +315,7 @@ class OpenIcebergTable(AppendingState):
             self._table.io.delete(path)
 
     def close(self) -> None:
-        self._catalog.close()
+        self.place.close(self._catalog)
 
 
 def _without_position(content: Mapping[str, Any]) -> dict[str, Any]:
