@@ -142,12 +142,15 @@ def _next_batches(
     """A transaction has a batch of each stream that has one for it; the last transactions of several may have fewer."""
 
     def batches_of(txid: int, position: dict[str, Json], most: int) -> list[dict[str, Json]]:
-        found: dict[str, list[Json]] = {}
+        streams: dict[str, list[Json]] = {}
         for name, coordinator in coordinators.items():
             with spout_code(name, txid):
-                found[name] = coordinator.next_batches(txid, position.get(name), most)[:most]
-        many = max(map(len, found.values()), default=0)
-        return [{name: each[place] for name, each in found.items() if place < len(each)} for place in range(many)]
+                streams[name] = coordinator.next_batches(txid, position.get(name), most)[:most]
+        count = max(map(len, streams.values()), default=0)
+        return [
+            {name: batches[place] for name, batches in streams.items() if place < len(batches)}
+            for place in range(count)
+        ]
 
     return NextBatches(
         claims,
@@ -161,7 +164,7 @@ def _next_batches(
 
 def new_records(begun: Sequence[Begun]) -> list[TxRecord]:
     """The records that this call began."""
-    return [one.record for one in begun if one.new and one.record is not None]
+    return [each.record for each in begun if each.new and each.record is not None]
 
 
 def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | None:
@@ -170,8 +173,7 @@ def size_of(coordinators: Mapping[str, Coordinator], record: TxRecord) -> int | 
     for name in record.metadata.keys() & coordinators.keys():
         with spout_code(name, record.txid):
             sizes.append(coordinators[name].size_bytes(codec.require_json(record.metadata[name], "the metadata")))
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
 # ---- process ---------------------------------------------------------------------------------------------------
@@ -368,11 +370,12 @@ def record_processed(ledger: Ledger, records: Sequence[TxRecord], staged: Mappin
 
     :raises StaleAttemptError, TransitionError: one attempt is not. Transactions before it may be recorded.
     """
-    left = [StagedAttempt(txid=one.txid, attempt=one.attempt, staged=staged[one.txid]) for one in records]
-    while left:
-        for done in ledger.processed(left).records:
-            left.pop(0)
-            reached(Milestone.PROCESSED, done.txid)
+    attempts = [StagedAttempt(txid=tx.txid, attempt=tx.attempt, staged=staged[tx.txid]) for tx in records]
+    while attempts:
+        done = ledger.processed(attempts).records
+        attempts = attempts[len(done) :]
+        for record in done:
+            reached(Milestone.PROCESSED, record.txid)
 
 
 def note_failure(
