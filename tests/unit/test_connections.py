@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, Outcome, RetryableError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.tasks.connections import install_resolver
@@ -159,3 +162,34 @@ def test_secrets_are_in_no_text_and_taken_out_of_what_drivers_say() -> None:
 
 def test_without_a_host_a_connection_is_still_described() -> None:
     assert Connection().describe() == "connection://"
+
+
+def of_airflow(kind: ErrorType) -> AirflowRuntimeError:
+    return AirflowRuntimeError(ErrorResponse(error=kind))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (of_airflow(ErrorType.API_SERVER_ERROR), Outcome.RETRY),
+        (of_airflow(ErrorType.GENERIC_ERROR), Outcome.RETRY),
+        (ConnectionRefusedError(111, "Connection refused"), Outcome.RETRY),
+        (of_airflow(ErrorType.PERMISSION_DENIED), Outcome.FAIL),
+        (ValueError(f"no URI: postgres://user:{SECRET}@h"), Outcome.FAIL),
+    ],
+    ids=lambda one: str(one)[:20],
+)
+def test_what_airflow_or_its_secrets_backend_raises_names_the_connection_and_not_its_secrets(
+    error: Exception, expected: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get_connection(_conn_id: str) -> AirflowConnection:
+        raise error
+
+    monkeypatch.setattr(BaseHook, "get_connection", get_connection)
+    install_resolver()
+    with pytest.raises(RetryableError if expected is Outcome.RETRY else ConfigurationError) as caught:
+        resolve("mine")
+    assert "'mine'" in str(caught.value)
+    assert caught.value.outcome is expected
+    assert caught.value.cure
+    assert SECRET not in str(caught.value)
