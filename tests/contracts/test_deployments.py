@@ -305,14 +305,14 @@ def test_a_look_costs_three_round_trips_however_much_is_deployed(place: Place) -
 
 def test_a_wait_is_armed_once_and_ends_with_each_change_that_concerns_the_worker(place: Place) -> None:
     ledger = opened(place)
-    ledger.deploy(["w1", "w2"])
+    deploy(ledger, ["w1", "w2"])
     party, other = Party(place, "w1").register(), Party(place, "w2")
     changes = [
         other.register,
         lambda: other.says(WorkerStatus.REGISTERED),
-        lambda: ledger.deploy(["w1"]),
-        lambda: opened(place, "others").deploy(["w2"]),
-        ledger.undeploy,
+        lambda: deploy(ledger, ["w1"]),
+        lambda: deploy(opened(place, "others"), ["w2"]),
+        lambda: undeploy(ledger),
     ]
     for change in changes:
         deployed = party.deployments.read()

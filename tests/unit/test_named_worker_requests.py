@@ -17,7 +17,7 @@ from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.runtime.local import owner_of_this_process
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.storm.workers.deployment import Roster, WorkerStatus
-from airflow_trident.storm.workers.deployments import Deployed, Deployments
+from airflow_trident.storm.workers.deployments import Deployed, Deployments, deploy
 from airflow_trident.storm.workers.named_worker import NamedWorker, Patience
 from airflow_trident.storm.workers.running_topology import Means
 
@@ -60,7 +60,7 @@ class Site:
         ledger = ZNodeLedger(MemoryZNodes(self.tree), name)
         ledger.register(topology.definition())
         self.onlooker.ensure_folder()
-        ledger.deploy(workers)
+        deploy(ledger, workers)
         return ledger
 
     def start(self, name: str, *, reread_s: float = LIMIT_S) -> Watched:
