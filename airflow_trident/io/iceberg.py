@@ -139,7 +139,7 @@ class IcebergPlace:
 
     @staticmethod
     def close(catalog: Any) -> None:
-        """Whatever closing raises, what the catalog has is decided."""
+        """An error of closing changes nothing: what the catalog has is decided."""
         with suppress(Exception):  # nobody needs it any more
             catalog.close()
 
