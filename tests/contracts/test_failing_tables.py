@@ -42,6 +42,7 @@ OF_ANY = [*FOREIGN[:3], FileNotFoundError(2, "No such file"), pa.ArrowInvalid("o
 
 
 FENCES = itertools.count(1)
+ROUNDS = 12
 
 
 @pytest.fixture
@@ -128,7 +129,7 @@ def test_whatever_a_library_raises_and_wherever_each_batch_is_there_once(
     places = list(library.places)
     assert places
     errors = [*OF_ANY, *errors]
-    for number in range(max(len(places), len(errors))):
+    for number in range(max(len(places), ROUNDS)):
         place, error, name = places[number % len(places)], errors[number % len(errors)], f"t{number}"
         library.set(place, error, after=number % 3 == 0)
         raised = error_of(partial(steps, tmp_path, name))
@@ -139,3 +140,16 @@ def test_whatever_a_library_raises_and_wherever_each_batch_is_there_once(
             assert raised.cure
         library.set(None, error)
         assert steps(tmp_path, name) == expected, (place, error)
+
+
+@pytest.mark.parametrize(
+    ("place", "errors"),
+    [(DeltaPlace(uri="/tables/t"), OF_DELTA), (IcebergPlace(name="sales.orders"), OF_ICEBERG)],
+    ids=["Delta", "Iceberg"],
+)
+def test_each_error_of_a_library_is_told(place: DeltaPlace | IcebergPlace, errors: list[BaseException]) -> None:
+    for error in [*OF_ANY, *errors]:
+        names = r"Delta table '/tables/t'|Iceberg table 'sales.orders'"
+        with pytest.raises(TridentError, match=names) as caught, place.errors():
+            raise error
+        assert caught.value.cure, error
