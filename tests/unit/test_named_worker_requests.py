@@ -136,7 +136,7 @@ def test_what_others_change_is_seen_by_its_watch(site: Site) -> None:
     site.deploy("later", "w1", "w2")  # a deployment that was not there
     site.until("later", both)
     other = site.deploy("other", "w3")  # one that named others so far
-    other.deploy(["w2"])
+    deploy(other, ["w2"])
     site.until("other", is_running(WorkerStatus.RUNNING))
     for name in site.topologies:
         ZNodeLedger(MemoryZNodes(site.tree), name).set_command(Command.SHUTDOWN)

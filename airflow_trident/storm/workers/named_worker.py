@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from airflow_trident.engine.base import Engine
 from airflow_trident.errors import (
@@ -52,6 +53,10 @@ _ANSWERS = {
     Duty.REST: WorkerStatus.PAUSED,
     Duty.LEAVE: WorkerStatus.STOPPED,
 }
+
+
+Doings: TypeAlias = dict[str, tuple[Doing, str, bool]]
+"""Topology -> what the worker does for it, the error of its drain, and whether a failed start is due again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +182,7 @@ class NamedWorker:
     def _look(self) -> bool:
         """Looks at everything once; False when there is nothing more to do here."""
         mine: list[Roster] = []
+        doings = self._doings()
         try:
             deployed = self.deployments.read()
             self._require_name(deployed)
@@ -188,16 +194,18 @@ class NamedWorker:
             if self._is_done():
                 return False
             if not any(changed):
-                self._rest(deployed, mine)
+                self._rest(deployed, mine, doings)
         except RetryableError as error:  # running drains notice it; the session may go on, or a new one begins
             self._say_once(f"worker {self.name} cannot read its deployments: {error}")
             self._stopping.wait(self.patience.look_s)
         return True
 
-    def _rest(self, deployed: Deployed, mine: Sequence[Roster]) -> None:
-        """Waits until a record changes, or something in this process does."""
+    def _rest(self, deployed: Deployed, mine: Sequence[Roster], doings: Doings) -> None:
+        """Waits until a record changes, or something in this process does.
+
+        :param doings: as they were before the look, so a thread that ended during the look is not missed.
+        """
         is_due = any(next_command(roster, Command.RUN) is not None for roster in mine)
-        doings = self._doings()
         deadline = time.monotonic() + (self.patience.look_s if is_due else self.patience.reread_s)
         while not self._stopping.is_set() and self._doings() == doings:
             rest_s = deadline - time.monotonic()
@@ -206,17 +214,17 @@ class NamedWorker:
             if self.deployments.wait_for_change(deployed, min(self.patience.look_s, rest_s), worker=self.name):
                 return
 
-    def _doings(self) -> list[tuple[Doing, str, bool]]:
+    def _doings(self) -> Doings:
         """What a look at the topologies of this process depends on, beside the records."""
         now = time.monotonic()
-        return [
-            (
+        return {
+            topology: (
                 served.doing,
                 served.running.error if served.running is not None else "",
                 served.retry_at is not None and served.retry_at <= now,
             )
-            for served in self._served.values()
-        ]
+            for topology, served in self._served.items()
+        }
 
     def _is_done(self) -> bool:
         return all(served.left and not served.doing.draining for served in self._served.values())
