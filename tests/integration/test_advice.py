@@ -641,7 +641,7 @@ def a_state_that_cannot_be_replayed(desk: Desk) -> str:
 
 # ---- named workers -----------------------------------------------------------------------------------------------
 
-STEPS, NAMED = "protocol/deployment_steps.py", "runtime/deployed/named_worker.py"
+STEPS, NAMED = "storm/workers/deployment_steps.py", "storm/workers/named_worker.py"
 
 
 @shown_by(STEPS, "undeploy {...}")
@@ -650,7 +650,7 @@ def deployed_on_nobody(desk: Desk) -> str:
     return desk.run("ledger list words").text
 
 
-@shown_by("cli/commands/workers.py", "workers {...}", shows="w1")
+@shown_by("storm/commands/workers.py", "workers {...}", shows="w1")
 def deployed(desk: Desk) -> str:
     return desk.does("deploy words --workers w1")
 
@@ -674,7 +674,7 @@ def deployed_in_an_earlier_life(desk: Desk) -> str:
     return desk.run("ledger list words").text
 
 
-@shown_by("protocol/deployment.py", "deploy", rest="words --workers w1", then=("undeploy words",))
+@shown_by("storm/workers/deployment.py", "deploy", rest="words --workers w1", then=("undeploy words",))
 def a_deployment_that_cannot_be_read(desk: Desk) -> str:
     deployed(desk)
     path = LedgerPaths(topology_path(DEFAULT_ROOT, "words"), desk.ledger.topology().incarnation).deployment
@@ -708,7 +708,7 @@ WORKERS = "tests/integration/test_cli_workers.py starts workers as typed, and as
 GONE_OVER = "tests/integration/test_overtaken_commits.py does what the doctor says, in this order"
 ELSEWHERE = {
     ("cli/added_connection.py", "airflow connections delete {...}"): SERVERS,
-    ("cli/commands/workers.py", "airflow trident worker NAME"): WORKERS,
+    ("storm/commands/workers.py", "airflow trident worker NAME"): WORKERS,
     ("cli/commands/zookeeper.py", "airflow trident zookeeper start"): SERVERS,
     ("cli/commands/zookeeper.py", "airflow trident zookeeper stop"): SERVERS,
     ("cli/console.py", "airflow db migrate"): "a command of Airflow; tests/integration/test_cli_site.py shows the text",
@@ -731,8 +731,8 @@ ELSEWHERE = {
         "needs the tasks of a DAG; tests/integration/test_ten_minutes.py runs it"
     ),
     ("operators/coordinator.py", "airflow tasks test"): "names what was done; it is no advice",
-    ("protocol/deployment_steps.py", "airflow trident worker {...}"): WORKERS,
-    ("protocol/deployment_steps.py", "airflow trident workers {...}"): WORKERS,
+    ("storm/workers/deployment_steps.py", "airflow trident worker {...}"): WORKERS,
+    ("storm/workers/deployment_steps.py", "airflow trident workers {...}"): WORKERS,
     ("provider_info.py", "airflow trident zookeeper start"): SERVERS,
     ("runtime/downstream.py", "airflow trident plan {...}"): "a fault of this package, which nothing brings about",
     ("runtime/drains/drain.py", "airflow trident ledger list {...}"): (
