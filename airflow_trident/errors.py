@@ -11,13 +11,15 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from traceback import extract_tb, format_list
 from typing import Any, TypeVar
 from uuid import UUID
+
+from airflow_trident.process_settings import Watch
 
 T = TypeVar("T")
 
@@ -375,6 +377,12 @@ class LostTransactionsError(TransitionError):
 # ---- the user's code -------------------------------------------------------------------------------------------
 
 MEND_CODE = "Mend the code, and run the task again."
+SET_BACK = (
+    "Rows of other transactions depend on that, so it was set back, and nothing is committed. Give such a value as an "
+    "argument (a zone, a full path, cwd=), or set it for a block of the function alone (decimal.localcontext(), "
+    "contextlib.chdir())."
+)
+"""The cure of a changed setting."""
 PASSING = (TridentError, KeyboardInterrupt, GeneratorExit)
 """What a border to foreign code lets through. It takes all else that such code raises: ``sys.exit()`` in it ends the
 attempt, not the task."""
@@ -470,19 +478,27 @@ def _causes(error: BaseException) -> Iterator[str]:
 
 @contextmanager
 def guarded(
-    who: str, *, txid: int | None = None, node: str = "", fields: str = "", cure: str = MEND_CODE
+    who: str, *, txid: int | None = None, node: str = "", fields: str = "", cure: str = MEND_CODE, loads: bool = False
 ) -> Iterator[None]:
     """The border around foreign code that is not called row by row: spouts, states, hooks, callbacks, modules.
 
-    Errors of this package pass. All others become a UserCodeError that carries them as data, whatever they are.
+    Errors of this package pass. All others become a UserCodeError that carries them as data, whatever they are. So does
+    a change of the process's settings that rows depend on.
+
+    :param loads: it loads modules. What they set holds for the process, as where Airflow loads them.
     """
+    after = "" if txid is None else f"; transaction {txid}"
+    place: dict[str, Any] = {"node": node, "fields": fields, "txid": txid}
+    watch = nullcontext(Watch()) if loads else Watch()
     try:
-        yield
+        with watch as watched:
+            yield
     except BaseException as error:
         if not is_foreign(error):
             raise
-        after = "" if txid is None else f"; transaction {txid}"
-        raise UserCodeError.carrying(error, who, after=after, node=node, fields=fields, txid=txid, cure=cure) from None
+        raise UserCodeError.carrying(error, who, after=after, cure=cure, **place) from None
+    if watched.trouble:
+        raise UserCodeError(f"{who} {watched.trouble}{after}", SET_BACK, **place)
 
 
 def spout_code(stream: str, txid: int | None = None) -> AbstractContextManager[None]:

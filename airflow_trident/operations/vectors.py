@@ -10,6 +10,7 @@ from airflow_trident.io.arrow import arrow_type, fitted, python_values, single
 from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.operations.api import Operation
 from airflow_trident.operations.calls.user_code import Border
+from airflow_trident.process_settings import Watch
 from airflow_trident.types import Schema
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], ro
 
 
 def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
-    try:
-        return call(*columns)
-    except BaseException as error:
-        border.translate((), error)
-        raise
+    with border.watched(Watch(quick=True)):
+        try:
+            return call(*columns)
+        except BaseException as error:
+            border.translate((), error)
+            raise
 
 
 def _fitting(border: Border, given: Any, rows: int, type_text: str, read: Sequence[pa.Array]) -> pa.Array:

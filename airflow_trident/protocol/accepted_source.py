@@ -55,6 +55,9 @@ def accepted(
         staged=None,
         accepted=(*record.accepted, reason),
     )
+    if record.status is not Status.SKIPPED:  # its error says what to do before the source was accepted
+        replay = f"`airflow trident backfill TOPOLOGY --txid {record.txid}`, or clear its run"
+        after = replace(after, error=f"The source was accepted as it is now. Replay it: {replay}.", first_error="")
     followed = []
     for one in later:
         follower = replace(

@@ -21,6 +21,7 @@ from airflow_trident.operations.api import OperationContext, TransactionAttempt
 from airflow_trident.operations.calls.function_names import function_name
 from airflow_trident.operations.calls.user_code import Border, copied
 from airflow_trident.operations.equality import canonical_key
+from airflow_trident.process_settings import Watch
 from airflow_trident.storm.bolt_calls import CommitterBolt, CommitterGrouping
 from airflow_trident.storm.bolts import BaseBatchBolt, BatchOutputCollector
 
@@ -93,13 +94,14 @@ class OpenCommitter(State):
         bolt = copied(of.bolt, border)
         assert isinstance(bolt, BaseBatchBolt)
         collector = BatchOutputCollector(of.outputs, attempt, lambda *row: rows.append(row))
-        with _calling(border, "prepare"):
-            bolt.prepare(of.conf, of.context(context), collector, attempt)
-        for place, values in tuples:
-            with _calling(border, "execute", values):
-                bolt.execute(of.tuple_of(attempt, values, place))
-        with _calling(border, "finish_batch"):
-            bolt.finish_batch()
+        with border.watched(Watch()):
+            with _calling(border, "prepare"):
+                bolt.prepare(of.conf, of.context(context), collector, attempt)
+            for place, values in tuples:
+                with _calling(border, "execute", values):
+                    bolt.execute(of.tuple_of(attempt, values, place))
+            with _calling(border, "finish_batch"):
+                bolt.finish_batch()
         fits = [coercer(one.type) for one in of.outputs.schema]
         try:
             return [tuple(fit(value) for fit, value in zip(fits, row, strict=True)) for row in rows]

@@ -206,7 +206,7 @@ def _from_file(path: Path) -> Found:
     folder = str(path.absolute().parent)
     if folder not in sys.path:  # as in the DAG processor: DAG files import modules beside them
         sys.path.append(folder)
-    with guarded(f"the DAG file {path}"):
+    with guarded(f"the DAG file {path}", loads=True):
         bag = file_bag(str(path.absolute()))
     broken = {file: _last_line(text) for file, text in bag.import_errors.items()}
     if broken:
@@ -237,7 +237,7 @@ def _from_bundles(dag_id: str | None) -> Found:
     broken: dict[str, str] = {}
     for bundle in DagBundlesManager().get_all_dag_bundles():
         bundle.initialize()
-        with guarded(f"a DAG file of bundle {bundle.name}"):
+        with guarded(f"a DAG file of bundle {bundle.name}", loads=True):
             bag = bundle_bag(bundle)
         broken.update({file: _last_line(text) for file, text in bag.import_errors.items()})
         if dag_id in bag.dags:

@@ -339,6 +339,17 @@ def an_accepted_file(desk: Desk) -> str:
     return desk.does("accept-source words 2 --reason mended")
 
 
+@shown_by("protocol/accepted_source.py", "backfill TOPOLOGY --txid {...}")
+def an_accepted_file_that_is_shown(desk: Desk) -> str:
+    an_accepted_file(desk)
+    text = desk.does("ledger show words 2")
+    told = desk.ledger.view(2).tx
+    assert told is not None
+    assert "accept-source" not in told.all_errors
+    assert "accept-source" in text, "the attempt before it keeps its error"
+    return text
+
+
 @shown_by("protocol/accepted_source.py", "backfill TOPOLOGY --txid TXID")
 def nothing_to_accept(desk: Desk) -> str:
     failed(desk)

@@ -6,6 +6,7 @@ The local engine and Spark's Python workers run it; it depends on neither.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ from airflow_trident.plan.nodes import (
     PeekNode,
     ProjectNode,
 )
+from airflow_trident.process_settings import Watch
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
@@ -219,9 +221,16 @@ class _Guard(AbstractContextManager[None]):
     caller: _Caller
     frame: Frame
     done: Sequence[Any]
+    watch: Watch = dataclasses.field(default_factory=lambda: Watch(quick=True))
+
+    def __enter__(self) -> None:
+        self.watch.__enter__()
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is not None and is_foreign(error):
+        self.watch.__exit__(kind, error, trace)
+        if error is None:
+            self.caller.border.require_unchanged(self.watch)
+        elif is_foreign(error):
             row = self.frame.row(self.caller.reads, len(self.done))
             self.caller.border.translate(row, error)
 

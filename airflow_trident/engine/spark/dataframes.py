@@ -18,7 +18,7 @@ from airflow_trident.engine.spark.refused_actions import no_actions
 from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect, is_of_session
 from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
 from airflow_trident.engine.spark.widening import widens
-from airflow_trident.errors import FieldError, TridentError, UserCodeError, error_text, is_foreign
+from airflow_trident.errors import SET_BACK, FieldError, TridentError, UserCodeError, error_text, is_foreign
 from airflow_trident.operations.calls.infer import takes_context
 from airflow_trident.operations.sql_query import SqlQuery
 from airflow_trident.operations.transform_context import TransformContext
@@ -26,6 +26,7 @@ from airflow_trident.plan.graph import Node
 from airflow_trident.plan.groupings import Grouping
 from airflow_trident.plan.stages import Plan, Stage
 from airflow_trident.plan.transform_node import TransformNode
+from airflow_trident.process_settings import Watch
 from airflow_trident.types import Field, names_of, parse_type
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
     :raises UserCodeError: the function raised, ran an action, changed settings, or returned something else.
     """
     session: Any = attached.session
-    before = _settings_of(session)
+    before, watch = _settings_of(session), Watch()
     try:
-        with no_actions(node.name), modules_by_value(), _functions_of(session):
+        with no_actions(node.name), modules_by_value(), _functions_of(session), watch:
             made = _called(session, node, [_guarded(attached, frame) for frame in frames], job)
             result = _fitted(attached, node, made)
     except UserCodeError:
@@ -137,6 +138,8 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
         kind, _, text = error_text(error).partition(": ")
         said = text.partition("JVM stacktrace:")[0]
         raise _wrong(node, f"raised {kind}: {root_cause(said) or said}", _CURE, job.slot.txid) from None
+    if watch.trouble:
+        raise _wrong(node, watch.trouble, SET_BACK, job.slot.txid)
     after = _settings_of(session)
     if before != after:
         before, after = dict(before), dict(after)

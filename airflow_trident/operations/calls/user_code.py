@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeVar
 
-from airflow_trident.errors import ConfigurationError, UserCodeError, error_text, is_foreign
+from airflow_trident.errors import SET_BACK, ConfigurationError, UserCodeError, error_text, is_foreign
 from airflow_trident.io.values import UnfitValueError, coercer, shown
 from airflow_trident.operations.api import Filter, Function, OperationContext
+from airflow_trident.process_settings import Watch
 from airflow_trident.types import Schema
 
 T = TypeVar("T")
@@ -51,17 +52,18 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
     """
     own = copied(function, border)
     prepare, cleanup = lifecycle_of(own)
-    if prepare is not None:
-        _live(border, prepare, "prepare", context)
-    try:
-        yield own
-    except BaseException:
+    with border.watched(Watch(manners=True)):
+        if prepare is not None:
+            _live(border, prepare, "prepare", context)
+        try:
+            yield own
+        except BaseException:
+            if cleanup is not None:
+                with suppress(UserCodeError):  # the first error is the cause
+                    _live(border, cleanup, "cleanup")
+            raise
         if cleanup is not None:
-            with suppress(UserCodeError):  # the first error is the cause
-                _live(border, cleanup, "cleanup")
-        raise
-    if cleanup is not None:
-        _live(border, cleanup, "cleanup")
+            _live(border, cleanup, "cleanup")
 
 
 def lifecycle_of(function: Any) -> tuple[Callable[..., None] | None, Callable[..., None] | None]:
@@ -92,11 +94,12 @@ def copied(function: T, border: Border) -> T:
 
 
 def _live(border: Border, call: Callable[..., None], method: str, *arguments: Any) -> None:
-    try:
-        call(*arguments)
-    except BaseException as error:
-        border.translate((), error, method)
-        raise
+    with border.watched(Watch(quick=True)):
+        try:
+            call(*arguments)
+        except BaseException as error:
+            border.translate((), error, method)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,18 @@ class Border:
             raise self.error(values, f"gave {error}") from error
 
     # ---- errors ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Around calls of the function. :raises UserCodeError: it changed settings of the process."""
+        with watch:
+            yield
+        self.require_unchanged(watch)
+
+    def require_unchanged(self, watch: Watch) -> None:
+        """:raises UserCodeError: the function changed settings of the process."""
+        if watch.trouble:
+            raise UserCodeError(f"{self._who} {watch.trouble}; transaction {self.txid}", SET_BACK, **self._at(()))
 
     def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
         declared = "1 value is" if arity == 1 else f"{arity} values are"

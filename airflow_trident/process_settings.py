@@ -1,0 +1,224 @@
+"""Settings of the whole process that foreign code may change: what the rows of others depend on is noticed at its
+border, and set back.
+
+Two kinds. **Values**: rows, paths and files depend on them (working folder, locale, default time zone, file mode mask,
+the decimal context of the thread). Whoever changed one gets an error, and so does who ran beside that: its rows may
+depend on the change. **Manners**: only how the process goes on depends on them (signal handlers, standard streams,
+hooks, time-out of sockets, environment). They are set back and logged, once nobody is inside of a border any more:
+a function of another thread may still need what it set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import decimal
+import locale
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger(__name__)
+_MASK = re.compile(r"^Umask:\s*([0-7]+)", re.MULTILINE)
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", "SIGCHLD", "SIGUSR1", "SIGUSR2")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`read`: the value now; `write`: sets it; `shows`: a value in an error or a log; it is no secret."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    shows: Callable[[Any, Any], str] = lambda _before, now: f"now {now!r:.80}"
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was removed
+
+
+def _zone() -> tuple[Any, ...]:
+    return os.environ.get("TZ"), time.tzname, time.timezone, time.altzone
+
+
+def _set_zone(before: tuple[Any, ...]) -> None:
+    if before[0] is None:
+        os.environ.pop("TZ", None)
+    else:
+        os.environ["TZ"] = before[0]
+    time.tzset()
+
+
+def _mask() -> int | None:
+    """Only Linux tells it without setting another one, which other threads would write files with."""
+    with contextlib.suppress(OSError):
+        found = _MASK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
+        return int(found[1], 8) if found else None
+    return None
+
+
+def _set_mask(before: int | None) -> None:
+    if before is not None:
+        os.umask(before)
+
+
+def _set_environment(before: dict[str, str]) -> None:
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    for name, value in before.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _names_of_environment(before: dict[str, str], now: dict[str, str]) -> str:
+    return ", ".join(sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)))
+
+
+def _set_handlers(before: tuple[Any, ...]) -> None:
+    for number, handler in zip(_SIGNALS, before, strict=True):
+        if handler is not None and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+QUICK = (
+    Setting("the working folder", _folder, os.chdir),
+    Setting("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda text: locale.setlocale(locale.LC_ALL, text)),
+    Setting("the default time zone", _zone, _set_zone, lambda _before, now: f"now {now[1]}"),
+)
+MASK = Setting("the umask", _mask, _set_mask, lambda _before, now: f"now {now:#o}")
+HANDLERS = Setting(
+    "signal handlers",
+    lambda: tuple(map(signal.getsignal, _SIGNALS)),
+    _set_handlers,
+    lambda before, now: ", ".join(
+        number.name for number, one, other in zip(_SIGNALS, before, now, strict=True) if one != other
+    ),
+)
+STREAMS = tuple(Setting(f"sys.{name}", *_attribute(sys, name)) for name in ("stdout", "stderr", "excepthook"))
+MANNERS = (
+    *STREAMS,
+    Setting("threading.excepthook", *_attribute(threading, "excepthook")),
+    Setting("the default time-out of sockets", socket.getdefaulttimeout, socket.setdefaulttimeout),
+    Setting("the environment", lambda: dict(os.environ), _set_environment, _names_of_environment),
+)
+
+
+class _Group:
+    """Settings with one baseline for all threads: what they were when the first one came in.
+
+    :param at_end: changes are set back when the last one leaves, not when each does.
+    """
+
+    def __init__(self, settings: Sequence[Setting], *, at_end: bool = False) -> None:
+        self._settings = settings
+        self._at_end = at_end
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._baseline: list[Any] = []
+        self._changed_by: list[int] = []
+
+    def enter(self) -> int:
+        """Returns how many changes there were before."""
+        with self._lock:
+            if not self._inside:
+                self._baseline = [setting.read() for setting in self._settings]
+            self._inside += 1
+            return len(self._changed_by)
+
+    def leave(self, before: int, most: int | None = None) -> tuple[list[str], bool]:
+        """What has changed, and whether another thread's code changed something since `before`.
+
+        :param most: if the first ones of this number are as they were, the others are not looked at; None: all are.
+        """
+        me = threading.get_ident()
+        with self._lock:
+            self._inside -= 1
+            found = [] if self._at_end and self._inside else self._set_back(most)
+            beside = any(thread != me for thread in self._changed_by[before:])
+            self._changed_by += [me] * bool(found)
+            return found, beside
+
+    def forked(self) -> None:
+        """In the child of a fork: another thread of its parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def _set_back(self, most: int | None) -> list[str]:
+        found = []
+        for place, (setting, before) in enumerate(zip(self._settings, self._baseline, strict=True)):
+            if place == most and not found:
+                break
+            now = setting.read()
+            if now == before:
+                continue
+            found.append(f"{setting.name} ({setting.shows(before, now)})")
+            with contextlib.suppress(OSError, ValueError, locale.Error):
+                setting.write(before)
+        return found
+
+
+_VALUES = _Group((*QUICK, MASK))
+_MANNERS = _Group(MANNERS, at_end=True)
+_HANDLERS = _Group((HANDLERS,))
+for _group in (_VALUES, _MANNERS, _HANDLERS):
+    os.register_at_fork(after_in_child=_group.forked)
+
+
+def _decimals() -> tuple[Any, ...]:
+    now = decimal.getcontext()
+    traps = frozenset(kind for kind, is_set in now.traps.items() if is_set)
+    return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, traps
+
+
+class Watch(AbstractContextManager["Watch"]):
+    """Around foreign code. Whatever it changed is set back at the end; then `trouble` says it, "" if nothing was.
+
+    :param quick: around a part of what another watch is around; leaves out what takes long to read.
+    :param manners: also set manners back, once no such watch is open any more.
+    """
+
+    def __init__(self, *, quick: bool = False, manners: bool = False) -> None:
+        self.trouble = ""
+        self._quick = quick
+        self._manners = manners
+
+    def __enter__(self) -> Watch:
+        self._thread = threading.get_ident()
+        self._decimals, self._context = _decimals(), decimal.getcontext().copy()
+        self._seen = _VALUES.enter()
+        self._handlers = None if self._quick or self._thread != threading.main_thread().ident else _HANDLERS.enter()
+        if self._manners:
+            _MANNERS.enter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        changed, beside = _VALUES.leave(self._seen, len(QUICK) if self._quick else None)
+        is_dropped = isinstance(error, GeneratorExit)  # a pass that is thrown away, among the decimals of another
+        if not is_dropped and threading.get_ident() == self._thread and (now := _decimals()) != self._decimals:
+            changed.append(f"the decimal context (now prec={now[0]}, rounding={now[1]})")
+            decimal.setcontext(self._context)
+        manners = _HANDLERS.leave(self._handlers)[0] if self._handlers is not None else []
+        manners += _MANNERS.leave(0)[0] if self._manners else []
+        if manners:
+            _log.warning("Code of a user changed %s of the process; that was set back", ", ".join(manners))
+        if changed:
+            self.trouble = f"changed {', '.join(changed)} of the process"
+        elif beside:
+            self.trouble = "ran while other code changed settings of the process that rows depend on"
