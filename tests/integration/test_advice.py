@@ -485,6 +485,23 @@ def passed_over(desk: Desk) -> str:
     return desk.run("backfill words --txid 2").text
 
 
+@shown_by(REFUSALS, BACKFILL)
+def a_state_that_left_in_a_commit(desk: Desk) -> str:
+    desk.flag("grown")
+    stuck(desk)
+    desk.flag("stuck", on=False)
+    desk.flag("grown", on=False)
+    desk.does("ledger accept words")
+    return desk.run("take-back words 2").text
+
+
+@shown_by(REFUSALS, "ledger accept {...}", then=("take-back words 2", *AGAIN))
+def a_state_that_came_back(desk: Desk) -> str:
+    text = a_state_that_left_in_a_commit(desk)
+    desk.flag("grown")
+    return text
+
+
 @shown_by("runtime/backfill.py", BACKFILL)
 def at_work(desk: Desk) -> str:
     failed(desk)
@@ -744,7 +761,6 @@ ELSEWHERE = {
     ("operators/coordinator.py", "airflow tasks test"): "names what was done; it is no advice",
     ("storm/workers/deployment_steps.py", "airflow trident worker {...}"): WORKERS,
     ("storm/workers/deployment_steps.py", "airflow trident workers {...}"): WORKERS,
-    ("provider_info.py", "airflow trident zookeeper start"): SERVERS,
     ("runtime/downstream.py", "airflow trident plan {...}"): "a fault of this package, which nothing brings about",
     ("runtime/drains/drain.py", "airflow trident ledger list {...}"): (
         "needs another worker that begins a transaction in the middle of a drain; `an_unknown_transaction` runs it"
