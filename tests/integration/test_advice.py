@@ -613,7 +613,7 @@ def an_import_over_a_ledger(desk: Desk) -> str:
     return desk.run(f"ledger import words {desk.folder}/export.json").text
 
 
-@shown_by("cli/commands/ledger.py", "ledger export", rest="words --output export.json")
+@shown_by("cli/commands/ledger.py", "ledger export", rest="words --output {folder}/export.json")
 def an_import_of_nothing(desk: Desk) -> str:
     two(desk)
     return desk.run("ledger import words nothing.json").text
