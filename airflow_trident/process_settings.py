@@ -161,7 +161,7 @@ class _Group:
         self._lock = threading.Lock()
 
     def _set_back(self, most: int | None) -> list[str]:
-        found = []
+        found: list[str] = []
         for place, (setting, before) in enumerate(zip(self._settings, self._baseline, strict=True)):
             if place == most and not found:
                 break
