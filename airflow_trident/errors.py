@@ -485,7 +485,7 @@ def guarded(
     Errors of this package pass. All others become a UserCodeError that carries them as data, whatever they are. So does
     a change of the process's settings that rows depend on.
 
-    :param loads: it loads modules. What they set holds for the process, as where Airflow loads them.
+    :param loads: the code loads modules. Their settings hold for the process, as where Airflow loads them.
     """
     after = "" if txid is None else f"; transaction {txid}"
     place: dict[str, Any] = {"node": node, "fields": fields, "txid": txid}

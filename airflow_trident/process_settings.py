@@ -1,11 +1,10 @@
-"""Settings of the whole process that foreign code may change: what the rows of others depend on is noticed at its
-border, and set back.
+"""Settings of the whole process that foreign code may change. A border notices each change and sets it back.
 
-Two kinds. **Values**: rows, paths and files depend on them (working folder, locale, default time zone, file mode mask,
-the decimal context of the thread). Whoever changed one gets an error, and so does who ran beside that: its rows may
-depend on the change. **Manners**: only how the process goes on depends on them (signal handlers, standard streams,
-hooks, time-out of sockets, environment). They are set back and logged, once nobody is inside of a border any more:
-a function of another thread may still need what it set.
+There are two kinds. Rows, paths and files depend on **values**: working folder, locale, default time zone, umask and
+decimal context. Code that changed one gets an error. Code that ran beside it in another thread gets one too, since
+its rows may depend on the change. **Manners** are signal handlers, standard streams, hooks, the environment and the
+time-out of sockets. They are set back with a line in the log when the last border is left: another thread may need
+them.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def _set_zone(before: tuple[Any, ...]) -> None:
 
 
 def _mask() -> int | None:
-    """Only Linux tells it without setting another one, which other threads would write files with."""
+    """Linux tells the umask without a change of it; other threads would write files with a changed one."""
     with contextlib.suppress(OSError):
         found = _MASK.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
         return int(found[1], 8) if found else None
@@ -122,7 +121,7 @@ MANNERS = (
 
 
 class _Group:
-    """Settings with one baseline for all threads: what they were when the first one came in.
+    """Settings with one baseline for all threads: their values when the first thread came in.
 
     :param at_end: changes are set back when the last one leaves, not when each does.
     """
@@ -136,7 +135,7 @@ class _Group:
         self._changed_by: list[int] = []
 
     def enter(self) -> int:
-        """Returns how many changes there were before."""
+        """This returns the number of earlier changes."""
         with self._lock:
             if not self._inside:
                 self._baseline = [setting.read() for setting in self._settings]
@@ -144,7 +143,7 @@ class _Group:
             return len(self._changed_by)
 
     def leave(self, before: int, most: int | None = None) -> tuple[list[str], bool]:
-        """What has changed, and whether another thread's code changed something since `before`.
+        """This returns the changes, and whether code of another thread changed something since `before`.
 
         :param most: if the first ones of this number are as they were, the others are not looked at; None: all are.
         """
@@ -157,7 +156,7 @@ class _Group:
             return found, beside
 
     def forked(self) -> None:
-        """In the child of a fork: another thread of its parent may have held the lock."""
+        """The child of a fork needs a new lock: another thread of its parent may have held the old one."""
         self._lock = threading.Lock()
 
     def _set_back(self, most: int | None) -> list[str]:
@@ -188,10 +187,10 @@ def _decimals() -> tuple[Any, ...]:
 
 
 class Watch(AbstractContextManager["Watch"]):
-    """Around foreign code. Whatever it changed is set back at the end; then `trouble` says it, "" if nothing was.
+    """A watch surrounds foreign code and sets its changes back at the end. `trouble` names them then; "" means none.
 
-    :param quick: around a part of what another watch is around; leaves out what takes long to read.
-    :param manners: also set manners back, once no such watch is open any more.
+    :param quick: another watch surrounds this one; settings that take long to read are left out.
+    :param manners: the last such watch sets manners back.
     """
 
     def __init__(self, *, quick: bool = False, manners: bool = False) -> None:

@@ -166,7 +166,10 @@ class Border:
 
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:
-        """Around calls of the function. :raises UserCodeError: it changed settings of the process."""
+        """The border around calls of the function.
+
+        :raises UserCodeError: the function changed settings of the process.
+        """
         with watch:
             yield
         self.require_unchanged(watch)
