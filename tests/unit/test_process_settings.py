@@ -28,7 +28,8 @@ from airflow_trident.errors import UserCodeError, guarded, spout_code, state_cod
 from airflow_trident.ledger.memory import MemoryLedger
 from airflow_trident.process_settings import MANNERS, Watch, _decimals, _mask, _zone
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.phases import Attempts, process
+from tests.fixtures import single
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def processed(build: Callable[[Any], object]) -> None:
     topology = Topology("settings")
     build(topology.new_stream("words", FixedBatchSpout("word string", [("a",), ("b",)], 2)))
     ledger = MemoryLedger("settings")
-    coordinate(ledger, topology, Claim(key="run"))
+    single.coordinate(ledger, topology, Claim(key="run"))
     with tempfile.TemporaryDirectory() as staging:
         process(ledger, topology, 1, LocalEngine(), staging, Attempts(owner="test"))
 
