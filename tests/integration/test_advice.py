@@ -733,6 +733,7 @@ def a_worker_of_nothing(desk: Desk) -> str:
 
 SERVERS = "tests/integration/test_cli_site.py starts, stops and asks servers as typed"
 WORKERS = "tests/integration/test_cli_workers.py starts workers as typed, and asks for them"
+FORMER = "needs a state that left during a commit; tests/integration/test_take_back.py follows it"
 GONE_OVER = "tests/integration/test_overtaken_commits.py does what the doctor says, in this order"
 ELSEWHERE = {
     ("cli/added_connection.py", "airflow connections delete {...}"): SERVERS,
@@ -754,6 +755,8 @@ ELSEWHERE = {
         "the second step after a repair; `another_definition` runs it, tests/integration/test_repair.py shows the text"
     ),
     ("ledger/embedded/login.py", "airflow trident zookeeper start"): SERVERS,
+    ("ledger/refusals.py", "airflow trident backfill {...} --txid {...}"): FORMER,
+    ("ledger/refusals.py", "airflow trident ledger accept {...}"): FORMER,
     ("ledger/zookeeper/client.py", "airflow trident zookeeper status"): SERVERS,
     ("operators/coordinator.py", "airflow dags test {...}"): (
         "needs the tasks of a DAG; tests/integration/test_ten_minutes.py runs it"
