@@ -36,6 +36,7 @@ from airflow_trident import (
     TridentEmitterOperator,
     TridentSparkSubmitOperator,
     settings,
+    storm,
     trident_transaction,
 )
 from airflow_trident.engine.local import LocalEngine
@@ -124,6 +125,7 @@ ON_S3 = {**{name: make for name, make in ANYWHERE.items() if not name.startswith
 
 def takers_of_paths() -> Iterator[str]:
     known = {name: getattr(airflow_trident, name) for name in airflow_trident.__all__}
+    known |= {name: kind for name in storm.__all__ if isinstance(kind := getattr(storm, name), type)}
     known |= {f"provider {name}": provider_class(name) for name in BUILT_IN}
     for name, made in known.items():
         if not callable(made):

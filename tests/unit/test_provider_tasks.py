@@ -193,7 +193,7 @@ def test_the_limits_of_a_drain_may_be_templates_and_groups_are_no_demand_by_them
 
 
 def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:
-    trident_transaction(words(name="my.words"), retries=3, outlets=[])
+    trident_transaction(words(name="my_words"), retries=3, outlets=[])
     after = {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks}
     assert after == {
         "my_words.coordinate": ["my_words.commit", "my_words.emit", "my_words.turn"],
