@@ -17,8 +17,18 @@ from airflow_trident.operations.aggregators import Min, Sum
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import parse_declared
-from tests.contracts.test_states import Refusing
-from tests.fixtures.state import FACTORIES, appended, apply, batch, combined, content, counts, keep_longest, product
+from tests.fixtures.state import (
+    FACTORIES,
+    Product,
+    appended,
+    apply,
+    batch,
+    combined,
+    content,
+    counts,
+    keep_longest,
+    product,
+)
 from tests.fixtures.state import ticket as any_ticket
 
 Rows = list[tuple[Any, ...]]
@@ -169,11 +179,13 @@ def test_t9_a_late_batch_stays_when_the_highest_txid_is_replaced(factory: StateF
         assert content(state) == expected(spec, first, second)
 
 
-class Breaking(Refusing):
+class Breaking(Product):
     """Raises for one number only."""
 
     def combine(self, left: int, right: int) -> int:
-        return super().combine(left, right) if right == 13 else left * right
+        if right == 13:
+            raise ZeroDivisionError("no")
+        return super().combine(left, right)
 
 
 def test_t9_when_the_users_combiner_raises_the_old_batch_is_still_there(factory: StateFactory) -> None:
