@@ -39,24 +39,21 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": _modules(
-            "operators.coordinator",
-            "operators.emitter",
-            "operators.committer",
+            "operators.transaction",
             "operators.backfill",
             "operators.drain",
             "operators.mending",
             "operators.query",
-            "operators.upkeep",
             "operators.spark_submit",
             "storm.operators",
             "task_group",
             "mending_dag",
         ),
         "sensors": _modules("sensors.ready", "sensors.turn"),
-        "triggers": _modules("triggers.turn", "triggers.driver", "triggers.batch"),
+        "triggers": _modules("triggers.transaction", "triggers.driver", "triggers.batch"),
         "extra-links": [
-            "airflow_trident.links.transaction.TransactionLink",
-            "airflow_trident.links.spark.SparkUiLink",
+            "airflow_trident.links.TransactionLink",
+            "airflow_trident.links.SparkUiLink",
         ],
         "cli": ["airflow_trident.cli.parser.get_trident_cli_commands"],
         "config": {

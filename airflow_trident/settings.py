@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import AnyPath, text_of_path
 from airflow_trident.io.object_stores import is_object_uri, require_place
-from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
-from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
+from airflow_trident.io.private_files import AnyPath, text_of_path
+from airflow_trident.ledger.answers import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
+from airflow_trident.ledger.ledger import CHUNK_BYTES
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
 
 SECTION = "trident"

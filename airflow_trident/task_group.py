@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import AnyPath
+from airflow_trident.io.private_files import AnyPath
 from airflow_trident.names import Composed
 from airflow_trident.operators.base import require_topology
-from airflow_trident.operators.committer import TridentCommitterOperator
-from airflow_trident.operators.coordinator import TridentCoordinatorOperator
-from airflow_trident.operators.emitter import TridentEmitterOperator
-from airflow_trident.protocol.statuses import OnFailure
+from airflow_trident.operators.transaction import (
+    TridentCommitterOperator,
+    TridentCoordinatorOperator,
+    TridentEmitterOperator,
+)
+from airflow_trident.protocol.records import OnFailure
 from airflow_trident.runtime.drains.limits import parse_group
 from airflow_trident.sensors.turn import TridentTurnSensor, map_index_for_triggerer
 from airflow_trident.tasks.engines import EngineKind

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_trident import FileSpout
-from airflow_trident.ledger.begin_result import NextBatches
-from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.answers import NextBatches, StagedAttempt
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Claim
 from airflow_trident.types import Json

@@ -35,7 +35,7 @@ from airflow_trident.storm import (
     TopologyContext,
     TransactionalTopologyBuilder,
 )
-from airflow_trident.storm.components import node_bolt, qtopology, running
+from airflow_trident.storm.components import qtopology, running
 from airflow_trident.storm.components.bolt import ChildBolt
 from tests.fixtures.pieces import keep
 
@@ -121,7 +121,7 @@ def one_by_one() -> NodeBolt:
         text = Path(qtopology.script(name)).read_text(encoding="utf-8")
         (folder / name).write_text(text.replace("const BATCH = 512;", "const BATCH = 1;"), encoding="utf-8")
     qtopology.BATCH_ROWS = 1
-    node_bolt.script = lambda name: str(folder / name)
+    qtopology.script = lambda name: str(folder / name)
     return NodeBolt("splitter.js", working_dir=TESTED)
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_trident import Count, FixedBatchSpout, Max, MemoryState, Sum, Topology, VectorFunction
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.io.arrow import table_to_rows
-from airflow_trident.operations.expr.tree import col, length
+from airflow_trident.operations.expressions import col, length
 from airflow_trident.runtime.downstream import level_job
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.engine import Longest, keep

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_trident import FileSpout, MemoryState, Sum, Topology, VectorFilter, VectorFunction
-from airflow_trident.operations.expr.tree import col, length, lit
+from airflow_trident.operations.expressions import col, length, lit
 from benchmarks.peers import session
 from benchmarks.ways import compared, staged
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op, ReadResult
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings

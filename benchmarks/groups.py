@@ -21,7 +21,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.staging.area import StagingArea

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from airflow_trident import Count, KafkaSpout, MemoryState, Sum, Topology
 from airflow_trident.errors import TridentError
-from airflow_trident.operations.expr.tree import col, length
+from airflow_trident.operations.expressions import col, length
 from benchmarks.peers import session
 from benchmarks.ways import compared, staged
 from tests.fixtures.kafka import KafkaBroker, Topic

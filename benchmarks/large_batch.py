@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 
 from airflow_trident import Count, FileSpout, MemoryState, Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
-from airflow_trident.ledger.begin_result import NextBatches
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.answers import NextBatches
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot

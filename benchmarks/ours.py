@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_trident import Count, FileSpout, PostgresState, SqliteState, Sum, Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.spark.engine import SparkEngine
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.operations.expr.tree import col, explode, split
+from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.plan.stages import Coalescing
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer

@@ -24,8 +24,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, BrowserContext, Request, sync_playwright
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.zookeeper.four_letters import four_letters
-from airflow_trident.plugin.list_filters import PAGE
+from airflow_trident.ledger.zookeeper.diagnose import four_letters
+from airflow_trident.plugin.page_data import PAGE
 from tests.fixtures.airflow import empty_database
 from tests.fixtures.browser import NAMES
 from tests.fixtures.page import PageServer

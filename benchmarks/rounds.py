@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.sessions.archive import FOLDER_VARIABLE, make_archive
-from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
+from airflow_trident.engine.spark.sessions.connect import EmbeddedConnectServer
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from benchmarks.data import Made, digest_of, digest_of_state, make
 from benchmarks.measure import Run, run_contender

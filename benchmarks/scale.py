@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_trident.ledger.begin_result import NextBatches
-from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.answers import NextBatches, StagedAttempt
+from airflow_trident.ledger.embedded.server import java_executable, zookeeper_jars
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.zookeeper.four_letters import four_letters
+from airflow_trident.ledger.zookeeper.diagnose import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim, StagedRef
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 from benchmarks.measure import environment
 
 DEFINITION = Definition(

@@ -21,11 +21,10 @@ import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
 from airflow_trident import DeltaTable, IcebergTable
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import StateSpec
+from airflow_trident.contracts.state import StagedFiles, StateSpec
 from airflow_trident.protocol.records import CommitTicket, StagedRef
+from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.parts import write_part
 from airflow_trident.staging.storage import PosixStorage
 from airflow_trident.types import parse_declared
 from benchmarks.ways import compared

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import psutil
 
 from airflow_trident import Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.session import GivenSession
 from airflow_trident.staging.area import StagingArea

@@ -82,10 +82,10 @@ def play(shape: str, store_kind: str, rows: int) -> dict[str, float]:
 
 def _ledger(name: str) -> Any:
     try:
+        from airflow_trident.ledger.ledger import ZNodeLedger
         from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-        from airflow_trident.ledger.znode_ledger import ZNodeLedger
     except ImportError:  # an older tree
-        from airflow_trident.ledger.memory import MemoryLedger  # type: ignore[import-not-found]
+        from airflow_trident.ledger.ledger import MemoryLedger  # type: ignore[import-not-found]
 
         return MemoryLedger(name)
     return ZNodeLedger(MemoryZNodes(MemoryTree()), name)

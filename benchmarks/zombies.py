@@ -20,10 +20,10 @@ from pathlib import Path
 
 from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.contracts.state import StateFactory, StateSpec
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim, CommitTicket
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process

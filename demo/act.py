@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_trident.errors import TridentError, UnknownTopologyError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import NO_ATTEMPT, Status, TxRecord
 from demo.changes import changes, short, standing
 from demo.folder import DemoFolder
 from demo.screen import Colour, Screen

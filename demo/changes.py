@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import NO_ATTEMPT, Status, TxRecord
 from demo.screen import Colour
 
 ERROR_CHARACTERS = 150

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.runtime.milestones import Milestone
 
 

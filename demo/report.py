@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from demo.changes import batch_of, rows_read, staged_rows
 from demo.folder import DemoFolder
 from demo.kills import KILLS, Kill, ending

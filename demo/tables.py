@@ -14,8 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.runtime.milestones import Milestone
 from demo.folder import VARIABLE, DemoFolder, folder_from_environment
 from demo.kills import Kill

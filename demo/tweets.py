@@ -10,10 +10,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from airflow_trident.io.extras import require_extra
+from airflow_trident.io.connections import require_extra
 from airflow_trident.io.redis import EXTRA
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from demo.folder import VARIABLE, DemoFolder, folder_from_environment
 from demo.perform import perform
 from demo.report import compare, show_kills, show_ledger

@@ -160,7 +160,7 @@ def _lay_over(cell: Cell) -> None:
     below = sysconfig.get_path("purelib")
     own = next((cell.room / "lib").glob("python3.*")) / "site-packages"
     # After the environment's own packages, so their files win. `addsitedir` is needed because this package is installed
-    # editable. The prefix marks the packages there as installed (engine/spark/ship.py asks for that).
+    # editable. The prefix marks the packages there as installed (engine/spark/shipping.py asks for that).
     lines = f"import site; site.PREFIXES.append({sys.prefix!r}); site.addsitedir({below!r})\n"
     (own / "below.pth").write_text(lines)
     script = cell.room / "bin" / "airflow"

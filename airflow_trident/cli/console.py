@@ -1,4 +1,9 @@
-"""What all commands share: errors as one line, exit codes, tables, connections."""
+"""What all commands share: errors as one line, exit codes, tables, connections.
+
+The topology, and the state of it, that a command line names.
+
+The last outcome of a coordinator and the lag of its sources, as text for commands.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,18 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import TridentError
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
+from airflow_trident.tasks.topology_search import engine_of, retention_of, topology_and_tasks
+from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
     from airflow_trident.hooks.zookeeper import ZooKeeperHook
-    from airflow_trident.ledger.znode_ledger import ZNodeLedger
+    from airflow_trident.ledger.ledger import ZNodeLedger
 
 OK, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
@@ -36,7 +46,7 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
         from airflow.utils.cli import suppress_logs_and_warning
         from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-        from airflow_trident.tasks.connections import install_resolver
+        from airflow_trident.tasks.engines import install_resolver
 
         @suppress_logs_and_warning
         @providers_configuration_loaded
@@ -161,12 +171,12 @@ def open_hook(args: Namespace) -> ZooKeeperHook:
 
 def open_ledger(args: Namespace) -> ZNodeLedger:
     """The ledger of ``args.topology``; the caller closes it."""
-    from airflow_trident.tasks import metrics
+    from airflow_trident.tasks import telemetry
 
     staging_dir = getattr(args, "staging_dir", None)
     ledger = open_hook(args).get_ledger(args.topology, staging_dir=staging_dir)
-    metrics.initialize()
-    ledger.listener = metrics.listen
+    telemetry.initialize()
+    ledger.listener = telemetry.listen
     return ledger
 
 
@@ -223,3 +233,68 @@ def _flat(record: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         elif value is not None and value not in ("", {}, []):
             lines.append((f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)))
     return lines
+
+
+def topology_of(args: Namespace) -> Topology:
+    """The topology. `args.engine` becomes that of its tasks, unless the command line names one.
+
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
+    return _found(args)[0]
+
+
+def topology_and_retention(args: Namespace) -> tuple[Topology, int]:
+    """The topology, and how many committed transactions its tasks keep where it was found.
+
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
+    topology, tasks = _found(args)
+    return topology, retention_of(topology.name, tasks)
+
+
+def _found(args: Namespace) -> tuple[Topology, list[Any]]:
+    if args.dag and args.dag_file:
+        raise UsageError("--dag and --dag-file exclude each other. Give one of them.")
+    topology, tasks = topology_and_tasks(args.topology, dag_id=args.dag, dag_file=args.dag_file)
+    if getattr(args, "engine", "") is None:  # of a command that takes --engine
+        args.engine = str(engine_of(topology.name, tasks))
+    return topology, tasks
+
+
+def state_of(args: Namespace) -> StateSpec:
+    """
+    :raises UsageError: the topology has no such state.
+    :raises ConfigurationError: as :func:`topology_named`.
+    """
+    topology = topology_of(args)
+    if args.state not in topology.states:
+        known = ", ".join(topology.states) or "none"
+        raise UsageError(f"topology {args.topology} has no state {args.state!r}. It has {known}.")
+    return topology.states[args.state]
+
+
+def time_text(time_ms: int | None) -> str | None:
+    """``2026-01-31 12:00:00`` in UTC; None for no time."""
+    if not time_ms:
+        return None
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def outcome_text(outcome: CoordinatorOutcome) -> str:
+    """``error at 2026-01-31 12:00:00 UTC in run scheduled__2026-01-31 of DAG words``."""
+    when = f" at {time_text(outcome.time_ms)} UTC" if outcome.time_ms else ""
+    run = f" in run {outcome.run_id} of DAG {outcome.dag_id}" if outcome.dag_id else ""
+    return f"{outcome.kind}{when}{run}"
+
+
+def lag_text(outcome: CoordinatorOutcome | None) -> str | None:
+    """Data that no transaction has taken yet: ``lines: 3 files, 1,200 bytes``; None: not known."""
+    if outcome is None or not outcome.lag_ms:
+        return None
+    if outcome.kind is OutcomeKind.NOTHING_NEW:
+        return "none"
+    parts = [
+        f"{stream}: {', '.join(f'{count:,} {unit}' for unit, count in lag.items())}"
+        for stream, lag in sorted(outcome.lag.items())
+    ]
+    return "; ".join(parts) or None

@@ -1,12 +1,18 @@
-"""The commands of ``airflow trident`` for Airflow's CLI. Imports little, since every command of Airflow reads this."""
+"""The commands of ``airflow trident`` for Airflow's CLI. Imports little, since every command of Airflow reads this.
+
+The commands that read (``query``, ``state get``, ``plan``), and those that keep states up (``fold``, ...).
+
+The repair commands: ``airflow trident rebuild``, ``close``, ``accept-source``, ``take-back``.
+"""
 
 from __future__ import annotations
 
 from airflow.cli.cli_config import ARG_OUTPUT, ARG_VERBOSE, ActionCommand, Arg, CLICommand, GroupCommand, positive_int
 
-from airflow_trident.cli.mending_parser import ACCEPT_SOURCE, ARG_REASON, ARG_TAKE_OVER, CLOSE, REBUILD, TAKE_BACK
 from airflow_trident.cli.parser_parts import (
     ARG_CONN_ID,
+    ARG_DAG,
+    ARG_DAG_FILE,
     ARG_DRY_RUN,
     ARG_MAX_PENDING,
     ARG_SPARK_CONF,
@@ -18,11 +24,132 @@ from airflow_trident.cli.parser_parts import (
     CHOICE_ARGS,
     ENGINE_ARGS,
     TOPOLOGY_ARGS,
+    command,
     count,
+    repeated,
 )
 from airflow_trident.cli.parser_parts import command as _command
-from airflow_trident.cli.query_parser import PLAN, QUERY, STATE
 from airflow_trident.contracts.wing import wings
+
+ARG_QUERY = Arg(("query",), help="Name of the query", metavar="QUERY")
+ARG_QUERY_ARGS = Arg(("args",), help="A value for each argument of the query", nargs="*", metavar="ARG")
+ARG_STATE = Arg(("state",), help="Name of the state", metavar="STATE")
+ARG_KEY = Arg(("key",), help="A value for each key field", nargs="*", metavar="KEY")
+
+QUERY = command(
+    "query",
+    "ledger.query",
+    "Run a query of a topology over committed values, and print its tuples.",
+    (ARG_TOPOLOGY, ARG_QUERY, ARG_QUERY_ARGS, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
+    "query word_count count_of storm",
+    "query word_count count_of storm -o json",
+)
+
+
+def _upkeep(name: str, help: str) -> ActionCommand:
+    args = (ARG_TOPOLOGY, ARG_STATE, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE)
+    return command(name, f"ledger.{name}", help, args, f"state {name} customers latest")
+
+
+STATE = GroupCommand(
+    name="state",
+    help="Values of a state, and its upkeep",
+    subcommands=(
+        command(
+            "get",
+            "ledger.state_get",
+            "Print the committed value of a key. Exit code 1 if there is none.",
+            (ARG_TOPOLOGY, ARG_STATE, ARG_KEY, ARG_OUTPUT, ARG_DAG, ARG_DAG_FILE, ARG_VERBOSE),
+            "state get word_count count storm",
+        ),
+        _upkeep("fold", "Compact the files of a DeltaState into one. No value changes."),
+        _upkeep(
+            "publish",
+            "Write the values of a DeltaState to a table with one row for each key, for other readers. This reads and "
+            "writes the whole state, unless nothing was committed since the last time.",
+        ),
+    ),
+)
+
+ARG_PLAN_OF = Arg(
+    ("dag_or_module",), help="Topology, DAG id, DAG file, or module:attribute of a Topology", metavar="DAG_OR_MODULE"
+)
+ARG_FORMAT = Arg(
+    ("--format",), help="Format (default: text)", choices=("text", "mermaid", "svg", "json"), default="text"
+)
+ARG_PLAN_QUERY = Arg(("--query",), help="Show the plan of this query", metavar="NAME")
+
+PLAN = command(
+    "plan",
+    "ledger.plan",
+    "Print the logical, the rewritten and the compiled plan of a topology. A stage is one pass over the data.",
+    (ARG_PLAN_OF, ARG_PLAN_QUERY, ARG_FORMAT, ARG_VERBOSE),
+    "plan word_count",
+    "plan dags/word_count.py --format mermaid",
+    "plan dags/word_count.py --format svg",
+    "plan my_package.topologies:word_count",
+    "plan my_package.topologies:word_count --query count_of",
+)
+
+
+ARG_REASON = Arg(("--reason",), help="Why; it is kept in the ledger (default: who did it)", metavar="TEXT", default="")
+ARG_STATES = repeated("--state", "State to rebuild; may be repeated (default: all that lack transactions)", "NAME")
+ARG_ACCEPT_LOSS = Arg(
+    ("--accept-loss",),
+    help="Continue without transactions that can no longer be replayed, permanently; needs --reason",
+    action="store_true",
+)
+ARG_WHY = Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", default="")
+ARG_TAKE_OVER = Arg(
+    ("--take-over",),
+    dest="reason",
+    help="Take over states that belong to another ledger. The text is the reason; the ledger keeps it",
+    metavar="REASON",
+    default="",
+)
+ARG_CLOSE_ALL = Arg(("--all",), help="All SKIPPED transactions", action="store_true")
+
+REBUILD = command(
+    "rebuild",
+    "transactions.rebuild",
+    "Replay the committed transactions that a state lacks: after it was restored from an old copy, deleted or moved. "
+    "Each is applied exactly once. You may kill and repeat the command. It names transactions that it cannot replay.",
+    (ARG_TOPOLOGY, ARG_STATES, ARG_DRY_RUN, ARG_ACCEPT_LOSS, ARG_WHY, *ENGINE_ARGS, *TOPOLOGY_ARGS),
+    "rebuild word_count --dry-run",
+    "rebuild word_count --state count",
+    'rebuild word_count --state count --accept-loss --reason "no newer copy"',
+)
+CLOSE = command(
+    "close",
+    "transactions.close",
+    "Close SKIPPED transactions permanently: they can no longer be backfilled, and the ledger forgets them.",
+    (ARG_TOPOLOGY, *CHOICE_ARGS, ARG_CLOSE_ALL, ARG_WHY, ARG_CONN_ID, ARG_VERBOSE),
+    'close word_count --txid 42 --reason "file was withdrawn"',
+    'close word_count --from 40 --to 44 --reason "test data"',
+    'close word_count --all --reason "nobody wants them"',
+)
+ACCEPT_SOURCE = command(
+    "accept-source",
+    "transactions.accept_source",
+    "Let an uncommitted transaction use its corrected source, such as files that were corrected in place. It gets new "
+    "metadata and a new attempt, and is FAILED until it is replayed. Refused once its commit has begun.",
+    (
+        ARG_TOPOLOGY,
+        ARG_TXID,
+        Arg(("--reason",), help="Why; it is kept in the ledger", metavar="TEXT", required=True),
+        *TOPOLOGY_ARGS,
+    ),
+    'accept-source word_count 42 --reason "line 17 of a.csv had no amount"',
+)
+TAKE_BACK = command(
+    "take-back",
+    "transactions.take_back",
+    "Take back a commit that has begun and can never succeed, if no state contains the transaction. It is FAILED then: "
+    "skip it, or fix the cause and replay it. Every state first refuses the committers that still run.",
+    (ARG_TOPOLOGY, ARG_TXID, ARG_REASON, *TOPOLOGY_ARGS),
+    'take-back word_count 42 --reason "a sum beyond the field"',
+)
+
 
 ARG_OPTION_TXID = count("--txid", "The transaction", required=True)
 
@@ -260,7 +387,7 @@ _SKIP = _command(
 
 
 def _lifecycle(name: str, help: str) -> ActionCommand:
-    return _command(name, f"lifecycle.{name}", help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
+    return _command(name, f"ledger.{name}", help, (ARG_TOPOLOGY, ARG_CONN_ID, ARG_VERBOSE), f"{name} word_count")
 
 
 _PAUSE = _lifecycle("pause", "Begin no new transactions. Begun transactions are finished.")

@@ -14,6 +14,15 @@ S6  `text_files` and `data_frame` give the rows of the splits.
 
 Which promises hold depends on the kind. An opaque spout is asked again for each attempt, so S3 holds for the batches
 that are committed. A non-transactional one promises S1 and S5 only.
+
+The spout without promises, after Storm's IBatchSpout: each attempt may give other rows.
+
+Checks of spouts' parameters, made when a spout is built.
+
+Reads the metadata of transactions. It has no version: what a spout wrote must stay readable for ever. Metadata of
+another shape belong to another spout.
+
+Rows that no transaction has read, and none can read any more: what spouts do about them, and what they advise.
 """
 
 from __future__ import annotations
@@ -22,14 +31,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import msgspec
 
 from airflow_trident.closeable import Closing
-from airflow_trident.errors import SourceChangedError
+from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.types import Json, Schema
+from airflow_trident.types import Json, Schema, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +87,7 @@ class ScriptBatch:
 
     `given`: what the script gets, URLs of files. `require_same`: raises SourceChangedError if the source does not hold
     what the transaction recorded; called before the script runs and after it.
-    `rows`: how many rows there are; None: nobody has counted.
+    `rows`: how many rows there are; None: they are not counted.
     """
 
     given: list[str]
@@ -312,3 +324,147 @@ class Spout(ABC):
     @abstractmethod
     def describe(self) -> str:
         """One line for plans and error texts: class and source, without secrets."""
+
+
+class BatchSpout(Spout):
+    """A source that cannot give a batch again, used as it is: a repeated attempt may lose or double records. Only for a
+    ``Topology(name, exactly_once=False)``; :class:`SpooledSpout` makes such a source exact."""
+
+    kind = SpoutKind.NON_TRANSACTIONAL
+
+    @abstractmethod
+    def has_more(self) -> bool:
+        """Should another transaction begin?"""
+
+    @abstractmethod
+    def emit_batch(self, batch: int) -> Iterator[pa.RecordBatch]:
+        """The rows of batch number `batch` (1, 2, ...). Called once per attempt, where the data is processed."""
+
+    def ack(self, batch: int) -> None:
+        """The transaction with this batch is committed (Storm: IBatchSpout.ack). May be called again."""
+
+    def coordinator(self) -> BatchCoordinator:
+        return (BatchCoordinator if type(self).ack is BatchSpout.ack else _Acknowledging)(self)
+
+    def emitter(self) -> BatchEmitter:
+        return BatchEmitter(self)
+
+
+@dataclass(frozen=True)
+class BatchCoordinator(Coordinator):
+    """Metadata: ``{"batch": number}``."""
+
+    spout: BatchSpout
+
+    def is_ready(self, previous: Json) -> bool:
+        return self.spout.has_more()
+
+    def initialize_transaction(self, txid: int, previous: Json) -> Json:
+        last = 0 if previous is None else _number(previous)
+        return {"batch": last + 1} if self.spout.has_more() else None
+
+
+class _Acknowledging(BatchCoordinator):
+    def success(self, txid: int, metadata: Json) -> None:
+        self.spout.ack(_number(metadata))
+
+
+@dataclass(frozen=True)
+class BatchEmitter(Emitter):
+    """One split, because nothing is known about the batch before it is read."""
+
+    spout: BatchSpout
+
+    def splits(self, metadata: Json) -> list[Split]:
+        return [Split(0, _number(metadata))]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        assert isinstance(split.body, int)
+        return self.spout.emit_batch(split.body)
+
+
+def _number(metadata: Json) -> int:
+    if isinstance(metadata, dict) and metadata.keys() == {"batch"}:
+        number = metadata["batch"]
+        if isinstance(number, int) and number >= 1:
+            return number
+    raise not_metadata_of("a BatchSpout", metadata)
+
+
+def require_at_least(least: int, what: str, **limits: float | None) -> None:
+    """
+    :param what: the spout, for the error text.
+    :param limits: name -> limit; None: no limit.
+    :raises ConfigurationError: a limit is lower than `least`.
+    """
+    for name, limit in limits.items():
+        if limit is not None and limit < least:
+            raise ConfigurationError(f"{what} with {name}={limit}", f"It must be at least {least}.")
+
+
+def one_of(what: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
+    """
+    :param what: the spout or source, for the error text.
+    :return: `value`.
+    :raises ConfigurationError: it is not allowed.
+    """
+    if value not in allowed:
+        raise ConfigurationError(f"{what} with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
+    return value
+
+
+def require_simple_types(what: str, schema: Schema) -> None:
+    """
+    :param what: a source that holds only texts, for the error text.
+    :raises ConfigurationError: a field is an array, a map or a struct.
+    """
+    for field in schema:
+        if is_nested(field.type):
+            raise ConfigurationError(
+                f"{what} cannot hold the field {field.name!r} of type {field.type}",
+                "Declare it as a string and take it apart with each().",
+            )
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_back(kind: type[T], metadata: Json, spout: str) -> T:
+    """Metadata as an instance of `kind`.
+
+    :param spout: the kind of spout that must have written it: ``a SpooledSpout``.
+    :raises SourceChangedError: another kind of spout wrote it.
+    """
+    try:
+        return msgspec.convert(metadata, kind, strict=True, str_keys=True)
+    except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
+        raise not_metadata_of(f"{spout} ({str(error).replace('`', '')})", metadata) from error
+
+
+def as_json(metadata: msgspec.Struct) -> Json:
+    """The reverse of :func:`read_back`."""
+    written: Json = msgspec.to_builtins(metadata)
+    return written
+
+
+class NumberRange(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
+    """The numbers from `begin` to below `end`."""
+
+    begin: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.begin > self.end:
+            raise ValueError(f"{self.begin} to {self.end} is no range")
+
+
+TAKE_AS_IT_IS = "`airflow trident accept-source TOPOLOGY TXID --reason WHY`"
+"""How a transaction that is not committed takes its source as it is now."""
+
+
+class OnDataLoss(StrEnum):
+    """A choice for records that no transaction has read: they are gone, or came where none reads them."""
+
+    ERROR = "error"
+    CONTINUE = "continue"
+    """Record the loss in the metadata of the next transaction, and continue with the records that are there."""

@@ -28,31 +28,238 @@ T12 (`Capabilities.groups`, unless `StateSpec.opaque`) `apply_group` applies sev
     the tickets may come again, alone or in any other group: it is ALREADY there (T2), or refused if its batch is
     another one (T4). This holds until the next transaction is applied alone. If the sum of the batches alone does not
     fit its field, the group may be refused with UserCodeError: one by one they may fit.
+
+Copy-on-write: a processing phase reads a committed version of a table and writes anew those of its files that have
+rows of the batch's keys. The commit replaces these files only if no other writer has changed what was read.
+
+Staged batches in pieces, or as files, for states that need not hold all of a batch in memory.
+
+What is done to a state from time to time, beside its transactions.
+
+Is what a state holds by a txid the transaction that the ledger knows by that txid?
+
+A ledger that was restored from an old copy gives out txids, and in time fences, that its states have seen. Numbers tell
+only until they are reached; positions tell always. Pure.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeAlias
 
 from airflow_trident.closeable import Closing
-from airflow_trident.contracts.committed_table import CommittedTable
-from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
 from airflow_trident.contracts.updater import DescribedUpdater, Updater
-from airflow_trident.contracts.upkeep import Upkeep
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, LedgerBehindStateError
+from airflow_trident.io.arrow import arrow_schema, comparable, taken
 from airflow_trident.io.datasets import Dataset
-from airflow_trident.operations.api import CombinerAggregator, MergeKind, ReducerAggregator
-from airflow_trident.operations.stateful import Stateful
-from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
+from airflow_trident.operations.interfaces import CombinerAggregator, MergeKind, ReducerAggregator
+from airflow_trident.operations.state_functions import Stateful
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, LedgerView, TxRecord
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Json, Schema, is_nested, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from airflow_trident.io.object_stores import StoredObject
+
+KeyBounds: TypeAlias = Mapping[str, tuple[Any, Any]]
+"""Key column -> the lowest and the highest value that a file has by the table's log, as Python values. A column is left
+out if the log does not say it, or not exactly."""
+
+
+class CommittedTable(ABC):
+    """A committed version of a table, as an open state gives it (`State.committed`). Pickled for Spark's workers, so it
+    needs no connection of the process that made it."""
+
+    keys: tuple[str, ...]
+    """The key columns."""
+
+    @property
+    @abstractmethod
+    def version(self) -> str:
+        """Identifies the table and the version."""
+
+    @property
+    @abstractmethod
+    def paths(self) -> tuple[str, ...]:
+        """The files of the version, as the table names them."""
+
+    @abstractmethod
+    def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of file number `place`, in their order.
+
+        :param columns: None: all columns of the table.
+        :raises StagingError: the file is gone; a newer version of the table no longer has it.
+        """
+
+    @abstractmethod
+    def may_have(self, place: int, keys: BatchKeys) -> bool:
+        """May file number `place` have a row with one of the keys? The table's log decides, and the file is opened only
+        if the log has no bounds of its keys."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """All columns of the table."""
+
+
+@dataclass(frozen=True)
+class BatchKeys:
+    """The key columns of a batch. `bounds`: of each column; of none with NaN, which statistics of files ignore."""
+
+    rows: pa.Table
+    bounds: Mapping[str, tuple[Any, Any]]
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> BatchKeys:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        rows = comparable(rows)
+        real = {field.name for field in rows.schema if pa.types.is_floating(field.type)}
+        has_nan = {name for name in real if pc.any(pc.is_nan(rows.column(name))).as_py()}
+        found = {name: pc.min_max(rows.column(name)) for name in rows.column_names if name not in has_nan}
+        return cls(rows, {name: (one["min"], one["max"]) for name, one in found.items()})
+
+    def any_within(self, bounds: KeyBounds) -> bool:
+        """Is there, for each column, a key between the lowest and the highest value of a file?"""
+        return all(self._has_between(name, low, high) for name, (low, high) in bounds.items())
+
+    def _has_between(self, name: str, low: Any, high: Any) -> bool:
+        values = self._ordered[name]
+        try:
+            place = bisect_left(values, low, key=lambda value: value.as_py())
+            return place < len(values) and bool(values[place].as_py() <= high)
+        except (OverflowError, ValueError, TypeError):  # a moment that Python does not have, or of another kind
+            return True
+
+    @cached_property
+    def _ordered(self) -> dict[str, pa.ChunkedArray]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keys = {name: self.rows.column(name).drop_null().unique() for name in self.bounds}
+        return {name: taken(pa.table({name: one}), pc.sort_indices(one)).column(0) for name, one in keys.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedFiles:
+    """What a batch replaces in a version of a table.
+
+    `version`: that was read (`CommittedTable.version`). `gone`: its files with rows of the batch's keys. `left`: files
+    with their other rows, as absolute paths.
+    """
+
+    version: str
+    gone: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """A staged batch that is read while it is applied, so it may be larger than the memory.
+
+    `schema`: its fields, `StateSpec.staged`. `pieces`: each call gives all its rows as record batches, from the first
+    one again; it raises StagingError if they cannot be read.
+    """
+
+    schema: Schema
+    num_rows: int
+    pieces: Callable[[], Iterator[pa.RecordBatch]]
+
+    @classmethod
+    def of(cls, schema: Schema, table: pa.Table) -> StagedBatch:
+        """A batch that is in memory already."""
+        return cls(schema=schema, num_rows=table.num_rows, pieces=lambda: iter(table.to_batches()))
+
+    def table(self) -> pa.Table:
+        """All rows."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.pieces(), arrow_schema(self.schema))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedPart:
+    """One Parquet file of a staged batch. `path`: absolute, if it `is_local`; else its name for people. `opener`: opens
+    one that is elsewhere. `stored`: the object that it is. `footer`: a file without rows that has its footer; empty:
+    open it."""
+
+    path: str
+    opener: Callable[[], BinaryIO] | None = None
+    stored: StoredObject | None = None
+    footer: bytes = field(default=b"", repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Is it on a file system?"""
+        return self.opener is None
+
+    def open(self) -> BinaryIO:
+        """For reading; the file is seekable, and what is not needed is not read.
+
+        :raises FileNotFoundError: it is gone; of one that is elsewhere, by the first read.
+        """
+        return open(self.path, "rb") if self.opener is None else self.opener()
+
+    def size(self) -> int:
+        """In bytes.
+
+        :raises FileNotFoundError: it is gone.
+        """
+        if self.is_local:
+            return os.path.getsize(self.path)
+        with self.open() as file:
+            return file.seek(0, os.SEEK_END)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFiles:
+    """A staged batch that nobody has read: Parquet files with the fields `StateSpec.staged`. A moment ago they existed
+    with the staged sizes.
+
+    `paths`: absolute, on a file system; or, with `opener`, names for it of files that are elsewhere. `stored`: gives
+    the objects that these are. `replaces`: for copy-on-write, what the processing phase found in the table; None: it
+    did not look. `footers`: path -> footer, if the processing phase told it, see `StagedPart`.
+    """
+
+    paths: tuple[str, ...]
+    num_rows: int
+    replaces: ReplacedFiles | None = None
+    opener: Callable[[str], BinaryIO] | None = None
+    stored: Callable[[str], StoredObject | None] | None = None
+    footers: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    def parts(self) -> tuple[StagedPart, ...]:
+        """The files of the batch."""
+        return tuple(map(self._part, self.paths))
+
+    def left(self) -> tuple[StagedPart, ...]:
+        """The files that take the place of those that the batch replaces."""
+        return () if self.replaces is None else tuple(map(self._part, self.replaces.left))
+
+    def _part(self, path: str) -> StagedPart:
+        opener = None if self.opener is None else partial(self.opener, path)
+        stored = None if self.stored is None else self.stored(path)
+        return StagedPart(path=path, opener=opener, stored=stored, footer=self.footers.get(path, b""))
+
+
+class Upkeep(StrEnum):
+    """Each runs in its own commit, which changes no answer; it may be killed, or run beside a committer. An open state
+    has a method of that name, ``(*, progress) -> bool``: was there anything to do?"""
+
+    FOLD = "fold"
+    """Joins the parts that batches have left into one."""
+    PUBLISH = "publish"
+    """Writes a table with one row for each key, which others can read as it is."""
 
 
 TXID = "_txid"
@@ -143,7 +350,7 @@ class Marker:
     and may still come. Holes below `CommitTicket.floor`, which nothing can fill any more, are forgotten.
     `position`: CommitTicket.position of `high`. `attempt`: that of `high` if its batch can be taken back, else
     `NO_ATTEMPT` (always if no spout is opaque). `group`: if `high` came with others in one step, txid -> the digest of
-    its position (`contracts.held.digest_of`), for each of them: until all are COMMITTED, each may come again alone.
+    its position (`contracts.state.digest_of`), for each of them: until all are COMMITTED, each may come again alone.
     """
 
     incarnation: str
@@ -385,3 +592,83 @@ class State(Closing):
     @abstractmethod
     def items(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         """All (key, value) pairs of the committed state, in no order; for queries and tests."""
+
+
+def digest_of(position: dict[str, Json]) -> str:
+    """Digest of `CommitTicket.position`: 16 bytes, hexadecimal. Equal positions have the same digest."""
+    text = json.dumps(position, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def is_known_as(marker: Marker, txid: int, position: dict[str, Json], attempt: int, *, opaque: bool) -> bool:
+    """Does the marker know by `txid`, which came in its highest step, the transaction with this position?
+
+    :param opaque: a newer attempt may have another batch; an older one is not what the state has.
+    """
+    if txid != marker.high:
+        return marker.group.get(txid) == digest_of(position)
+    if opaque and marker.attempt > NO_ATTEMPT and attempt != marker.attempt:
+        return attempt > marker.attempt
+    return position == marker.position
+
+
+def in_question(marker: Marker, view: LedgerView, since: int) -> Txids:
+    """Of what the state holds, the txids of transactions that are not COMMITTED yet: only their records tell whether
+    they are the same.
+
+    :param since: the first txid since the state belongs to the topology. What it held before is nobody's question.
+    """
+    open_ = Txids.of(*view.exceptions.late, *view.exceptions.failed)
+    return _held(marker, since) & (open_ | Txids.span(view.pointer.committed + 1, marker.high))
+
+
+def of_others(marker: Marker, view: LedgerView, since: int, records: Iterable[TxRecord]) -> str:
+    """What the state holds and the ledger knows as something else, for people; "" if there is nothing.
+
+    :param view: with all that was known when the marker was read, or a later one.
+    :param since: as for :func:`in_question`.
+    :param records: of all that is :func:`in_question`, as they were then or are later.
+    """
+    held, known = _held(marker, since), view.exceptions
+    begun, other = Txids(), Txids()
+    for tx in records:
+        if tx.txid not in held or tx.status.is_final:
+            continue  # final meanwhile
+        if not tx.touched:
+            begun |= Txids.of(tx.txid)
+        elif not _is_same(marker, tx, view):
+            other |= Txids.of(tx.txid)
+    found = (
+        (held & known.skipped, "the ledger has as SKIPPED"),
+        # A hole below the floor of tickets is forgotten, and looks like a txid that is held; the highest one never is.
+        (held & known.closed & Txids.of(marker.high), "the ledger has as CLOSED"),
+        (begun, "the ledger has not begun to commit"),
+        (other, "has another position in the ledger"),
+    )
+    return ", and ".join(f"{txids}, which {what}" for txids, what in found if txids)
+
+
+def _held(marker: Marker, since: int) -> Txids:
+    return Txids.span(since, marker.high) - Txids(marker.holes)
+
+
+def _is_same(marker: Marker, tx: TxRecord, view: LedgerView) -> bool:
+    opaque = bool(view.topology.definition.opaque)
+    if tx.invalidated or tx.txid <= view.pointer.committed or (opaque and marker.attempt == NO_ATTEMPT):
+        return True  # one that lost its batch, or comes late, or whose batch the state cannot replace: nothing tells
+    return is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=opaque)
+
+
+def other_ledger(topology: str, what: str) -> LedgerBehindStateError:
+    """The refusal of a state that belongs to another ledger than the one that asks. The causes that need no cure of the
+    state come first.
+
+    :param what: what the state holds, and what the ledger is.
+    """
+    return LedgerBehindStateError(
+        f"{what}: another environment writes this state with a ledger of its own, or the ledger was deleted",
+        "Nothing was changed. First compare [trident] root and the ZooKeeper connection with those of the environment "
+        "that writes this state, and give one of the two a state of its own. Only if the ledger was deleted, pause the "
+        "DAG and restore it, or seed it from the states: "
+        f'`airflow trident repair {topology} --take-over "the ledger was deleted"`.',
+    )

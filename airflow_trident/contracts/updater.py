@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from airflow_trident.operations.api import Operation
+from airflow_trident.operations.interfaces import Operation
 
 
 class MapState(Protocol):

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.io.values import shown
-from airflow_trident.operations.api import Function, OperationContext
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.grouping import CustomGrouping
+from airflow_trident.operations.interfaces import CustomGrouping, Function, OperationContext
+from airflow_trident.operations.user_code import Border, function_name
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.interfaces import OperationContext
 
 DEFAULT_MAX_PARTITION_KEYS = 10_000_000
 """A key and one number take 320 to 400 bytes in a dictionary, so these are some 4 GB."""

@@ -11,18 +11,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import (
+    LOCAL_NODES,
+    MORE,
+    Engine,
+    Job,
+    blaming,
+    emitter_of,
+    manifest_of_each,
+    require_group,
+    require_known,
+    rows_of,
+    splits_of,
+    stage_each,
+    turned,
+)
 from airflow_trident.engine.fused.frames import BATCH_ROWS
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.group_passes import blaming, manifest_of_each, require_group, stage_each
-from airflow_trident.engine.known_nodes import LOCAL_NODES, require_known
 from airflow_trident.engine.partitioning import spread, united
-from airflow_trident.engine.shaken_run import MORE, turned
-from airflow_trident.engine.spout_reader import emitter_of, rows_of, splits_of
 from airflow_trident.errors import AttemptCancelledError
-from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.io.partitioned import split_by
-from airflow_trident.operations.api import OperationContext
+from airflow_trident.io.arrow import arrow_schema, split_by
+from airflow_trident.operations.interfaces import OperationContext
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from airflow_trident.engine.custom_grouping import Choosing
-from airflow_trident.engine.fused.folds import key_of_groups
+from airflow_trident.engine.fused.aggregate import key_of_groups
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows, taken
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border, prepared
-from airflow_trident.plan.groupings import Grouping
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import PartitionNode, UnionNode
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import WHOLE_TYPES, Field, is_nested, select

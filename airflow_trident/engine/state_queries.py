@@ -8,18 +8,17 @@ from typing import Any
 
 from airflow_trident.contracts.state import State, StateSpec
 from airflow_trident.errors import ConfigurationError, state_code
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border, prepared
-from airflow_trident.operations.queries import QueryFunction, Row
-from airflow_trident.operations.stored_keys import stored_keys
-from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.operations.equality import stored_keys
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.operations.state_functions import QueryFunction, Row
+from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.plan.nodes import StateQueryNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.types import WHOLE_TYPES
 
 
 class Reading:
-    """A state as queries see it: see :class:`airflow_trident.operations.queries.ReadableState`."""
+    """A state as queries see it: see :class:`airflow_trident.operations.state_functions.ReadableState`."""
 
     def __init__(self, state: State, spec: StateSpec) -> None:
         self._state = state

@@ -9,15 +9,15 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, TridentError
-from airflow_trident.io.local_paths import AnyPath
-from airflow_trident.ledger.embedded.login import read_login
+from airflow_trident.io.private_files import AnyPath
+from airflow_trident.ledger.embedded.server import read_login
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
+    from airflow_trident.ledger.ledger import ZNodeLedger
     from airflow_trident.ledger.open import Ledgers
-    from airflow_trident.ledger.znode_ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 
 _EXTRAS = frozenset(

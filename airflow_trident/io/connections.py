@@ -1,8 +1,10 @@
 """Connections: how to reach a store or a source, by its id in Airflow.
 
-States and spouts do not import Airflow. Inside Airflow, `tasks.connections` installs a resolver here that asks Airflow.
+States and spouts do not import Airflow. Inside Airflow, `tasks.engines` installs a resolver here that asks Airflow.
 Elsewhere the environment variable ``AIRFLOW_CONN_<ID>`` holds a URI or JSON, in Airflow's format. Executors resolve
 nothing: they receive resolved settings.
+
+Optional drivers. They are imported on first use; the error for a missing one says what to install.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, MissingExtraError
 
 _PUBLIC_LENGTH = 3
 """Shorter texts stay in messages: to replace them would hide nothing and garble everything."""
@@ -170,3 +174,23 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for part in value for text in _texts(part)]
     return []
+
+
+SUBMIT_EXTRA = "airflow-trident[submit]"
+"""For connections of type ``spark`` and ``spark_connect``."""
+KUBERNETES_PROVIDER = "apache-airflow-providers-cncf-kubernetes"
+"""For masters of Kubernetes: the Spark provider needs it to submit to them."""
+
+
+def require_extra(module: str, extra: str) -> ModuleType:
+    """The module of an optional driver: ``require_extra("redis.cluster", "airflow-trident[redis]")``.
+
+    :param extra: what to install for it, in pip's notation.
+    :raises MissingExtraError: it, or a module that it needs, is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"the module {error.name!r} is not installed here", f'Install it: pip install "{extra}".'
+        ) from error

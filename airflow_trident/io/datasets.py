@@ -6,9 +6,8 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.gcs import GCS
+from airflow_trident.io.object_services import AZURE, GCS
 
 _PORTS = {"postgres": 5432, "mysql": 3306, "mssql": 1433}
 _MAGIC = frozenset("*?[")

@@ -18,15 +18,12 @@ from airflow_trident.errors import (
     is_of_driver,
 )
 from airflow_trident.io import connections
-from airflow_trident.io.azure import AZURE, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE
-from airflow_trident.io.connections import Connection
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.gcs import GCS
-from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
+from airflow_trident.io.connections import Connection, require_extra
+from airflow_trident.io.hadoop import OTHER_SERVICE, S3_SCHEMES
 from airflow_trident.io.object_service import ObjectService, said
+from airflow_trident.io.object_services import AZURE, GCS, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE, S3
 from airflow_trident.io.object_stores import RIGHTS, ObjectPlace, StoredObject
-from airflow_trident.io.s3 import S3
-from airflow_trident.io.s3a import OTHER_SERVICE, S3_SCHEMES
+from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -171,7 +168,7 @@ class DeltaPlace:
         import pyarrow.fs as pafs
 
         module: Any = require_extra("deltalake.fs", EXTRA)
-        from airflow_trident.io.arrow_handler import WritesBytes
+        from airflow_trident.io.object_arrow import WritesBytes
 
         handler = module.DeltaStorageHandler(self.where, options=dict(self.resolved().options) or None)
         # Its public method opens a `pyarrow.PythonFile`, which already passes buffers on.

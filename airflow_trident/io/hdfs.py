@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.deadlines import HDFS
-from airflow_trident.io.local_paths import AnyPath, text_of_path
+from airflow_trident.io.database_limits import HDFS
+from airflow_trident.io.private_files import AnyPath, text_of_path
 from airflow_trident.io.webhdfs import Access, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, translated
 

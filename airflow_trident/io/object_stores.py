@@ -25,14 +25,12 @@ from airflow_trident.errors import (
     is_of_driver,
 )
 from airflow_trident.io import connections
-from airflow_trident.io.azure import AZURE, OTHERS_OF_AZURE
-from airflow_trident.io.deadlines import OBJECT_STORES
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.gcs import GCS
+from airflow_trident.io.connections import require_extra
+from airflow_trident.io.database_limits import OBJECT_STORES
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
-from airflow_trident.io.local_paths import AnyPath, is_template, require_local_path, text_of_path
 from airflow_trident.io.object_service import ObjectService, said
-from airflow_trident.io.s3 import S3
+from airflow_trident.io.object_services import AZURE, GCS, OTHERS_OF_AZURE, S3
+from airflow_trident.io.private_files import AnyPath, is_template, require_local_path, text_of_path
 
 _SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE, GCS) for scheme in one.schemes}
 _URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")

@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
 from airflow_trident.io import connections
+from airflow_trident.io.connections import require_extra
+from airflow_trident.io.database_limits import REDIS
 from airflow_trident.io.datasets import Dataset, redis_dataset
-from airflow_trident.io.deadlines import REDIS
-from airflow_trident.io.extras import require_extra
 
 EXTRA = "airflow-trident[redis]"
 DEFAULT_CONN_ID = "redis_default"

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.connections import Connection
-from airflow_trident.io.database_drivers import CONNECTORS, TEXT_GIVERS
-from airflow_trident.io.database_errors import EXTRA
+from airflow_trident.io.connections import Connection, require_extra
+from airflow_trident.io.database_drivers import CONNECTORS, EXTRA, TEXT_GIVERS
 from airflow_trident.io.database_limits import MYSQL, Limits
-from airflow_trident.io.extras import require_extra
 
 if TYPE_CHECKING:
     import sqlalchemy

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_trident.errors import ConfigurationError, is_of_driver
-from airflow_trident.io.deadlines import HDFS
+from airflow_trident.io.database_limits import HDFS
 from airflow_trident.io.webhdfs_errors import IN_CLEAR, RemoteException, Unreachable, said
 
 T = TypeVar("T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verb import Prefetch
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.transact import Prefetch
 from airflow_trident.ledger.verbs import announcements as verbs
 from airflow_trident.protocol.announcements import AnnouncedEvents, Announcement
 from airflow_trident.protocol.records import Owner

@@ -9,13 +9,12 @@ from dataclasses import asdict, replace
 from functools import partial
 
 from airflow_trident.errors import CorruptError
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.snapshot import Snapshot
-from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verb import Prefetch
-from airflow_trident.ledger.verbs import outcomes
+from airflow_trident.ledger.transact import Change, Prefetch, Unchanged
+from airflow_trident.ledger.verbs import topology
 from airflow_trident.protocol.durable_format import Format
-from airflow_trident.protocol.plan_picture import PlanPicture
+from airflow_trident.protocol.topologies import PlanPicture
 
 _FORMAT = Format(noun="the picture of the plan", version=1, cure="The next run writes it anew.")
 
@@ -27,7 +26,7 @@ def note_picture(ledger: Ledger, picture: PlanPicture) -> None:
     :raises UnknownTopologyError: the topology has no ledger yet.
     """
     paths = ledger.paths()
-    said = outcomes.outcome_at(ledger.transactor.remembered(paths, [paths.coordinator]))
+    said = topology.outcome_at(ledger.transactor.remembered(paths, [paths.coordinator]))
     if said is None or said.picture != picture.digest:
         ledger.run(partial(_note, picture=picture), Prefetch([paths.head, paths.coordinator, paths.plan]))
 
@@ -39,12 +38,12 @@ def picture_in(ledger: Ledger) -> PlanPicture | None:
 
 
 def _note(snap: Snapshot, picture: PlanPicture) -> Change[None] | Unchanged[None]:
-    path, said = snap.paths.plan, outcomes.outcome_at(snap)
+    path, said = snap.paths.plan, topology.outcome_at(snap)
     kept = _picture_at(snap) == picture
     if kept and (said is None or said.picture == picture.digest):
         return Unchanged(None)
     data = _FORMAT.dump({"op": snap.op, **asdict(picture)}, "the picture of the plan")
-    told = () if said is None else (outcomes.written(snap, replace(said, picture=picture.digest)),)
+    told = () if said is None else (topology.written(snap, replace(said, picture=picture.digest)),)
     writes = (snap.put(path, data), *told)
     return Change(writes=writes, witness=path, result=None, unchecked=frozenset({snap.paths.head}))
 

@@ -3,14 +3,24 @@
 A verb is a pure function from a :class:`Snapshot` to a :class:`Change` (what to write) or :class:`Unchanged` (nothing
 to write). The transactor sends the change as one `multi` together with a check of **everything the verb looked at**. So
 ZooKeeper refuses a decision that was made on an outdated view, and the verb decides again on a new one.
+
+Makes a method of :class:`~airflow_trident.ledger.ledger.Ledger` from a verb, which is a pure function.
+
+Each verb has one place: its function in `ledger/verbs` has the signature, the promises and the decision. The ledger's
+class has one line for it.
+
+What a verb is going to read, as far as it is known: all of it is read in one round trip.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from airflow_trident.errors import (
     CorruptRecordError,
@@ -20,10 +30,12 @@ from airflow_trident.errors import (
     TridentError,
     UnknownTopologyError,
 )
-from airflow_trident.ledger.paths import LedgerPaths
+from airflow_trident.ledger.answers import NextBatches, StagedAttempt
+from airflow_trident.ledger.layout import LedgerPaths
 from airflow_trident.ledger.snapshot import Cache, Snapshot, Write
 from airflow_trident.ledger.znodes import Check, Op, WriteRefusedError, ZNodes
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import CommitTicket, Owner, StagedRef, TxRecord
 
 T = TypeVar("T")
 
@@ -201,3 +213,185 @@ def conditional(change: Change[T], used: Mapping[str, int]) -> list[Op]:
         Check(path, version) for path, version in used.items() if path not in written and path not in change.unchecked
     ]
     return [*checks, *change.writes]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+LedgerListener = Callable[[Any, str, object], None]
+"""Called after each verb that changed something or was refused, with the ledger, the verb's name, and the answer or the
+error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """The reads of a verb that are known beforehand: all of them are one round trip."""
+
+    paths: Sequence[str] = ()
+    folders: Sequence[str] = ()
+
+
+class RunsVerbs(Protocol):
+    """The part of a ledger that a verb needs."""
+
+    transactor: Transactor
+    listener: LedgerListener | None
+
+    def paths(self) -> LedgerPaths: ...
+
+    def run(self, decide: Decide[R], ahead: Prefetch) -> R: ...
+
+
+class Verb(Generic[P, R]):
+    """``decide(snapshot, ...)`` as a method: with the same arguments after the snapshot, and the same docstring.
+
+    :param decide: the verb. It is called again if somebody else wrote meanwhile, so it has no side effects.
+    :param reads: called with the ledger and the arguments, which come by position wherever the verb allows it.
+    :param then: called with the ledger and the answer, after the write.
+    """
+
+    def __init__(
+        self,
+        decide: Callable[Concatenate[Snapshot, P], Change[R] | Unchanged[R]],
+        reads: Callable[..., Prefetch],
+        *,
+        then: Callable[[Any, R], None] | None = None,
+    ) -> None:
+        self.decide = decide
+        self._reads = reads
+        self._then = then
+        self.name = decide.__name__
+        self.__doc__ = decide.__doc__
+
+    @overload
+    def __get__(self, ledger: None, owner: type) -> Verb[P, R]: ...
+
+    @overload
+    def __get__(self, ledger: RunsVerbs, owner: type) -> Callable[P, R]: ...
+
+    def __get__(self, ledger: RunsVerbs | None, owner: type) -> Verb[P, R] | Callable[P, R]:
+        return self if ledger is None else functools.partial(self.call, ledger)
+
+    def call(self, ledger: RunsVerbs, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        changes = False
+
+        def decide(snap: Snapshot) -> Change[R] | Unchanged[R]:
+            nonlocal changes
+            decided = self.decide(snap, *args, **kwargs)
+            changes = isinstance(decided, Change)
+            return decided
+
+        moved, named = _places(self.decide, len(args), tuple(kwargs))
+        ahead = self._reads(ledger, *args, *[kwargs[name] for name in moved], **{name: kwargs[name] for name in named})
+        try:
+            result = ledger.run(decide, ahead)
+        except TridentError as error:
+            _tell(ledger, self.name, error)
+            raise
+        if self._then is not None:
+            self._then(ledger, result)
+        if changes:
+            _tell(ledger, self.name, result)
+        return result
+
+
+@functools.cache
+def _places(verb: Callable[..., Any], positional: int, names: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """Which of the named arguments of a call come by position, and which by name.
+
+    :raises TypeError: the verb does not take these arguments.
+    """
+    given = inspect.signature(verb).bind(None, *([None] * positional), **{name: name for name in names})
+    return given.args[1 + positional :], list(given.kwargs)
+
+
+def _tell(ledger: RunsVerbs, verb: str, answer: object) -> None:
+    """An error of a listener does not concern the ledger."""
+    if ledger.listener is not None:
+        with suppress(Exception):
+            ledger.listener(ledger, verb, answer)
+
+
+One: TypeAlias = int | TxRecord | CommitTicket | StagedAttempt
+About: TypeAlias = One | Sequence[One]
+"""What a verb gets as its first argument: a transaction, or the members of a group."""
+
+
+def the_topology(*_: Any, **__: Any) -> Prefetch:
+    """The topology's record, which every step reads."""
+    return Prefetch()
+
+
+def the_deployment(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
+    where = ledger.paths().deployment
+    return Prefetch([where], [where])
+
+
+def the_pointer(ledger: RunsVerbs, *_: Any, **__: Any) -> Prefetch:
+    return Prefetch([ledger.paths().commit])
+
+
+# ---- transactions ----------------------------------------------------------------------------------------------
+
+
+def transactions(ledger: RunsVerbs, about: About, *_: Any, **__: Any) -> Prefetch:
+    return _about(ledger, _txids(about))
+
+
+def with_what_is_kept(ledger: RunsVerbs, about: About, *_: Any, **__: Any) -> Prefetch:
+    """For commits, which prune."""
+    return _and_what_is_kept(ledger, _txids(about))
+
+
+def staged(ledger: RunsVerbs, done: Sequence[StagedAttempt], *, gate_by: Owner | str = "") -> Prefetch:
+    """With what the commit after it reads, if the same step opens the gate."""
+    ahead = with_what_is_kept(ledger, done) if gate_by else transactions(ledger, done)
+    return _and_chunks(ledger, ahead, [one.staged for one in done])
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------
+
+
+def of_claims(ledger: RunsVerbs, batches: NextBatches, **_: Any) -> Prefetch:
+    """With the claims' keys, and with the folders, where the commit after it looks for what to prune."""
+    paths, cache = ledger.paths(), ledger.transactor.cache
+    keys, shared = [paths.claim(claim.key) for claim in batches.claims], paths.about(0)
+    if cache.has([paths.topology, *shared], ()):
+        # A process that goes from one transaction to the next need not read the node of a new claim: creating it shows
+        # whether it exists.
+        for key in keys:
+            cache.assume_missing(key)
+    return Prefetch([*shared, *keys], paths.pruned())
+
+
+def tickets_and_claims(
+    ledger: RunsVerbs, tickets: Sequence[CommitTicket], *, then: NextBatches | None = None, **_: Any
+) -> Prefetch:
+    """For commits, which prune, and of what begins in the same step."""
+    ahead = with_what_is_kept(ledger, tickets)
+    return ahead if then is None else Prefetch([*ahead.paths, *of_claims(ledger, then).paths], ahead.folders)
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------
+
+
+def _txids(about: About) -> list[int]:
+    members = about if isinstance(about, Sequence) else [about]
+    return [one if isinstance(one, int) else one.txid for one in members]
+
+
+def _about(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
+    """What decides about these transactions, in reading order: see :meth:`LedgerPaths.about`."""
+    paths = ledger.paths()
+    return Prefetch([*paths.about(0), *(paths.tx(txid) for txid in txids if txid >= 1)])
+
+
+def _and_what_is_kept(ledger: RunsVerbs, txids: Iterable[int]) -> Prefetch:
+    return Prefetch(_about(ledger, txids).paths, ledger.paths().pruned())
+
+
+def _and_chunks(ledger: RunsVerbs, ahead: Prefetch, staged: Iterable[StagedRef]) -> Prefetch:
+    """With the chunks that the step creates: creating them shows whether they exist."""
+    chunks = list(dict.fromkeys(ledger.paths().chunk(one.chunk) for one in staged if one.content))
+    for path in chunks:
+        ledger.transactor.cache.assume_missing(path)
+    return Prefetch([*ahead.paths, *chunks], ahead.folders)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from airflow_trident.errors import CorruptError
-from airflow_trident.ledger.paths import LedgerPaths
+from airflow_trident.ledger.layout import LedgerPaths
 from airflow_trident.ledger.znodes import Create, Delete, WriteRefusedError, ZNode, ZNodes
 from airflow_trident.protocol.durable_format import Format, plain_fields
 from airflow_trident.protocol.records import Owner

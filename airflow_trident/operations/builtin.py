@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_trident.errors import PlanError
-from airflow_trident.operations.aggregators import Max, Min
-from airflow_trident.operations.api import (
+from airflow_trident.operations.aggregators import Comparator, Max, Min, comparable
+from airflow_trident.operations.interfaces import (
     Aggregator,
     Collector,
     Filter,
@@ -20,9 +20,7 @@ from airflow_trident.operations.api import (
     OperationContext,
     TransactionAttempt,
 )
-from airflow_trident.operations.calls.user_code import callable_of, lifecycle_of
-from airflow_trident.operations.comparing import Comparator, comparable
-from airflow_trident.operations.vectors import VectorFilter
+from airflow_trident.operations.user_code import VectorFilter, callable_of, lifecycle_of
 from airflow_trident.types import select
 
 # ---- filters ---------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipExc
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operators.arguments import is_known
-from airflow_trident.operators.base import airflow_outcome, listed, owner
+from airflow_trident.operators.base import airflow_outcome, is_known, listed, owner
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.tasks import asset_events
@@ -19,7 +18,7 @@ from airflow_trident.tasks.asking_airflow import orphans
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.runtime.backfill import Backfilled, Selection
     from airflow_trident.topology.topology import Topology
 

@@ -1,4 +1,7 @@
-"""What all Trident tasks share: their topology, their ledger, and what Airflow does after an error."""
+"""What all Trident tasks share: their topology, their ledger, and what Airflow does after an error.
+
+Arguments of tasks, as templates and XComs give them.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,15 @@ from airflow.sdk.bases.operator import db_safe_priority
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, FailedException, Outcome, PlanError, TridentError
-from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.links import TransactionLink
 from airflow_trident.names import require_name
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.tasks import metrics
+from airflow_trident.settings import parse_txid
+from airflow_trident.tasks import telemetry
 from airflow_trident.tasks.airflow_versions import DEFERS, AirflowRescheduleException
 from airflow_trident.tasks.asset_events import asset_of
-from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.engines import install_resolver
 from airflow_trident.tasks.liveness import EMIT, Asker, TaskOfRun, told_by_dag
 from airflow_trident.tasks.waits import Rank, Until, next_look
 from airflow_trident.topology.topology import Topology
@@ -39,8 +43,8 @@ from airflow_trident.topology.topology import Topology
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from airflow_trident.ledger.base import Ledger
-    from airflow_trident.triggers.turn import TridentTurnTrigger
+    from airflow_trident.ledger.ledger import Ledger
+    from airflow_trident.triggers.transaction import TridentTurnTrigger
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +152,7 @@ class LedgerTask:
         hook = ZooKeeperHook(self.zookeeper_conn_id or None)
         staging_dir = getattr(self, "staging_dir", None)
         ledger = hook.get_ledger(self.topology_name, incarnation=incarnation, staging_dir=staging_dir)
-        ledger.listener = metrics.listen
+        ledger.listener = telemetry.listen
         return ledger
 
     def ledger_of_run(self, context: Context) -> Ledger:
@@ -190,7 +194,7 @@ class LedgerTask:
 
         :param context: of the run; None while the DAG is built.
         """
-        from airflow_trident.triggers.turn import TridentTurnTrigger
+        from airflow_trident.triggers.transaction import TridentTurnTrigger
 
         kwargs.setdefault("incarnation", self.current_incarnation or None)
         behind, max_active_runs = self._told(context)
@@ -429,3 +433,19 @@ def human_bytes(count: int) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TB"
+
+
+def parse_txids(value: Any) -> list[int]:
+    """One txid or several from a template or an XCom: lowest first, each once.
+
+    :raises ConfigurationError: one of them is not a number from 1 upwards, or there is none.
+    """
+    if isinstance(value, str) and value.strip().startswith("["):
+        value = value.strip().removeprefix("[").removesuffix("]").split(",")
+    values = value if isinstance(value, list | tuple) else [value]
+    return sorted({parse_txid(one) for one in values or [None]})
+
+
+def is_known(value: Any) -> bool:
+    """Is the value known while the DAG is built, so neither a template nor the output of another task?"""
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and "{" not in value)

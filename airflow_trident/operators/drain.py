@@ -10,20 +10,20 @@ from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferr
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operators.arguments import is_known
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
     claim_of,
     deferrable_default,
     is_backfill_run,
+    is_known,
     listed,
     note_assets,
     owner,
 )
 from airflow_trident.operators.engine_operator import EngineOperator
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.statuses import OnFailure
+from airflow_trident.protocol.records import OnFailure
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.runtime.drains.limits import AUTO, DrainLimits, on_failure_of, pending_of, require_groups
 from airflow_trident.runtime.waiting import blocked, paused

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import require_place_unless_template
-from airflow_trident.links.spark import SparkUiLink
+from airflow_trident.io.private_files import AnyPath
+from airflow_trident.links import SparkUiLink
 from airflow_trident.operators.base import TridentOperator, owner
-from airflow_trident.protocol.statuses import OnFailure
+from airflow_trident.protocol.records import OnFailure
 from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.tasks.waits import Rank
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_trident.engine.base import Engine
+    from airflow_trident.engine.engine import Engine
     from airflow_trident.runtime.phases import Attempts
     from airflow_trident.topology.topology import Topology
 

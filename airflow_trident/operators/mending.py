@@ -18,7 +18,7 @@ from airflow_trident.tasks.mending_order import MendingAction, MendingOrder
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.topology.topology import Topology
 
 _TAKEN = ("spark_conn_id", "engine", "spark_conf", "staging_dir", "zookeeper_conn_id", "attempt_timeout")
@@ -68,17 +68,17 @@ class TridentMendingOperator(BaseOperator):
             asset_events.bring(self, topology, ledger, context, owner(context))
             return [f"committed: {_named(txids)}"]
         if order.action is MendingAction.ACCEPT:
-            from airflow_trident.runtime.mending.accept_definition import accept_definition
+            from airflow_trident.runtime.repair import accept_definition
 
             return self._said(accept_definition(ledger, topology).lines(topology.name))
         assert order.txid is not None
         if order.action is MendingAction.ACCEPT_SOURCE:
-            from airflow_trident.runtime.mending.accept_source import accept_source
+            from airflow_trident.runtime.repair import accept_source
 
             record = accept_source(ledger, topology, order.txid, order.signed, seen=order.seen)
             return self._said([f"transaction {order.txid} takes its source as it is now and is {record.status}"])
         if order.action is MendingAction.BISECT:
-            from airflow_trident.runtime.mending.bisect import bisect, poison_lines
+            from airflow_trident.runtime.debugging import bisect, poison_lines
 
             with self._work.open_engine(context) as engine:
                 found = bisect(ledger, topology, order.txid, engine, lambda line: self.log.info("%s", line))

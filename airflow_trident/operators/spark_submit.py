@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.local_paths import is_template
-from airflow_trident.io.s3a import require_s3a_place
+from airflow_trident.io.hadoop import require_s3a_place
+from airflow_trident.io.private_files import is_template
 from airflow_trident.operators.drain import TridentDrainOperator
 from airflow_trident.tasks.engines import require_submitted, script_engine
 from airflow_trident.topology.script import Script, ScriptApplication
@@ -15,7 +15,7 @@ from airflow_trident.topology.script import Script, ScriptApplication
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_trident.engine.base import Engine
+    from airflow_trident.engine.engine import Engine
 
 _SETTINGS = {
     "py_files": "spark.submit.pyFiles",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from airflow_trident.plan.commit.nodes import StateQueryNode
 from airflow_trident.plan.graph import Node
 from airflow_trident.plan.nodes import (
     EachNode,
@@ -21,6 +20,7 @@ from airflow_trident.plan.nodes import (
     PartialAggregateNode,
     PersistNode,
     ProjectNode,
+    StateQueryNode,
 )
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan, Stage
 from airflow_trident.protocol.spout_kinds import SpoutKind

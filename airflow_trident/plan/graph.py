@@ -2,17 +2,23 @@
 
 This module has what every node says about itself, and walks and rebuilds the graph above some sinks. A rewrite is a
 function from sinks to sinks. Nodes that it does not change stay the same objects, so shared nodes stay shared.
+
+Settings of nodes that do not change their meaning: parallelism and resources.
+
+How tuples are spread over partitions.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeAlias, TypeGuard
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, ClassVar, Self, TypeAlias, TypeGuard, assert_never
 
-from airflow_trident.operations.api import OperationContext
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.operations.user_code import function_name
 from airflow_trident.types import Schema, ddl, names_of
 
 
@@ -181,3 +187,89 @@ def rebuilt(sinks: Sinks, change: Callable[[Node, Node], Node]) -> Sinks:
 def same(some: tuple[Node, ...], others: tuple[Node, ...]) -> bool:
     """Are these the same objects?"""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+_OF_BEFORE = (".partial", ".union")
+_SUFFIXES = (".final", ".partition")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """The settings of one node; None: not set. `cpu_percent` of a core and `memory_mb` for the work on one
+    partition."""
+
+    parallelism: int | None = None
+    cpu_percent: float | None = None
+    memory_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSettings:
+    """The settings of a topology: by node name, and the limit of every node's parallelism. `default`: for nodes without
+    their own."""
+
+    nodes: Mapping[str, NodeSettings] = field(default_factory=dict)
+    max_parallelism: int | None = None
+    default: NodeSettings = NodeSettings()
+
+    def of(self, name: str) -> NodeSettings:
+        """The settings of a node of the rewritten plan; those of an aggregation belong to its last step."""
+        if name in self.nodes:
+            return self.nodes[name]
+        if name.endswith(_OF_BEFORE):
+            return NodeSettings()
+        for suffix in _SUFFIXES:
+            name = name.removesuffix(suffix)
+        return self.nodes.get(name, NodeSettings())
+
+
+class Grouping(StrEnum):
+    """Trident's groupings, and COLOCATED."""
+
+    SHUFFLE = "shuffle"
+    LOCAL_OR_SHUFFLE = "local_or_shuffle"
+    """Anywhere; here tuples stay where they are. No engine sees it."""
+    FIELDS = "fields"
+    GLOBAL = "global"
+    BATCH_GLOBAL = "batch_global"
+    """One partition per batch. A batch is one job here, so it does what GLOBAL does."""
+    BROADCAST = "broadcast"
+    IDENTITY = "identity"
+    """From partition i to partition i; here tuples stay where they are. No engine sees it."""
+    COLOCATED = "colocated"
+    """Partition i of every input of a union into partition i; no verb of a user says it."""
+    CUSTOM = "custom"
+
+    @property
+    def gathers(self) -> bool:
+        """Does everything go into one partition?"""
+        return self in (Grouping.GLOBAL, Grouping.BATCH_GLOBAL)
+
+    @property
+    def repeats(self) -> bool:
+        """May a tuple come out more than once, or not at all?"""
+        return self in (Grouping.BROADCAST, Grouping.CUSTOM)
+
+    @property
+    def stays(self) -> bool:
+        """Does every tuple stay where it is?"""
+        return self in (Grouping.IDENTITY, Grouping.LOCAL_OR_SHUFFLE)
+
+    def what(self, keys: tuple[str, ...], custom: Any) -> str:
+        """The grouping in words. :param keys: for FIELDS. :param custom: the user's grouping, for CUSTOM."""
+        match self:
+            case Grouping.SHUFFLE:
+                return "evenly"
+            case Grouping.LOCAL_OR_SHUFFLE:
+                return "anywhere"
+            case Grouping.GLOBAL | Grouping.BATCH_GLOBAL:
+                return "into one partition"
+            case Grouping.FIELDS:
+                return f"by ({', '.join(keys)})"
+            case Grouping.BROADCAST:
+                return "into every partition"
+            case Grouping.IDENTITY | Grouping.COLOCATED:
+                return "partition by partition"
+            case Grouping.CUSTOM:
+                return f"as {function_name(custom)} says"
+        assert_never(self)

@@ -4,28 +4,85 @@ Names of nodes are deterministic (`each-2`, `group_by-3`: verb and place in the 
 DAG file again and again, and every parse must give the same plan. Kinds follow Trident's SpoutNode, ProcessorNode and
 PartitionNode. A new kind is one class here, which answers everything that the plan asks (see `Node`). Each engine has
 one table of the kinds that it runs, and refuses all others.
+
+One aggregator in a plan.
+
+The node kind for what a user's function, or a query, makes from whole DataFrames in Spark.
+
+Nodes that belong to states: what a state gives to streams, and what is passed from one phase to the next.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.errors import PlanError
+from airflow_trident.operations.aggregators import MaxBy, MinBy, Newest
 from airflow_trident.operations.builtin import FirstNAggregator
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.plan.aggregation import Aggregation as Aggregation  # noqa: PLC0414 - the engines take it from here
-from airflow_trident.plan.aggregation import said
-from airflow_trident.plan.graph import BeginNode, ProcessorNode, SinkNode
-from airflow_trident.plan.graph import Node as Node  # noqa: PLC0414 - the engines take it from here
-from airflow_trident.plan.groupings import Grouping as Grouping  # noqa: PLC0414 - the engines take it from here
-from airflow_trident.types import Schema, ddl, names_of
+from airflow_trident.operations.expressions import JAVA_DIGITS, decimal_parts
+from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, Joiner, MergeKind, ReducerAggregator
+from airflow_trident.operations.sql import SqlQuery
+from airflow_trident.operations.user_code import function_name
+from airflow_trident.plan.graph import BeginNode, Grouping, Node, ProcessorNode, SinkNode, ordered
+from airflow_trident.types import Json, Schema, ddl, names_of, select
 
 if TYPE_CHECKING:
-    from airflow_trident.contracts.spout import Spout
+    import pyarrow as pa
+
     from airflow_trident.contracts.state import StateSpec
-    from airflow_trident.operations.expr.tree import Expression
-    from airflow_trident.operations.grouping import CustomGrouping
-    from airflow_trident.operations.multireduce import GroupedMultiReducer, MultiReducer
+    from airflow_trident.operations.expressions import Expression
+    from airflow_trident.operations.interfaces import CustomGrouping, GroupedMultiReducer, MultiReducer
+    from airflow_trident.operations.state_functions import QueryFunction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregation:
+    """One aggregator with the fields that it reads and the fields that it gives: one field, or more for an
+    `Aggregator`."""
+
+    aggregator: CombinerAggregator[Any] | ReducerAggregator[Any] | Aggregator[Any]
+    reads: tuple[str, ...]
+    output: Schema
+
+    @property
+    def combiner(self) -> CombinerAggregator[Any] | None:
+        return self.aggregator if isinstance(self.aggregator, CombinerAggregator) else None
+
+    @property
+    def reducer(self) -> ReducerAggregator[Any] | None:
+        return self.aggregator if isinstance(self.aggregator, ReducerAggregator) else None
+
+    @property
+    def merge_kind(self) -> MergeKind | None:
+        """None: only its own code can merge it."""
+        return self.combiner.merge_kind if self.combiner else None
+
+    def in_sql(self, before: Schema) -> bool:
+        """Can Spark's SQL do it on raw tuples with these fields? For MaxBy it ranks by negated values, and rounds
+        negated decimals of more digits."""
+        if self.merge_kind is not None:
+            return True
+        if type(self.aggregator) is MaxBy:
+            _, by = select(before, self.reads, str(self))
+            digits, _ = decimal_parts(by.type) or (0, 0)
+            return digits <= JAVA_DIGITS
+        return type(self.aggregator) is MinBy
+
+    def __str__(self) -> str:
+        return f"{said(self.aggregator)}({', '.join(self.reads)})"
+
+
+def said(operation: Any) -> str:
+    """An operation by name; some of this package's need more than that. `describe` of a user's class is not ours."""
+    return operation.describe() if isinstance(operation, Newest | Joiner) else function_name(operation)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -397,3 +454,223 @@ def _call(function: Any, reads: tuple[str, ...]) -> str:
 
 def _names(nodes: tuple[Node, ...]) -> str:
     return ", ".join(one.name for one in nodes)
+
+
+_LONG = 300
+"""The most characters of a text in the topology's definition."""
+_DIGITS = 16
+_PACKAGE = "airflow_trident."
+"""The hex digits of a digest of code."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TransformNode(BeginNode):
+    """Its output is what `function` makes from the DataFrames of its inputs. Nobody knows what the function reads, so
+    all fields of all inputs are needed, and no filter passes it.
+
+    :param names: of the inputs after the first, which are keyword arguments of the function.
+    :param rowwise: the user says that every row comes from one row of the input, whatever other rows are there.
+    :param version: the user's name for what the code does; part of the topology's definition.
+    """
+
+    batch_as = "one DataFrame"
+    cure = (
+        "Run the topology on Spark: engine='spark', which starts one in the task's process if no connection is named."
+    )
+    function: Any
+    names: tuple[str, ...] = ()
+    rowwise: bool = False
+    version: str | None = None
+
+    @property
+    def said(self) -> str:
+        """A description without its inputs."""
+        if isinstance(self.function, SqlQuery):
+            return self.function.shown
+        return f"{function_name(self.function)}" + (f", version {self.version}" if self.version is not None else "")
+
+    @property
+    def what(self) -> str:
+        first, *others = self.inputs or (None,)
+        given = [first.name] if isinstance(first, Node) else []
+        given += [f"{name}={one.name}" for name, one in zip(self.names, others, strict=False) if one is not None]
+        return f"{self.said} of DataFrames {', '.join(given)}{', row by row' if self.rowwise else ''}"
+
+    @property
+    def recorded(self) -> str | None:
+        """Its text in the topology's definition: a query's text, or a function's version. None: no text, so a changed
+        function makes no new topology."""
+        if not isinstance(self.function, SqlQuery) and self.version is None:
+            return None
+        if len(self.said) <= _LONG:
+            return self.said
+        return f"{self.said[:_LONG]}... sha256 {hashlib.sha256(self.said.encode()).hexdigest()}"
+
+
+def code_of(sinks: Iterable[Node]) -> dict[str, str]:
+    """Node -> a digest of the source text, in this process, of the users' code that it runs while a batch is processed:
+    it tells people that other code made a batch. Not part of the definition: a changed function makes no new topology.
+    Code without source is left out, and so is that of this package."""
+    found = {}
+    for node in ordered(sinks):
+        written = [getattr(code, "user_function", code) for code in _users_code(node)]
+        kinds: list[Any] = [code if hasattr(code, "__code__") else type(code) for code in written]
+        own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith(_PACKAGE)]
+        digests = [_source_digest(kind) for kind in own]
+        if digests and all(digests):
+            found[node.name] = digests[0] if len(digests) == 1 else _digest("".join(digests))
+    return found
+
+
+def _users_code(node: Node) -> Iterator[object]:
+    function = getattr(node, "function", None)
+    if function is not None and not isinstance(function, SqlQuery):
+        yield function
+    if isinstance(node, MultiReduceNode | MultiReduceStepNode):
+        yield node.reducer
+    for aggregation in getattr(node, "aggregations", ()):
+        yield aggregation.aggregator
+    if isinstance(node, PersistNode):
+        yield from node.state.combiners
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+@lru_cache(maxsize=256)
+def _source_digest(kind: Any) -> str:
+    """The digest; "" if there is no source, or the file was changed since, and there is something else at the
+    function's lines. Cached, because finding the source parses the file, and a drain asks for each transaction."""
+    with suppress(OSError, TypeError, SyntaxError, TokenError):
+        return _digest(inspect.getsource(kind))
+    return ""
+
+
+def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The nodes whose code is different, as far as both digests are known."""
+    return sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+
+
+def recorded_transforms(sink: Node) -> tuple[str, ...]:
+    """What the definition of a state says about the transforms that its rows come from."""
+    found = (one.recorded for one in ordered([sink]) if isinstance(one, TransformNode))
+    return tuple(sorted({text for text in found if text is not None}))
+
+
+def require_partitions_known(sinks: Iterable[Node]) -> None:
+    """Spark decides anew each time how many partitions come out of a transform, and which rows are together.
+
+    :raises PlanError: a node that works on whole partitions follows a transform without a repartition in between.
+    """
+    for node in ordered(sinks):
+        identity = isinstance(node, PartitionNode) and node.grouping is Grouping.IDENTITY
+        if not (node.whole_partitions or identity):
+            continue
+        transform = _straight_above(node)
+        if transform is not None:
+            raise PlanError(
+                f"{node.name} works on whole partitions, and what comes out of {transform.name} has none that mean "
+                "anything: Spark cuts it as it likes",
+                f"Put shuffle(), partition_by() or global_() behind {transform.name}, or aggregate by group.",
+            )
+
+
+def _straight_above(node: Node) -> TransformNode | None:
+    waiting = list(node.inputs)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, TransformNode):
+            return one
+        stays = isinstance(one, PartitionNode) and one.grouping.stays
+        if not one.moves or stays:
+            waiting += one.inputs
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NewValuesNode(Node):
+    """What the batch changed in a state, read from it after the batch was applied (Trident: newValuesStream). Its input
+    is the state's PersistNode. Everything downstream belongs to the commit phase, where this node is a source."""
+
+    @property
+    def what(self) -> str:
+        return f"of state {self.persist.name}"
+
+    @property
+    def persist(self) -> PersistNode:
+        persist = self.input
+        assert isinstance(persist, PersistNode)
+        return persist
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateQueryNode(ProcessorNode):
+    """Appends to every tuple what `function` finds in a state (Trident: stateQuery).
+
+    `after_commit`: the state belongs to this topology, and the query runs in the commit phase, after the batch is
+    applied to the state.
+    """
+
+    reads: tuple[str, ...]
+    outputs: Schema
+    function: QueryFunction
+    state: StateSpec
+    after_commit: bool = False
+
+    @property
+    def what(self) -> str:
+        when = ", after the commit" if self.after_commit else ""
+        return f"{function_name(self.function)}({', '.join(self.reads)}) of state {self.state.name}{when}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CarriedNode(SinkNode):
+    """A stream that is handed on: from the processing phase to the commit phase as a staged batch, from one part of the
+    commit phase to a later one, or to the caller of a query. `name` begins with ``~``; no state's name does."""
+
+    @property
+    def what(self) -> str:
+        return ""
+
+    @property
+    def end(self) -> str:
+        return f"handed on as {self.name}"
+
+
+# ---- the beginning of a part of the commit phase ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GivenTuples(Spout):
+    """The source of tuples that are already in this process. `table` is None in a plan, and set when the plan is
+    run."""
+
+    fields: Schema
+    what: str
+    table: pa.Table | None = None
+
+    @property
+    def schema(self) -> Schema:
+        return self.fields
+
+    def coordinator(self) -> Coordinator:
+        raise NotImplementedError("given tuples are no source of transactions")
+
+    def emitter(self) -> GivenEmitter:
+        assert self.table is not None, "no tuples were given"
+        return GivenEmitter(self.table)
+
+    def describe(self) -> str:
+        return self.what
+
+
+@dataclass(frozen=True)
+class GivenEmitter(Emitter):
+    table: Any
+
+    def splits(self, metadata: Json) -> list[Split]:
+        return [Split(0, None)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        yield from self.table.to_batches()

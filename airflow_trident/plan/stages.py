@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from airflow_trident.plan.graph import BeginNode, Node, SinkNode
-from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, UnionNode
-from airflow_trident.plan.transform_node import TransformNode
+from airflow_trident.plan.nodes import PartitionNode, PersistNode, SourceNode, TransformNode, UnionNode
 from airflow_trident.types import Schema, ddl
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ class Plan:
     coalesces: Coalesces = Coalesces()
     """What may be done with several of its transactions together."""
     made_by: dict[str, str] = field(default_factory=dict)
-    """The name of each of `staged` -> what makes it, see :mod:`airflow_trident.plan.made_by`."""
+    """The name of each of `staged` -> what makes it, see :mod:`airflow_trident.plan.compile`."""
     answers: tuple[SinkNode, ...] = ()
     """For a query: its answer, as the user wrote it. Then `sinks` has no state."""
 

@@ -16,8 +16,8 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from fastapi import HTTPException
 
 from airflow_trident.errors import ConfigurationError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.plugin import failed_runs, mending_runs
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.plugin import airflow_runs
 from airflow_trident.plugin.page_data import (
     dags_of_backfill,
     dags_of_topology,
@@ -25,10 +25,9 @@ from airflow_trident.plugin.page_data import (
     open_ledgers,
     open_transactions,
 )
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
-from airflow_trident.protocol.seen_by_person import SeenTopology, SeenTransaction
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.tasks import metrics
+from airflow_trident.protocol.decide import SeenTopology, SeenTransaction
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, Status
+from airflow_trident.tasks import telemetry
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingAction, MendingOrder
 
 LONGEST_REASON = 500
@@ -70,7 +69,7 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
     reason = require_meant(asked)
     with open_ledgers() as ledgers:
         ledger = ledgers.ledger(topology, incarnation=asked.incarnation)
-        ledger.listener = metrics.listen
+        ledger.listener = telemetry.listen
         view = ledger.view(asked.txid or 0)
         owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
         if asked.action is MendingAction.BACKFILL and asked.txid is None:
@@ -98,7 +97,7 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
         seen_status=str(asked.status or ""),
         seen_attempt=asked.attempt,
     )
-    run_id = mending_runs.start(order)
+    run_id = airflow_runs.start(order)
     return Done(f"run {run_id} of DAG {MENDING_DAG} does it", MENDING_DAG, run_id)
 
 
@@ -183,7 +182,7 @@ def _clear_runs(ledger: Ledger, view: LedgerView, user: Any) -> str:
 
     :raises HTTPException: the user may change none of them.
     """
-    found = failed_runs.red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
+    found = airflow_runs.red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
     if not found:
         raise TransitionError(
             f"topology {ledger.topology_name} has no failed run whose transactions are all committed",
@@ -196,7 +195,7 @@ def _clear_runs(ledger: Ledger, view: LedgerView, user: Any) -> str:
         raise HTTPException(
             403, f"You may not clear the failed runs of topology {ledger.topology_name}: {_needed(dags)}."
         )
-    failed_runs.clear(mine)
+    airflow_runs.clear(mine)
     names = ", ".join(run_id for _, run_id in mine)
     left = len(found) - len(mine)
     others = (

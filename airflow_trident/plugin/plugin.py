@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
-from airflow_trident.links.transaction import APP_PREFIX, VIEW_ROUTE, base_path
+from airflow_trident.links import APP_PREFIX, VIEW_ROUTE, base_path
 
 
 class TridentPlugin(AirflowPlugin):

@@ -1,4 +1,12 @@
-"""Rows of the page as JSON: nothing from DAGs that the user may not see, and no secrets. Pure."""
+"""Rows of the page as JSON: nothing from DAGs that the user may not see, and no secrets. Pure.
+
+A batch in words: ``3 files, 12.0 MB: 07.json to 09.json``. Pure.
+
+The API server does not have the topology's code, so this module knows the recorded metadata by its shape. The page
+shows metadata of an unknown shape as it is recorded.
+
+Which code staged a transaction, in words: the digests of the code are in its manifest.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +16,93 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from airflow_trident import settings
+from airflow_trident.errors import TridentError
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.plugin.batch_words import batch_words
+from airflow_trident.plan.nodes import changed_code
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Command, LedgerView, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Command, LedgerView, StagedRef, Status, TxRecord
+from airflow_trident.runtime.staged_batches import manifest_of
 from airflow_trident.runtime.waiting import waiting_story
+from airflow_trident.staging.area import StagingArea
 from airflow_trident.tasks.liveness import Gone
 from airflow_trident.tasks.mending_order import MendingAction
 from airflow_trident.tasks.waits import Until, decide_wait
+from airflow_trident.types import Json
+
+
+def batch_words(metadata: dict[str, Json]) -> dict[str, str]:
+    """Stream -> its part of the batch in words, for streams whose metadata has a known shape."""
+    found = {stream: _words(value) for stream, value in metadata.items()}
+    return {stream: text for stream, text in found.items() if text}
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, dict):
+        return ""
+    try:
+        for known, tell in _KNOWN.items():
+            if known <= value.keys():
+                return tell(value)
+    except (TypeError, ValueError, KeyError, IndexError):
+        pass  # only the keys have a known shape: the page shows the record itself
+    return ""
+
+
+def _files(value: dict[str, Any]) -> str:
+    files = value["files"]
+    if not files:
+        return "no file"
+    names, size = sorted(str(file[0]) for file in files), sum(int(file[1]) for file in files)
+    which = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    return f"{_count(len(files), 'file')}, {size_words(size)}: {which}"
+
+
+def _topics(value: dict[str, Any]) -> str:
+    told = []
+    for name, topic in value["topics"].items():
+        parts = topic["partitions"].values()
+        records = sum(end - begin for begin, end in parts)
+        told.append(f"{name}: {_count(records, 'offset')} in {_count(len(parts), 'partition')}")
+    return "; ".join(told)
+
+
+def _delta(value: dict[str, Any]) -> str:
+    return f"versions {value['from'][0]} to {value['to'][0]} of the table"
+
+
+def _keys(value: dict[str, Any]) -> str:
+    above = "" if value["from"] is None else f" above {value['from']}"
+    return f"{_count(int(value['rows']), 'row')}, keys{above} up to {value['to']}"
+
+
+def _parts(value: dict[str, Any]) -> str:
+    names = sorted(value["parts"])
+    return f"{_count(len(names), 'partition')}: {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+
+
+_KNOWN = {
+    frozenset({"files"}): _files,
+    frozenset({"topics"}): _topics,
+    frozenset({"table", "from", "to"}): _delta,
+    frozenset({"from", "to", "rows"}): _keys,
+    frozenset({"parts", "kept", "behind"}): _parts,
+}
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def size_words(count: float) -> str:
+    """``1536`` -> ``1.5 KB``."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +312,27 @@ def named_worker_row(found: dict[str, Any], sight: Sight, visible: bool) -> dict
     """:param found: see :meth:`airflow_trident.contracts.wing.WingRecords.rows`."""
     may_see = _may_see_task(found["task"] or "", sight, visible)
     return found if may_see else {**found, "host": None, "pid": None, "task": None, "error": ""}
+
+
+def code_words(ledger: Ledger, record: TxRecord) -> str:
+    """Each transform with the digest of the code that staged this transaction, and whether the code changed since the
+    transaction before. Empty if there is none, or if the page's server cannot see the staged batch. Nothing is read
+    from an object store: a page must not wait for one."""
+    before = ledger.view(record.txid - 1).tx if record.txid > 1 else None
+    now, then = _code(ledger, record), _code(ledger, before)
+    changed = changed_code(then, now)
+    return "; ".join(
+        f"{name} {digest}{': it changed with this transaction' if name in changed else ''}"
+        for name, digest in sorted(now.items())
+    )
+
+
+def _code(ledger: Ledger, record: TxRecord | None) -> dict[str, str]:
+    staged = None if record is None else record.staged
+    if staged is None:
+        return {}
+    try:
+        area = StagingArea(settings.staging_root())
+        return manifest_of(area, ledger, staged).code if staged.chunk or area.storage.is_local else {}
+    except (TridentError, OSError):
+        return {}

@@ -21,12 +21,12 @@ from airflow_trident.errors import (
     TridentError,
     UnknownTopologyError,
 )
-from airflow_trident.plugin import mending_runs, page_actions, page_data
-from airflow_trident.plugin.list_filters import Choice
+from airflow_trident.plugin import airflow_runs, page_actions, page_data
 from airflow_trident.plugin.page_actions import Asked
+from airflow_trident.plugin.page_data import Choice
 from airflow_trident.plugin.rows import Sight
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.tasks import metrics
+from airflow_trident.protocol.records import Status
+from airflow_trident.tasks import telemetry
 
 _FOLDER = Path(__file__).with_name("page")
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
@@ -48,7 +48,7 @@ _STATUS_OF = {
 }
 """The first class in this order that the error belongs to gives the status."""
 
-metrics.initialize()
+telemetry.initialize()
 
 # No generated documentation: everybody could read it.
 app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None)
@@ -110,7 +110,7 @@ def list_transactions(
     sight = _sight(user)
     found = page_data.transactions(topology, sight, txid if txid > 0 else None, choice)
     may_act = page_actions.may_edit(user, set(found["dags"])) and found["visible"]
-    mending = mending_runs.latest(topology, sight) if found["visible"] else []
+    mending = airflow_runs.latest(topology, sight) if found["visible"] else []
     return {**found, "dags": sorted(sight.dags.intersection(found["dags"])), "may_act": may_act, "mending": mending}
 
 

@@ -12,18 +12,26 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.protocol.durable_format import is_whole, json_bytes, plain_fields, short, unknown_fields
-from airflow_trident.protocol.large_metadata import BlobReader, BlobRef, positions_in
-from airflow_trident.protocol.record_format import RECORDS, SHARED_METADATA, require
+from airflow_trident.protocol.durable_format import (
+    RECORDS,
+    SHARED_METADATA,
+    is_whole,
+    json_bytes,
+    plain_fields,
+    require,
+    short,
+    unknown_fields,
+)
+from airflow_trident.protocol.metadata import BlobReader, BlobRef, positions_in
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     NOBODY,
     CommitPointer,
     Exceptions,
+    Status,
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
 

@@ -1,11 +1,43 @@
-"""Decisions as values. Pure: each function reads a view and says what to do; `runtime.phases` does it."""
+"""Decisions as values. Pure: each function reads a view and says what to do; `runtime.phases` does it.
+
+Opaque streams: a new attempt may choose another batch, and later batches behind the old one become invalid (P2).
+Pure.
+
+Above the commit pointer each new attempt chooses the batch of the opaque streams anew, behind the batch of the
+transaction before. If it is another batch, the same step invalidates all later transactions: they have no batch until
+they are attempted again. So invalidated transactions are always the last ones, up to the head. At and below the pointer
+a batch is frozen, because later ones have gone on behind it.
+
+After Storm's OpaquePartitionedTridentSpoutExecutor, which also forgets the metadata of later transactions.
+
+Accepts a mended source: on a person's word, an uncommitted transaction takes what its source holds now (P2). Pure.
+
+The transaction keeps its txid and gets a new attempt, so reports from attempts with the old batch come too late. Later
+transactions keep their batches; where they record the position before them, that position follows the change.
+
+What a person saw when they asked for an action: if it has changed since, the action is refused. Pure.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.errors import ConfigurationError, InvalidatedError, TransitionError
+from airflow_trident.protocol import codec
+from airflow_trident.protocol.records import (
+    NO_ATTEMPT,
+    NOBODY,
+    Command,
+    LedgerView,
+    Status,
+    TopologyRecord,
+    TxRecord,
+    move,
+)
+from airflow_trident.protocol.topologies import Definition
+from airflow_trident.types import Json
 
 # ---- coordinator -----------------------------------------------------------------------------------------------
 
@@ -175,3 +207,195 @@ def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
             return Wait(on=txid, why=f"transaction {txid} has not been attempted yet")
         return Wait(on=txid, why=f"attempt {tx.attempt} of transaction {txid} is still processing")
     return Commit(txid)
+
+
+Position = dict[str, Json]
+
+
+def is_decided_anew(definition: Definition, record: TxRecord, committed: int) -> bool:
+    """Must the next attempt of a transaction choose its batch? Not the first attempt: its batch was just recorded.
+
+    :param committed: the commit pointer.
+    """
+    untouched = record.attempt == NO_ATTEMPT and not record.invalidated
+    return bool(definition.opaque) and not untouched and record.txid > committed
+
+
+def with_batch(
+    definition: Definition,
+    record: TxRecord,
+    position: Position,
+    metadata_of: Callable[[int, Position], Position | None] | None,
+) -> TxRecord:
+    """Gives the record a batch of its opaque streams that begins at `position`; the other streams keep theirs.
+
+    :raises ConfigurationError: there is no `metadata_of`.
+    """
+    if metadata_of is None:
+        raise ConfigurationError(
+            f"transaction {record.txid} has an opaque spout, and this attempt cannot choose its batch",
+            "Start its attempts with the topology at hand (metadata_of).",
+        )
+    before = {stream: value for stream, value in position.items() if stream in definition.opaque}
+    # A copy: a spout may change its argument, and the change must not get into what is carried on.
+    found = metadata_of(record.txid, codec.require_json(before, "the position")) or {}
+    chosen = {
+        stream: codec.require_json(value, f"the metadata of stream {stream!r}")
+        for stream, value in found.items()
+        if stream in definition.opaque
+    }
+    metadata = _without_opaque(definition, record.metadata) | chosen
+    carried = {stream: value for stream, value in position.items() if stream not in metadata}
+    return replace(record, metadata=metadata, carried=carried, invalidated=False)
+
+
+def invalidated(definition: Definition, record: TxRecord) -> TxRecord:
+    """Removes the batch of the opaque streams. FAILED and SKIPPED go too: they were about that batch."""
+    return replace(
+        record.with_past_attempt(),
+        status=move(record.status, Status.PROCESSING, txid=record.txid),
+        attempt=record.attempt + 1,
+        metadata=_without_opaque(definition, record.metadata),
+        carried=_without_opaque(definition, record.carried),
+        staged=None,
+        invalidated=True,
+        owner=NOBODY,
+        error="",
+    )
+
+
+def require_batch(record: TxRecord, txid: int) -> Position:
+    """The position behind `record`, where transaction `txid` begins.
+
+    :raises InvalidatedError: `record` has no batch.
+    """
+    if record.invalidated:
+        raise InvalidatedError(
+            f"transaction {txid} cannot be attempted: it goes on behind transaction {record.txid}, which has no batch "
+            "since a lower one was attempted again",
+            f"Attempt transaction {record.txid} first; its committer does so when its turn comes.",
+        )
+    return record.position
+
+
+def cannot_skip(txid: int) -> InvalidatedError:
+    return InvalidatedError(
+        f"transaction {txid} cannot be skipped: it has no batch since a lower one was attempted again, and later ones "
+        "could not go on behind it",
+        "Attempt it first.",
+    )
+
+
+def _without_opaque(definition: Definition, streams: Mapping[str, Json]) -> Position:
+    return {stream: value for stream, value in streams.items() if stream not in definition.opaque}
+
+
+class MendedSources(ABC):
+    """The coordinators of the streams: see `Coordinator.accept_source` and `Coordinator.follow_source`."""
+
+    @abstractmethod
+    def accept(self, stream: str, metadata: Json) -> Json: ...
+
+    @abstractmethod
+    def follow(self, stream: str, later: Json, accepted: Json) -> Json: ...
+
+
+def accepted(
+    record: TxRecord, later: Sequence[TxRecord], sources: MendedSources, *, committed: int, reason: str
+) -> tuple[TxRecord, list[TxRecord]]:
+    """The record with its new metadata (to be moved to FAILED unless it is SKIPPED), and the later records that change.
+
+    :param later: the records above it, in txid order.
+    :param committed: the commit pointer.
+    :raises TransitionError: a state has or may have its batch, later transactions have gone on behind it, or its source
+        has not changed.
+    """
+    _require_uncommitted(record, committed)
+    found = {
+        stream: codec.require_json(sources.accept(stream, value), f"the metadata of stream {stream!r}")
+        for stream, value in record.metadata.items()
+    }
+    changed = {stream: value for stream, value in found.items() if value != record.metadata[stream]}
+    if not changed:
+        raise TransitionError(
+            f"the source of transaction {record.txid} is as it was recorded: there is nothing to accept",
+            "Replay it: `airflow trident backfill TOPOLOGY --txid TXID`.",
+        )
+    after = replace(
+        record.with_past_attempt(),
+        metadata={**record.metadata, **changed},
+        attempt=record.attempt + 1,
+        staged=None,
+        accepted=(*record.accepted, reason),
+    )
+    if record.status is not Status.SKIPPED:  # its error says what to do before the source was accepted
+        replay = f"`airflow trident backfill TOPOLOGY --txid {record.txid}`, or clear its run"
+        after = replace(after, error=f"The source was accepted as it is now. Replay it: {replay}.", first_error="")
+    followed = []
+    for one in later:
+        follower = replace(
+            one, metadata=_following(one.metadata, changed, sources), carried=_following(one.carried, changed, sources)
+        )
+        if follower != one:
+            followed.append(follower)
+    return after, followed
+
+
+def _following(position: dict[str, Json], changed: dict[str, Json], sources: MendedSources) -> dict[str, Json]:
+    return {
+        stream: sources.follow(stream, value, changed[stream]) if stream in changed else value
+        for stream, value in position.items()
+    }
+
+
+def _require_uncommitted(record: TxRecord, committed: int) -> None:
+    anew = "Put what is to be corrected into new files (or records) of the source."
+    if record.status is Status.COMMITTED:
+        why, cure = "it is COMMITTED: the states have its batch", anew
+    elif record.touched or record.status is Status.COMMITTING:
+        why = "a commit of it has begun, so a state may hold its batch"
+        cure = "Put the source back as it was and replay it: its commit finds out what the states hold."
+    elif record.txid <= committed:
+        why, cure = "it was SKIPPED, and later ones have gone on behind its batch", anew
+    elif record.invalidated:
+        why, cure = "it has no batch at the moment", "Attempt it: its opaque spout chooses the batch anew."
+    else:
+        return
+    raise TransitionError(f"transaction {record.txid} cannot take its source as it is now: {why}", cure)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTransaction:
+    """A transaction as it was shown; `attempt` is NO_ATTEMPT for one that was never attempted."""
+
+    status: Status
+    attempt: int = NO_ATTEMPT
+
+    def require(self, tx: TxRecord) -> None:
+        """:raises TransitionError: the transaction has changed since; the text names its status now."""
+        if (tx.status, tx.attempt) != (self.status, self.attempt):
+            raise TransitionError(
+                f"transaction {tx.txid} has moved: it is {tx.status}{_attempt(tx.attempt)} now, and was "
+                f"{self.status}{_attempt(self.attempt)} when this was asked for; nothing was changed",
+                "Look at it again.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTopology:
+    """A topology as it was shown: the epoch of its lifecycle command."""
+
+    epoch: int
+
+    def require(self, topology: TopologyRecord) -> None:
+        """:raises TransitionError: it was given another command since."""
+        if topology.epoch != self.epoch:
+            raise TransitionError(
+                f"topology {topology.name!r} was given another command meanwhile: it is {str(topology.command)!r} now; "
+                "nothing was changed",
+                "Look at it again.",
+            )
+
+
+def _attempt(attempt: int) -> str:
+    return "" if attempt == NO_ATTEMPT else f", attempt {attempt}"

@@ -7,6 +7,8 @@ Every format promises:
 - an unknown field is tolerated: a newer version wrote it, and it is not essential;
 - what is essential is a *feature*, named in the record's ``features``: an unknown one is refused;
 - a missing field, a wrong type or invalid JSON is refused by name (P11), never guessed.
+
+The format of the ledger's records: which version is written, and which features are known. Pure.
 """
 
 from __future__ import annotations
@@ -193,3 +195,20 @@ def _why(error: Exception) -> str:
     text, at, place = str(error).replace("`", "").partition(" - at $")
     text = text[:1].lower() + text[1:]
     return f"field {place.lstrip('.')!r}: {text}" if at else text
+
+
+VERSION = 1
+SHARED_METADATA = "shared-metadata"
+"""The feature of a record whose metadata is a patch of another record's: a version that cannot read it must stop."""
+RECORDS = Format(
+    noun="the ledger record",
+    version=VERSION,
+    cure="Nothing is guessed: restore the ledger from a back-up, or mend this record by hand.",
+    features=frozenset({SHARED_METADATA}),
+)
+
+
+def require(holds: bool, path: str, otherwise: str) -> None:
+    """:raises CorruptRecordError: unless `holds`: the record at `path` is damaged, as `otherwise` says."""
+    if not holds:
+        raise RECORDS.damaged(path, otherwise)

@@ -1,6 +1,11 @@
 """What the ledger holds, as frozen records. All of it survives JSON.
 
 Times are Unix milliseconds (`*_ms`), for people only: no decision of the protocol reads a clock.
+
+The state machine of a transaction: one enum, one table, one function that moves it.
+
+After Storm's MasterBatchCoordinator (PROCESSING, PROCESSED, COMMITTING), made durable and extended by an end for
+transactions that keep failing.
 """
 
 from __future__ import annotations
@@ -9,10 +14,76 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.errors import TransitionError
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.types import Json
+
+
+class Status(StrEnum):
+    """How far a transaction is."""
+
+    PROCESSING = "PROCESSING"
+    """Claimed; its batch is recorded; an attempt may be at work."""
+    PROCESSED = "PROCESSED"
+    """The current attempt's staged batch is durable; it waits for its turn."""
+    COMMITTING = "COMMITTING"
+    """Its turn has come; states may have been touched."""
+    COMMITTED = "COMMITTED"
+    """Every state has it. Final."""
+    FAILED = "FAILED"
+    """Attempts are used up; later commits wait until it is replayed or skipped."""
+    SKIPPED = "SKIPPED"
+    """A person or the policy let later ones pass; it can still be backfilled."""
+    CLOSED = "CLOSED"
+    """It was SKIPPED, and a person decided never to replay it. Final."""
+
+    @property
+    def is_final(self) -> bool:
+        return self in (Status.COMMITTED, Status.CLOSED)
+
+    @property
+    def lets_others_pass(self) -> bool:
+        """May a higher txid commit while this one has this status (P6)?"""
+        return self in (Status.COMMITTED, Status.SKIPPED, Status.CLOSED)
+
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    # a new attempt stays in PROCESSING
+    Status.PROCESSING: frozenset({Status.PROCESSING, Status.PROCESSED, Status.FAILED, Status.SKIPPED}),
+    Status.PROCESSED: frozenset({Status.PROCESSING, Status.COMMITTING, Status.FAILED, Status.SKIPPED}),
+    # COMMITTING again: a newer committer took over; PROCESSING: the staged batch is gone and must be emitted again.
+    # Not SKIPPED: a state may already have the batch.
+    Status.COMMITTING: frozenset({Status.COMMITTING, Status.COMMITTED, Status.PROCESSING, Status.FAILED}),
+    Status.COMMITTED: frozenset(),
+    Status.FAILED: frozenset({Status.PROCESSING, Status.SKIPPED}),
+    Status.SKIPPED: frozenset({Status.PROCESSING, Status.CLOSED}),
+    Status.CLOSED: frozenset(),
+}
+
+
+def move(current: Status, target: Status, *, txid: int) -> Status:
+    """The only way from one status to another.
+
+    :raises TransitionError: the table has no such step; names what is allowed.
+    """
+    if target in TRANSITIONS[current]:
+        return target
+    allowed = ", ".join(sorted(TRANSITIONS[current])) or "nothing, it is final"
+    raise TransitionError(
+        f"transaction {txid} is {current} and cannot become {target} (allowed: {allowed})",
+        "See what the ledger says of it, with `airflow trident ledger list` and `ledger show`.",
+    )
+
+
+class OnFailure(StrEnum):
+    """What becomes of a transaction that has no attempts left."""
+
+    BLOCK = "block"
+    """FAILED: later commits wait until a person replays or skips it."""
+    SKIP = "skip"
+    """SKIPPED: later commits pass; it can be backfilled."""
+
 
 ERROR_CHARACTERS = 4_000
 """Longer error texts are cut: the whole text is in the task's log."""
@@ -229,12 +300,12 @@ class TxRecord:
     record; it shows whether a write whose answer was lost succeeded. `owner`: who began the attempt, or the commit;
     tells whether anybody still works on it. `fence`: that of the last commit try, 0 before. `touched`: a commit has
     begun at least once, so a state may hold the batch. `invalidated`: a lower transaction was attempted again, so the
-    opaque streams have no batch until the next attempt (`protocol.opaque`). `times_ms`: status -> when it was last
+    opaque streams have no batch until the next attempt (`protocol.decide`). `times_ms`: status -> when it was last
     entered, and "begun". `plan`: digest of the plan that the attempt runs, "" if none was attempted since version 2.
     `late_rows`: state -> tuples that came too late for all their windows, or without a time, if any. `error`: of the
     last attempt that failed, or why it was skipped; `first_error`: of the first failure since the last success, if that
     differs. `attempts`: the latest attempts that did not commit it, oldest first. `accepted`: who made it take a mended
-    source, and why (`protocol.accepted_source`). `extra`: fields of a newer version, kept unchanged.
+    source, and why (`protocol.decide`). `extra`: fields of a newer version, kept unchanged.
     """
 
     txid: int

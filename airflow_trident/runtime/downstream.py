@@ -14,14 +14,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import State, StateSpec
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.key_limit import NO_LIMIT
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
-from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.commit.window_updater import COMMIT_TIME, WindowUpdater
-from airflow_trident.plan.nodes import PersistNode, SourceNode
+from airflow_trident.plan.nodes import GivenTuples, PersistNode, SourceNode
 from airflow_trident.plan.stages import CommitLevel, Plan, Stage
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.milestones import Milestone, reached
@@ -30,7 +29,7 @@ from airflow_trident.runtime.staged_batches import Batch, rows_of
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.core.merge import keys_of
 from airflow_trident.topology.topology import Topology
-from airflow_trident.topology.updaters import MapPut
+from airflow_trident.topology.verbs.states import MapPut
 from airflow_trident.types import REAL_TYPES, names_of
 
 if TYPE_CHECKING:

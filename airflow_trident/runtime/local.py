@@ -11,20 +11,17 @@ import os
 import socket
 from dataclasses import dataclass
 
-from airflow_trident.engine.base import Engine, quiet
-from airflow_trident.io.local_paths import AnyPath
+from airflow_trident.engine.engine import Engine, quiet
 from airflow_trident.io.object_stores import require_place
-from airflow_trident.ledger.base import Ledger, topology_names
-from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.io.private_files import AnyPath
+from airflow_trident.ledger.answers import DEFAULT_RETENTION
+from airflow_trident.ledger.ledger import Ledger, MemoryLedger, topology_names
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.records import Claim, Owner, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.coordinators import OpenCoordinators
-from airflow_trident.runtime.outcomes import telling
+from airflow_trident.runtime.open_resources import OpenCoordinators
+from airflow_trident.runtime.outcomes import ask_for_events, register, telling
 from airflow_trident.runtime.phases import Attempts, Progress, coordinate, process
-from airflow_trident.runtime.registering import ask_for_events, register
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.states.memory import MemoryState

@@ -3,17 +3,20 @@ no Spark: the caller passes all they need.
 
 Each verb may be killed at any point and run again, by anybody, any number of times (P9). The order of durable steps
 makes that possible: first the intent (the attempt, COMMITTING), then the effect, then the fact.
+
+Begins attempts, and tells of each. If a spout is opaque, an attempt chooses its batch (P2).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from airflow_trident.contracts.spout import Coordinator
-from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.contracts.spout import Coordinator, Spout
+from airflow_trident.engine.engine import Engine, Job, quiet
 from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import (
     FencedError,
@@ -27,27 +30,94 @@ from airflow_trident.errors import (
     recorded_text,
     spout_code,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import DEFAULT_MAX_PENDING, BeginResult, Begun, NextBatches
-from airflow_trident.ledger.group_answers import Committed, StagedAttempt
+from airflow_trident.ledger.answers import (
+    DEFAULT_MAX_PENDING,
+    BeginResult,
+    Begun,
+    Committed,
+    MetadataOf,
+    NextBatches,
+    StagedAttempt,
+)
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.plan.nodes import code_of
 from airflow_trident.plan.stages import Plan
-from airflow_trident.plan.transform_node import code_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import AlreadyCommitted, Closed, CommitUnderWay, Process, Unknown, decide_process
-from airflow_trident.protocol.records import Claim, CommitTicket, LedgerView, Owner, StagedRef, TopologyRecord, TxRecord
-from airflow_trident.protocol.statuses import OnFailure
-from airflow_trident.runtime.attempts import began, start_attempts
-from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.protocol.records import (
+    Claim,
+    CommitTicket,
+    LedgerView,
+    OnFailure,
+    Owner,
+    StagedRef,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.outcomes import lags_of, tell_result, telling
+from airflow_trident.runtime.open_resources import OpenCoordinators
+from airflow_trident.runtime.outcomes import lags_of, tell_result, tell_success, telling
 from airflow_trident.runtime.state_agreement import require_agreement
-from airflow_trident.runtime.success import tell_success
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
+
+
+def start_attempts(
+    ledger: Ledger,
+    topology: Topology,
+    members: Sequence[int | CommitTicket],
+    *,
+    owner: Owner | str,
+    replays: bool = False,
+) -> list[TxRecord]:
+    """:meth:`Ledger.attempt` for all members, in as few steps as possible. If it raises, some may have their attempt.
+
+    :param members: in the order of their txids.
+    """
+    metadata_of, digest = _choosing(topology) if topology.opaque else None, topology.compile().digest
+    records: list[TxRecord] = []
+    while len(records) < len(members):
+        records += ledger.attempt(
+            members[len(records) :], owner=owner, metadata_of=metadata_of, plan=digest, replays=replays
+        )
+    return [began(record) for record in records]
+
+
+def began(record: TxRecord) -> TxRecord:
+    """Tells that the attempt of the record has begun. By itself only for one that began with its transaction, when its
+    work is taken up: in between the transaction is BEGUN."""
+    reached(Milestone.ATTEMPT_STARTED, record.txid)
+    return record
+
+
+def _choosing(topology: Topology) -> MetadataOf:
+    """Asks the opaque spouts, once per position: the ledger asks again when others write meanwhile."""
+    spouts = {name: spout for name, spout in topology.spouts.items() if spout.kind is SpoutKind.OPAQUE}
+    known: dict[str, dict[str, Json]] = {}
+
+    def metadata_of(txid: int, position: dict[str, Json]) -> dict[str, Json]:
+        key = json.dumps([txid, position], sort_keys=True)
+        if key not in known:
+            known[key] = _chosen(spouts, txid, position)
+        return known[key]
+
+    return metadata_of
+
+
+def _chosen(spouts: dict[str, Spout], txid: int, position: dict[str, Json]) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for name, spout in spouts.items():
+        with spout_code(name, txid), closing(spout.coordinator()) as coordinator:
+            metadata = coordinator.initialize_transaction(txid, position.get(name))
+        if metadata is not None:
+            found[name] = metadata
+    return found
+
 
 Progress = Callable[[str], None]
 

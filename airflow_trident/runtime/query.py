@@ -1,4 +1,12 @@
-"""Asks a topology: a query stream runs in this process over committed data, and its tuples are the answer."""
+"""Asks a topology: a query stream runs in this process over committed data, and its tuples are the answer.
+
+How far the checkpoints of a topology's stateful functions are, for people. Only reads.
+
+The commit sweep drives the checkpoints (`states.keyvalue.checkpoint`): the next committer recovers first. So nobody
+has to repair anything by hand after a crash; this module only says what the next committer will do.
+
+Upkeep of one state, started by a person or a schedule.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +18,18 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from airflow_trident.engine.base import Job
+from airflow_trident.contracts.state import Marker, StateSpec, Upkeep
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import ConfigurationError
+from airflow_trident.errors import ConfigurationError, state_code
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.io.values import UnfitValueError, coercer
-from airflow_trident.operations.expr.conversions import convert, interval_of, microseconds_of
-from airflow_trident.plan.commit.nodes import GivenTuples
+from airflow_trident.operations.evaluate import convert, interval_of, microseconds_of
 from airflow_trident.plan.compile import RESULT
+from airflow_trident.plan.nodes import GivenTuples
+from airflow_trident.protocol.checkpoint import Action, CheckpointRecord, Marks, Mode, decide
 from airflow_trident.staging.manifest import Slot
+from airflow_trident.states.keyvalue.stateful import OpenStateful
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, Json, Schema, is_nested, names_of
 
@@ -155,3 +166,65 @@ def json_value(value: Any) -> Json:
     if isinstance(value, bytes):
         return value.hex()
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointView:
+    """One stateful node. `partitions`: namespace -> its marks. They are read one by one, so during a commit they may
+    show different moments."""
+
+    state: str
+    record: CheckpointRecord
+    marker: Marker | None
+    partitions: dict[str, Marks]
+
+    @property
+    def recovery(self) -> Action:
+        """What the next committer does first; INITSTATE if nothing was left unfinished."""
+        step = decide(self.record, Mode.RECOVERING)
+        assert step is not None  # every case has an action
+        return step.action
+
+
+def checkpoints(topology: Topology) -> list[CheckpointView]:
+    """Every stateful node, in the order of the DAG file.
+
+    :raises StoreUnavailableError: a store does not answer.
+    """
+    views: list[CheckpointView] = []
+    for name, spec in topology.states.items():
+        if spec.stateful is None:
+            continue
+        with state_code(name), spec.factory.make_state(spec) as state:
+            if isinstance(state, OpenStateful):
+                saved = state.saved()
+                views.append(
+                    CheckpointView(state=name, record=saved.record, marker=saved.marker, partitions=state.marks())
+                )
+    return views
+
+
+def require_upkeep(spec: StateSpec, act: Upkeep) -> None:
+    """Opens nothing.
+
+    :raises ConfigurationError: the state has no such upkeep.
+    """
+    if act not in spec.factory.upkeep(spec):
+        raise ConfigurationError(
+            f"there is no `{act}` of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
+            f"`{act}` is for a DeltaState.",
+        )
+
+
+def keep_up(spec: StateSpec, act: Upkeep, progress: Callable[[str], object]) -> bool:
+    """Does the upkeep.
+
+    :return: was there anything to do?
+    :raises ConfigurationError: the state has no such upkeep, or its store cannot be used.
+    :raises StoreUnavailableError: the store does not answer, or others are always faster; nothing was changed.
+    :raises OutcomeUnknownError: the store did not answer the commit; doing it again finds out.
+    """
+    require_upkeep(spec, act)
+    with state_code(spec.name), spec.factory.make_state(spec) as state:
+        done: bool = getattr(state, act)(progress=progress)
+    return done

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
-from airflow_trident.contracts.state import Applied, State
+from airflow_trident.contracts.state import Applied, StagedBatch, StagedFiles, State
 from airflow_trident.errors import (
     ConfigurationError,
     NewerRecordError,
@@ -17,14 +16,12 @@ from airflow_trident.errors import (
     TableChangedError,
     TridentError,
 )
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.plan.compile import made_otherwise
 from airflow_trident.plan.graph import SinkNode
-from airflow_trident.plan.made_by import made_otherwise
-from airflow_trident.plan.nodes import PersistNode
+from airflow_trident.plan.nodes import PersistNode, changed_code, code_of
 from airflow_trident.plan.stages import Plan
-from airflow_trident.plan.transform_node import changed_code, code_of
-from airflow_trident.protocol.records import CommitTicket, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import CommitTicket, StagedRef, Status, TxRecord
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
 

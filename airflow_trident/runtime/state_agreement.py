@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from airflow_trident.contracts.held import in_question, of_others, other_ledger
-from airflow_trident.contracts.state import Marker, State
+from airflow_trident.contracts.state import Marker, State, in_question, of_others, other_ledger
 from airflow_trident.errors import LedgerBehindStateError, StateBehindLedgerError, TridentError, state_code
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.refusals import definition_changed
 from airflow_trident.protocol.decide import Commit, decide_commit
 from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.state_gaps import needed_by, state_behind
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_resources import OpenStates
 from airflow_trident.topology.topology import Topology
 
 Records: TypeAlias = Callable[[Txids], Sequence[TxRecord]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.errors import state_code
 from airflow_trident.plan.nodes import PersistNode
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import AttemptTimeoutError
 from airflow_trident.runtime.tables_to_rewrite import with_tables
 from airflow_trident.staging.manifest import Manifest

@@ -1,17 +1,19 @@
-"""Waiting for other transactions: one loop for every waiter, in a worker or in a triggerer."""
+"""Waiting for other transactions: one loop for every waiter, in a worker or in a triggerer.
+
+Whose a commit is, and when one that somebody else began is taken over.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from airflow_trident.errors import BlockedError
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, TxRecord
-
-if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, CommitTicket, LedgerView, Status, TxRecord
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -185,3 +187,26 @@ def wait_while_undecided(
         answer: T | Wait | E = done.value
         return answer
     raise AssertionError("a wait that blocks has given up its thread")
+
+
+TAKEOVER_S = 60.0
+"""A commit whose owner is not known to be alive is taken over this long after its gate was opened."""
+
+
+def is_left_to_its_committer(ledger: Ledger, tx: TxRecord) -> bool:
+    """The one rule for a commit that somebody else began: leave it to its owner while that is a live worker of the
+    topology, and for :data:`TAKEOVER_S` in any case. Clocks that differ change that time, at most to twice as much; a
+    take-over too early only costs work, because the fence decides."""
+    if tx.status is not Status.COMMITTING:
+        return False
+    began_ms = tx.times_ms.get(Status.COMMITTING.value, 0)
+    if abs(time.time() * 1000 - began_ms) < TAKEOVER_S * 1000:
+        return True
+    return is_alive(ledger.workers(), tx.owner)
+
+
+def is_as_left(now: TxRecord | None, looked_at: TxRecord | None, ticket: CommitTicket | None) -> bool:
+    """Is the record as this committer found it, or, with a ticket, as its gate made it? Then nobody else is at it."""
+    if now is None or ticket is None:
+        return now == looked_at
+    return (now.status, now.fence, now.attempt) == (Status.COMMITTING, ticket.fence, ticket.attempt)

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from airflow_trident.errors import RetryableError, TridentError
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.protocol.records import Owner
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator
 
-from airflow_trident.ledger.begin_result import NextBatches
-from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.ledger.answers import NextBatches
+from airflow_trident.links import TransactionLink
 from airflow_trident.operators.base import (
     COORDINATE,
     LedgerTask,
@@ -26,7 +26,7 @@ from airflow_trident.tasks.waits import Rank
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.topology.topology import Topology
 
 

@@ -12,11 +12,11 @@ from airflow.triggers.base import StartTriggerArgs
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.links.transaction import TransactionLink
+from airflow_trident.links import TransactionLink
 from airflow_trident.operators.base import INCARNATION, LedgerTask, airflow_outcome, deferrable_default, topology_name
-from airflow_trident.operators.coordinator import TridentCoordinatorOperator
+from airflow_trident.operators.transaction import TridentCoordinatorOperator
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.protocol.statuses import OnFailure
+from airflow_trident.protocol.records import OnFailure
 from airflow_trident.runtime.drains.limits import on_failure_of
 from airflow_trident.runtime.waiting import blocked
 from airflow_trident.tasks.airflow_versions import STARTS_IN_TRIGGERER, checked_deferrable

@@ -17,11 +17,10 @@ from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from airflow_trident.contracts.spout import Coordinator, not_metadata_of
+from airflow_trident.contracts.spout import Coordinator, not_metadata_of, require_at_least
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.spouts.checks import require_at_least
 from airflow_trident.types import Json, Schema, paths_of
 
 T = TypeVar("T")

@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow_trident.errors import StagingError
 from airflow_trident.staging.area import StagingArea, as_chunk
-from airflow_trident.staging.manifest import Manifest, decode, encode
-from airflow_trident.staging.packed import unpack
+from airflow_trident.staging.manifest import Manifest, decode, encode, unpack
 
 _PACKED, _MANIFEST = "packed", "manifest"
 _CURE = "Run the task again; if it stays so, see the driver's log."

@@ -1,37 +1,172 @@
 """The staging area: processing phases leave their results here for commit phases, as Parquet files and a manifest.
 
 See :mod:`airflow_trident.staging.manifest` for the layout and why nothing is ever overwritten.
+
+Is a staged batch what its manifest says, and what the topology has now?
+
+Writes the files of a staged batch. Plain functions of picklable arguments, so workers elsewhere can call them.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import socket
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_trident.contracts.committed_table import ReplacedFiles
-from airflow_trident.contracts.staged_batch import StagedBatch, StagedFiles
-from airflow_trident.errors import InseparableError, StagingError, UnseenFilesError
-from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.contracts.state import ReplacedFiles, StagedBatch, StagedFiles
+from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError, UserCodeError
+from airflow_trident.io.arrow import arrow_schema, require_fit
+from airflow_trident.io.parquet import footer_bytes, write_parquet, write_parquet_pieces
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
-from airflow_trident.staging.checks import AGAIN, listed, require_content, require_size, require_staged, shown
-from airflow_trident.staging.files import make_folder, stays_inside
-from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode
-from airflow_trident.staging.packed import pack, unpack
-from airflow_trident.staging.parts import require_names, write_part
+from airflow_trident.staging.footers import handed_on
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode, pack, unpack
 from airflow_trident.staging.storage import absolute_root, storage_at
-from airflow_trident.staging.verbs import Storage
-from airflow_trident.types import Schema
+from airflow_trident.staging.verbs import Storage, make_folder, stays_inside
+from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+AGAIN = "Run the processing phase of this transaction again: it stages under a new attempt."
+
+
+def require_size(file: StagedFile, path: str, size: int) -> None:
+    """:raises StagingError: it is another one."""
+    if size != file.bytes:
+        raise StagingError(f"the staged file {path!r} has {size} bytes instead of {file.bytes}", AGAIN)
+
+
+def require_content(file: StagedFile, path: str, parquet: pq.ParquetFile, schema: Schema) -> None:
+    """:raises StagingError: it has other fields, or another number of rows."""
+    names = parquet.schema_arrow.names
+    if sorted(names) != sorted(names_of(schema)):
+        raise StagingError(
+            f"the staged file {path!r} has the fields ({', '.join(names)}) instead of ({', '.join(names_of(schema))})",
+            "The topology changed since it was staged. " + AGAIN,
+        )
+    rows = parquet.metadata.num_rows
+    if rows != file.rows:
+        raise StagingError(f"the staged file {path!r} has {rows} rows instead of {file.rows}", AGAIN)
+
+
+def listed(manifest: Manifest) -> str:
+    """Its transactions, as errors name them."""
+    return shown({one.txid: one.attempt for one in manifest.members})
+
+
+def shown(attempts: Mapping[int, int]) -> str:
+    """Txid -> attempt, as errors name them."""
+    return ", ".join(f"{txid} (attempt {attempt})" for txid, attempt in attempts.items())
+
+
+def require_staged(manifest: Manifest, state: str, schema: Schema) -> None:
+    """:raises StagingError: nothing was staged for this state with these fields. No rows would be a guess."""
+    attempt = f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid}"
+    fields = manifest.sinks.get(state)
+    if fields is None:
+        raise StagingError(f"{attempt} was not staged for {state!r}: the topology had no such state then", AGAIN)
+    if fields != ddl(schema):
+        raise StagingError(
+            f"{attempt} was staged for {state!r} with the fields ({fields}) instead of ({ddl(schema)})",
+            "The topology changed since it was staged. " + AGAIN,
+        )
+
+
+_NAME = re.compile(r"[^/\\\0]+\Z")
+_UNFIT = re.compile(r"[^A-Za-z0-9_.~-]")
+_LONGEST = 200
+_PACKS_AT_MOST = 8
+"""Tables of more than this many times `kept_bytes` are not packed to see whether they fit."""
+
+
+def write_part(
+    storage: Storage,
+    slot: Slot,
+    state: str,
+    table: pa.Table | Sequence[pa.RecordBatch],
+    *,
+    kept_bytes: int = 0,
+    by_reference: bool = False,
+    is_fitted: bool = False,
+) -> StagedFile:
+    """Writes one file of a staged batch under a name that nobody else uses; durable when its manifest is published.
+
+    A plain function of picklable arguments, so a worker elsewhere can call it. The file counts only if its `StagedFile`
+    is in the published manifest. Give at least one record batch, for the schema.
+
+    :param kept_bytes: a file of at most this many bytes is not written; the result has its content.
+    :param by_reference: it may become a table's file; the result has its footer.
+    :param is_fitted: all values came over the border of types in this process; others, which the JVM made, are looked
+        at here.
+    :raises UserCodeError: a value is none of its type. Commits never meet such values.
+    :raises StoreUnavailableError: the folder is full or its file system does not work.
+    :raises ConfigurationError: the folder is not writable.
+    """
+    import pyarrow as pa
+
+    whole = table if isinstance(table, pa.Table) else pa.Table.from_batches(list(table))
+    try:
+        if not is_fitted:
+            require_fit(whole)
+    except UnfitValueError as error:
+        raise UserCodeError(
+            f"the rows for the state {state!r}: {error}",
+            "Let the transform, query or function that makes the field give values of its declared type.",
+            fields=error.field,
+            txid=slot.txid,
+        ) from error
+    relative = part_name(slot, state)
+    if whole.nbytes <= _PACKS_AT_MOST * kept_bytes:
+        buffer = io.BytesIO()
+        write_parquet(whole, buffer)
+        if (size := buffer.tell()) <= kept_bytes:
+            content = buffer.getvalue()
+            return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
+    footers = list[Any]()
+    size = storage.put(relative, lambda file: write_parquet(whole, file, metadata_collector=footers))
+    footer = handed_on(footer_bytes(footers[-1])) if by_reference else b""
+    return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, footer=footer)
+
+
+def write_pieces(
+    storage: Storage, slot: Slot, state: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
+) -> StagedFile:
+    """As :func:`write_part`, for rows of a table that come piece by piece, of any schema."""
+    relative, footers = part_name(slot, state), list[Any]()
+    size = storage.put(
+        relative, lambda file: write_parquet_pieces(pieces, schema, file, metadata_collector=footers) and None
+    )
+    footer = footers[-1]
+    kept = handed_on(footer_bytes(footer))
+    return StagedFile(state=state, path=relative, rows=footer.num_rows, bytes=size, footer=kept)
+
+
+def part_name(slot: Slot, state: str) -> str:
+    """A name that nobody else uses. What it begins with is for people; the manifest says whose file it is. So a stream
+    that is handed on may have any label, also one that no store takes in a file name.
+
+    :raises ConfigurationError: topology or incarnation cannot be part of a path.
+    """
+    require_names(slot.topology, slot.incarnation)
+    return f"{slot.path}/{_UNFIT.sub('_', state)[:_LONGEST]}-{uuid.uuid4().hex}.parquet"
+
+
+def require_names(*names: str) -> None:
+    """:raises ConfigurationError: one cannot be part of a path."""
+    for name in names:
+        if not _NAME.match(name) or name in (".", ".."):
+            raise ConfigurationError(f"{name!r} cannot be part of a staging path", "Use letters, digits, '-' and '_'.")
+
 
 MANIFEST = "manifest.json"
 _BEHIND_NUMBERS = ":"

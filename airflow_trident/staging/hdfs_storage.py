@@ -20,8 +20,7 @@ from airflow_trident.errors import ConfigurationError, StoreUnavailableError, Tr
 from airflow_trident.io.hdfs import HdfsPlace
 from airflow_trident.io.webhdfs import FileStatus, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable
-from airflow_trident.staging.files import WriteTo
-from airflow_trident.staging.verbs import PROBE, Keeps, Storage, nothing_is_kept
+from airflow_trident.staging.verbs import PROBE, Keeps, Storage, WriteTo, nothing_is_kept
 
 UNFINISHED = ".trident-unfinished-"
 LEFT_DAYS = 7

@@ -14,11 +14,17 @@ each state with the rows of all of them, in order, and one manifest. The manifes
 transaction; or, if they were merged by key, that they cannot be told apart (`inseparable`).
 
 The manifest is versioned JSON, because a newer package may have to read it.
+
+A small staged batch as one bytes object, to be kept without files: a zip of the manifest and the unchanged files.
+
+Each part has a checksum, so the object itself shows whether it is whole.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -79,7 +85,7 @@ class StagedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRewrite:
-    """What the batch of `state` replaces in its table, see :mod:`airflow_trident.contracts.committed_table`.
+    """What the batch of `state` replaces in its table, see :mod:`airflow_trident.contracts.state`.
 
     `version`: that was read. `gone`: its files with rows of the batch's keys. `files`: the other rows of these files.
     """
@@ -100,7 +106,7 @@ class Manifest:
     `group`: the transactions of a group, lowest first; the last one has the slot. `inseparable`: their rows were merged
     by key, so they count for all of them together, under exactly these attempts, or not at all.
 
-    `made_by`: sink -> what makes it (:mod:`airflow_trident.plan.made_by`).
+    `made_by`: sink -> what makes it (:mod:`airflow_trident.plan.compile`).
 
     `code`: node -> a digest of the users' code that it ran, for people.
 
@@ -244,3 +250,32 @@ def _with_footers(manifest: Manifest, packed: object, place: str) -> Manifest:
         for one in sorted(manifest.rewrites, key=lambda one: one.state)
     )
     return replace(manifest, files=found, rewrites=rewrites)
+
+
+_MANIFEST = "manifest.json"
+
+
+def pack(manifest: Manifest) -> bytes:
+    """:param manifest: all its files have their content. The same manifest gives the same bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        packed.writestr(zipfile.ZipInfo(_MANIFEST), encode(manifest))
+        for file in manifest.files:
+            packed.writestr(zipfile.ZipInfo(file.path), file.content)
+    return buffer.getvalue()
+
+
+def unpack(content: bytes, where: str, cure: str) -> Manifest:
+    """The manifest that :func:`pack` packed, with the content of its files.
+
+    :param where: where it was, for the error text.
+    :raises StagingError: it is damaged.
+    :raises NewerRecordError: a newer version of the package wrote it.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as packed:
+            manifest = decode(packed.read(_MANIFEST), where)
+            files = tuple(replace(file, content=packed.read(file.path)) for file in manifest.files)
+    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, ValueError) as error:
+        raise StagingError(f"the staged batch {where!r} is damaged ({error})", cure) from error
+    return replace(manifest, files=files)

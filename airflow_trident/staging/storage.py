@@ -16,12 +16,23 @@ from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
-from airflow_trident.io.local_paths import require_local_path
 from airflow_trident.io.object_service import is_behind_the_end, said
 from airflow_trident.io.object_stores import ObjectPlace, StoredObject, is_object_uri
-from airflow_trident.staging.files import WriteTo, make_folder, put_if_absent, storage_error, sync_folder, write_durably
+from airflow_trident.io.private_files import require_local_path
 from airflow_trident.staging.hdfs_storage import HdfsStorage
-from airflow_trident.staging.verbs import PROBE, STAGING, Keeps, Storage, nothing_is_kept
+from airflow_trident.staging.verbs import (
+    PROBE,
+    STAGING,
+    Keeps,
+    Storage,
+    WriteTo,
+    make_folder,
+    nothing_is_kept,
+    put_if_absent,
+    storage_error,
+    sync_folder,
+    write_durably,
+)
 
 _PAGE = 1000
 """Objects in one answer."""

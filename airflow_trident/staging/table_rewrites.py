@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.committed_table import BatchKeys, CommittedTable
+from airflow_trident.contracts.state import BatchKeys, CommittedTable
 from airflow_trident.io.arrow import comparable
+from airflow_trident.staging.area import write_pieces
 from airflow_trident.staging.manifest import Slot, StagedFile, TableRewrite
-from airflow_trident.staging.parts import write_pieces
 from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:

@@ -12,28 +12,28 @@ from airflow_trident import public_name, public_names
 
 if TYPE_CHECKING:
     from airflow_trident.storm.bolts import BaseBatchBolt as BaseBatchBolt
+    from airflow_trident.storm.bolts import BaseStatefulBolt as BaseStatefulBolt
     from airflow_trident.storm.bolts import BaseTransactionalBolt as BaseTransactionalBolt
     from airflow_trident.storm.bolts import BasicBolt as BasicBolt
+    from airflow_trident.storm.bolts import BasicOutputCollector as BasicOutputCollector
     from airflow_trident.storm.bolts import BatchOutputCollector as BatchOutputCollector
     from airflow_trident.storm.bolts import BoltTuple as BoltTuple
+    from airflow_trident.storm.bolts import FieldsDeclarer as FieldsDeclarer
     from airflow_trident.storm.bolts import ICommitter as ICommitter
     from airflow_trident.storm.bolts import OutputFieldsDeclarer as OutputFieldsDeclarer
     from airflow_trident.storm.bolts import TopologyContext as TopologyContext
     from airflow_trident.storm.builder import TransactionalTopologyBuilder as TransactionalTopologyBuilder
     from airflow_trident.storm.components.bolt import bolt as bolt
     from airflow_trident.storm.components.bolt_sink import BoltSink as BoltSink
-    from airflow_trident.storm.components.child_spouts import NodeSpout as NodeSpout
-    from airflow_trident.storm.components.child_spouts import ShellSpout as ShellSpout
-    from airflow_trident.storm.components.node_bolt import NodeBolt as NodeBolt
-    from airflow_trident.storm.components.shell_bolt import ShellBolt as ShellBolt
+    from airflow_trident.storm.components.multilang import ShellBolt as ShellBolt
+    from airflow_trident.storm.components.qtopology import NodeBolt as NodeBolt
+    from airflow_trident.storm.components.spouts import NodeSpout as NodeSpout
+    from airflow_trident.storm.components.spouts import ShellSpout as ShellSpout
     from airflow_trident.storm.operators import TridentWorkerOperator as TridentWorkerOperator
     from airflow_trident.storm.qtopology_import import from_qtopology as from_qtopology
     from airflow_trident.storm.spouts import OpaquePartitionedTransactionalSpout as OpaquePartitionedTransactionalSpout
     from airflow_trident.storm.spouts import PartitionedTransactionalSpout as PartitionedTransactionalSpout
     from airflow_trident.storm.spouts import TransactionalSpout as TransactionalSpout
-    from airflow_trident.storm.stateful_bolts import BaseStatefulBolt as BaseStatefulBolt
-    from airflow_trident.storm.stateful_bolts import BasicOutputCollector as BasicOutputCollector
-    from airflow_trident.storm.stateful_bolts import FieldsDeclarer as FieldsDeclarer
 
 
 def __getattr__(name: str) -> Any:

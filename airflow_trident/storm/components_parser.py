@@ -6,8 +6,8 @@ from functools import partial
 
 from airflow.cli.cli_config import ARG_VERBOSE, Arg, GroupCommand
 
+from airflow_trident.cli.parser import ARG_FORMAT
 from airflow_trident.cli.parser_parts import command, count, repeated
-from airflow_trident.cli.query_parser import ARG_FORMAT
 
 _command = partial(command, package="airflow_trident.storm.commands")
 

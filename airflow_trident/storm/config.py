@@ -25,9 +25,9 @@ class TransactionalConfig:
         zookeeper: ``AIRFLOW_CONN_ZOOKEEPER_DEFAULT=<this>``.
     :param zookeeper_root: ``transactional.zookeeper.root``, for ``[trident] root``.
     :param max_task_parallelism: ``topology.max.task.parallelism``.
-    :param state_provider: ``topology.state.provider``, a name for :class:`KeyValueStates`.
-    :param state_provider_config: ``topology.state.provider.config``, its arguments.
-    :param checkpoint_interval: ``topology.state.checkpoint.interval.ms``, for the ``schedule`` of the DAG: each
+    :param state_provider: ``topology.stream_base.provider``, a name for :class:`KeyValueStates`.
+    :param state_provider_config: ``topology.stream_base.provider.config``, its arguments.
+    :param checkpoint_interval: ``topology.stream_base.checkpoint.interval.ms``, for the ``schedule`` of the DAG: each
         transaction makes a checkpoint, so the schedule decides how often there is one.
     :param for_components: the whole configuration, as bolts get it.
     """

@@ -8,10 +8,9 @@ from enum import StrEnum
 from typing import Any, Self, TypeAlias
 
 from airflow_trident.errors import PlanError
-from airflow_trident.operations.grouping import CustomGrouping
-from airflow_trident.storm.bolts import DEFAULT_STREAM, Bolt
+from airflow_trident.operations.interfaces import CustomGrouping
+from airflow_trident.storm.bolts import DEFAULT_STREAM, BaseStatefulBolt, Bolt
 from airflow_trident.storm.components.bolt import ChildBolt
-from airflow_trident.storm.stateful_bolts import BaseStatefulBolt
 from airflow_trident.types import parse_names
 
 AnyBolt: TypeAlias = Bolt | ChildBolt | BaseStatefulBolt[Any, Any]

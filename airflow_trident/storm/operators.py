@@ -1,26 +1,35 @@
-"""The worker task: a named worker, which runs as long as the topologies that are deployed on it."""
+"""The worker task: a named worker, which runs as long as the topologies that are deployed on it.
+
+Makes a named worker for a command or task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError
+from airflow_trident.ledger.open import open_ledger
 from airflow_trident.names import require_name
 from airflow_trident.operators.base import airflow_outcome, claim_of, require_topology
 from airflow_trident.operators.engine_operator import EngineOperator
-from airflow_trident.protocol.statuses import OnFailure
+from airflow_trident.protocol.records import OnFailure, Owner
 from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of
-from airflow_trident.tasks.engines import make_engine
+from airflow_trident.storm.workers.deployments import Deployments
+from airflow_trident.storm.workers.worker import Means, NamedWorker, Patience
+from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_trident.engine.base import Engine
-    from airflow_trident.storm.workers.named_worker import NamedWorker
+    from airflow_trident.engine.engine import Engine
+    from airflow_trident.hooks.zookeeper import ZooKeeperHook
+    from airflow_trident.ledger.ledger import Ledger
+    from airflow_trident.protocol.records import Claim
+    from airflow_trident.runtime.phases import Attempts, Progress
 
 
 class TridentWorkerOperator(EngineOperator):
@@ -98,8 +107,7 @@ class TridentWorkerOperator(EngineOperator):
 
     def _make(self, context: Context) -> NamedWorker:
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
-        from airflow_trident.storm.named_workers import bolts_run_here, make_worker
-        from airflow_trident.storm.workers.named_worker import Patience
+        from airflow_trident.storm.workers.worker import Patience
 
         known = {one.name: one for one in self.topologies}
         return make_worker(
@@ -145,3 +153,58 @@ def _seconds(**given: float) -> tuple[float, ...]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ConfigurationError(f"{name} = {value!r} is no number of seconds", "Give 0 or more.")
     return tuple(map(float, given.values()))
+
+
+def make_worker(
+    name: str,
+    hook: ZooKeeperHook,
+    *,
+    only: Collection[str],
+    code_of: Callable[[str], Topology],
+    engine_of: Callable[[Topology], Engine],
+    children_here: Callable[[Topology], bool],
+    staging_dir: str | None,
+    attempts: Attempts,
+    claim: Claim,
+    limits: DrainLimits,
+    retention_of: Callable[[str], int],
+    patience: Patience,
+    progress: Progress,
+) -> NamedWorker:
+    """Opens no connection yet. Asks Airflow for the ZooKeeper connection here, once, so that threads need not ask.
+
+    :raises PlanError: the name is invalid.
+    """
+    where, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
+    chunk_bytes = settings.chunk_bytes(staging_dir)
+
+    def ledger_of(topology: str, incarnation: str) -> Ledger:
+        return open_ledger(where, topology, root=root, incarnation=incarnation, chunk_bytes=chunk_bytes)
+
+    means = Means(
+        code_of=code_of,
+        open_ledger=ledger_of,
+        engine_of=engine_of,
+        staging_root=settings.staging_root(staging_dir),
+        attempts=attempts,
+        claim=claim,
+        limits=limits,
+        retention_of=retention_of,
+        children_here=children_here,
+    )
+    return NamedWorker(
+        name=name,
+        deployments=Deployments(hook.get_conn(), root),
+        means=means,
+        owner=Owner.of(attempts.owner),
+        progress=progress,
+        only=tuple(only),
+        patience=patience,
+    )
+
+
+def bolts_run_here(engine: EngineKind | str, conn_id: str | None, conf: Mapping[str, str]) -> bool:
+    """Does the processing phase run on this machine, with the bolts in other programs?"""
+    if EngineKind(engine) is EngineKind.LOCAL:
+        return True
+    return conn_id is None and conf.get("spark.master", "local").startswith("local")

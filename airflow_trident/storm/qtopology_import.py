@@ -8,23 +8,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operations.api import Function, OperationContext
-from airflow_trident.operations.expr.tree import col, lit
+from airflow_trident.operations.expressions import col, lit
+from airflow_trident.operations.interfaces import Function, OperationContext
 from airflow_trident.storm.components.bolt import bolt as bolt_verb
 from airflow_trident.storm.components.bolt_sink import BoltSink
-from airflow_trident.storm.components.child_spouts import NodeSpout
-from airflow_trident.storm.components.definition import (
+from airflow_trident.storm.components.imported_bolt import WHOLE, ImportedBolt
+from airflow_trident.storm.components.protocol import DEFAULT_STREAM, reader_of
+from airflow_trident.storm.components.spouts import NodeSpout
+from airflow_trident.storm.components.telemetry import TELEMETRY
+from airflow_trident.storm.components.topology_file import (
     BoltDefinition,
     Input,
     NodeDefinition,
     TopologyDefinition,
     read_definition,
 )
-from airflow_trident.storm.components.imported_bolt import WHOLE, ImportedBolt
-from airflow_trident.storm.components.json_values import reader_of
-from airflow_trident.storm.components.talk import DEFAULT_STREAM
-from airflow_trident.storm.components.telemetry import TELEMETRY
-from airflow_trident.storm.workers.placement import PlacementHints
+from airflow_trident.storm.workers.deployment import PlacementHints
 from airflow_trident.topology.stream import Stream
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import FieldSpec, Schema, ddl, names_of, parse_declared

@@ -27,7 +27,7 @@ from airflow_trident.tasks.task_states import DELETED, NO_ROOM, OVER, RUN_ENDED,
 from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
 
 T = TypeVar("T")
 

@@ -17,8 +17,7 @@ from airflow.providers.common.compat.sdk import Asset
 
 from airflow_trident.errors import ConfigurationError, UnknownTopologyError
 from airflow_trident.protocol.announcements import AnnouncedEvents, Announcement
-from airflow_trident.protocol.records import Owner, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Owner, Status, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.airflow_versions import PARTITIONS_ASSETS, add_partition_event, asset_events_since
 from airflow_trident.tasks.asking_airflow import state_of_task
@@ -27,7 +26,7 @@ from airflow_trident.tasks.task_states import MAY_HAVE_SUCCEEDED
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator, Context
 
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.topology.topology import Topology
 
 _log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ def partition_key(topology: str, txid: int) -> str:
 
 def begin(topology: Topology, ledger: Ledger) -> None:
     """Called before a task commits that neither drains nor replays: those do this themselves."""
-    from airflow_trident.runtime.registering import ask_for_events, register
+    from airflow_trident.runtime.outcomes import ask_for_events, register
 
     try:
         ask_for_events(ledger, topology)

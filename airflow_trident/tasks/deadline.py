@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.deadline import BaseDeadlineReference
     from sqlalchemy.orm import Session
 
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
 else:
     try:
         from airflow.sdk.definitions.deadline import BaseDeadlineReference

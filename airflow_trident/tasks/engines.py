@@ -1,18 +1,23 @@
-"""Chooses the engine of a task."""
+"""Chooses the engine of a task.
+
+Airflow's connections for states and spouts. The task SDK asks secrets backends and masks secrets in logs.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.extras import SUBMIT_EXTRA, require_extra
+from airflow_trident.errors import ConfigurationError, RetryableError, is_of_driver
+from airflow_trident.io import connections
+from airflow_trident.io.connections import SUBMIT_EXTRA, Connection, require_extra
 from airflow_trident.topology.script import ScriptApplication, application_of
 
 if TYPE_CHECKING:
-    from airflow_trident.engine.base import Engine
+    from airflow_trident.engine.engine import Engine
     from airflow_trident.topology.topology import Topology
 
 
@@ -65,7 +70,7 @@ def make_engine(
         return SparkEngine(ConnectSessions(hooks.SparkConnectHook(conn_id).get_connection_url(), conf=conf))
     if connection.conn_type == "spark":
         from airflow_trident.engine.spark.submit import SubmitEngine
-        from airflow_trident.tasks.hook_submit import HookSubmit
+        from airflow_trident.tasks.spark_submit import HookSubmit
 
         submit = HookSubmit(conn_id, started, app_name)
         return SubmitEngine(submit, submit.cancel, submit.end)
@@ -93,8 +98,8 @@ def script_engine(
     """
     from airflow.providers.common.compat.sdk import BaseHook
 
-    from airflow_trident.engine.spark.script_engine import ScriptEngine
-    from airflow_trident.tasks.hook_submit import HookSubmit
+    from airflow_trident.engine.spark.script import ScriptEngine
+    from airflow_trident.tasks.spark_submit import HookSubmit
 
     conn_id = require_submitted(kind, conn_id)
     found = BaseHook.get_connection(conn_id).conn_type
@@ -123,3 +128,63 @@ def require_submitted(kind: EngineKind, conn_id: str | None) -> str:
             "a script is run by spark-submit, and no Spark connection is named", "Name a connection of type spark."
         )
     return conn_id
+
+
+_ASKING = threading.Lock()
+"""A drain asks from several threads. ``dag.test()`` and ``airflow tasks test`` do not keep the answers apart, so an
+answer could reach the wrong thread or none (InProcessSupervisorComms of the task SDK)."""
+
+_DENIED = "PERMISSION_DENIED"
+"""Airflow's word for what no retry cures."""
+
+
+def install_resolver() -> None:
+    """Let `connections.resolve` ask Airflow in this process. Opens no connection."""
+    connections.install(from_airflow)
+
+
+def from_airflow(conn_id: str) -> Connection:
+    """
+    :raises ConfigurationError: the connection does not exist, cannot be read, or its extras are not a JSON object.
+    :raises RetryableError: Airflow, or its secrets backend, does not give it now.
+    """
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+    try:
+        with _ASKING:
+            found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise connections.unknown(conn_id) from error
+    except Exception as error:
+        if not is_of_driver(error):
+            raise
+        if type(error) in (ValueError, TypeError):  # neither it nor its text is shown: they may have the connection
+            raise ConfigurationError(
+                f"the connection {conn_id!r} cannot be read ({type(error).__name__})",
+                "Correct it where it is kept: in Airflow, in its secrets backend or in the environment.",
+            ) from None
+        if _DENIED in str(error):
+            raise ConfigurationError(
+                f"this task may not have the connection {conn_id!r} from Airflow", "Give its team the connection."
+            ) from error
+        raise RetryableError(
+            f"Airflow does not give the connection {conn_id!r} ({type(error).__name__})",
+            "Check that its API server and its secrets backend answer, and run the task again.",
+        ) from error
+    try:
+        extra = connections.parse_extra(found.extra)
+    except ValueError:
+        # The original error is dropped, because it would show the extras.
+        raise ConfigurationError(
+            f"the extras of the connection {conn_id!r} are not a JSON object", 'Write them like {"sslmode": "require"}.'
+        ) from None
+    return Connection(
+        conn_id=conn_id,
+        conn_type=found.conn_type or "",
+        host=found.host or "",
+        port=found.port,
+        schema=found.schema or "",
+        login=found.login or "",
+        password=found.password or "",
+        extra=extra,
+    )

@@ -22,15 +22,14 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_trident.errors import guarded
-from airflow_trident.protocol.records import NO_ATTEMPT, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import NO_ATTEMPT, Status, TxRecord
 from airflow_trident.tasks.asset_events import POSITION_CHARACTERS
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
     from airflow_trident.contracts.spout import Spout
     from airflow_trident.io.datasets import Dataset
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.topology.topology import Topology
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.protocol.records import NO_ATTEMPT, Owner, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import NO_ATTEMPT, Owner, Status, TxRecord
 from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.task_states import (
     DAG_PAUSED,
@@ -30,7 +29,7 @@ from airflow_trident.tasks.task_states import (
 from airflow_trident.tasks.waits import Abandoned
 
 if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
 
 T = TypeVar("T")
 
@@ -302,7 +301,7 @@ def live_names(ledger: Ledger, record: TxRecord) -> frozenset[str] | None:
 
 def commit_left(ledger: Ledger, record: TxRecord) -> Abandoned | None:
     """A begun commit that the next sweep takes over, no matter what Airflow says about its task."""
-    from airflow_trident.runtime.taking_over import is_left_to_its_committer
+    from airflow_trident.runtime.waiting import is_left_to_its_committer
 
     if record.status is not Status.COMMITTING or is_left_to_its_committer(ledger, record):
         return None

@@ -8,9 +8,8 @@ from enum import StrEnum
 from typing import Any, Self
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.protocol.records import NO_ATTEMPT
-from airflow_trident.protocol.seen_by_person import SeenTransaction
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.decide import SeenTransaction
+from airflow_trident.protocol.records import NO_ATTEMPT, Status
 
 MENDING_DAG = "airflow_trident_mending"
 """The id of the DAG for actions that need the topology's code; :func:`airflow_trident.trident_mending_dag` makes it."""

@@ -10,7 +10,7 @@ from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 
 if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
 
 
 def last_position(ledger: Ledger) -> tuple[int, dict[str, Json] | None]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.engine.spark import driver_orders
-from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.errors import cure_of, root_cause
 from airflow_trident.engine.spark.order_takers import leave, take_back
+from airflow_trident.engine.spark.submit import DriverTags
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.runtime.drains import app as drain_app
@@ -25,10 +25,9 @@ from airflow_trident.runtime.drains.order import (
     removing,
 )
 from airflow_trident.staging.storage import absolute_root
-from airflow_trident.tasks.driver_process import DriverProcess
+from airflow_trident.tasks.drivers import ClusterKind, Driver, DriverCluster, DriverProcess, wait_for_end
 from airflow_trident.tasks.engines import EngineKind
-from airflow_trident.tasks.hook_submit import HookSubmit
-from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster, wait_for_end
+from airflow_trident.tasks.spark_submit import HookSubmit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

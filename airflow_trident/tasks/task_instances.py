@@ -15,7 +15,7 @@ from typing import Any
 from airflow_trident import settings
 from airflow_trident.contracts.wing import Beside
 from airflow_trident.ledger.announcements import announced_events
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive, programs
 from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids

@@ -21,12 +21,11 @@ from airflow_trident.protocol.decide import (
     Wait,
     decide_commit,
 )
-from airflow_trident.protocol.records import LedgerView
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import LedgerView, Status
 from airflow_trident.runtime.waiting import Look, wait_while_undecided
 
 if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
 
 
 class Until(StrEnum):

@@ -2,7 +2,7 @@
 test framework in particular."""
 
 from airflow_trident.engine.local import LocalEngine as LocalEngine
-from airflow_trident.ledger.memory import MemoryLedger as MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger as MemoryLedger
 from airflow_trident.runtime.local import LocalRunner as LocalRunner
 from airflow_trident.states.memory import MemoryState as MemoryState
 from airflow_trident.testing.local_runner import contents as contents

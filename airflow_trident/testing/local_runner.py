@@ -6,14 +6,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.io.local_paths import AnyPath
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.operations.queries import Row
+from airflow_trident.io.private_files import AnyPath
+from airflow_trident.ledger.ledger import Ledger, MemoryLedger
+from airflow_trident.operations.state_functions import Row
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.topology.state import StateHandle
+from airflow_trident.topology.stream_base import StateHandle
 from airflow_trident.topology.topology import Topology
 
 

@@ -25,8 +25,8 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.aggregators import Count
-from airflow_trident.operations.api import CombinerAggregator
-from airflow_trident.operations.queries import Row
+from airflow_trident.operations.interfaces import CombinerAggregator
+from airflow_trident.operations.state_functions import Row
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.txids import Txids

@@ -1,4 +1,8 @@
-"""Checks the arguments of verbs: which fields a function appends, which fields an aggregator reads."""
+"""Checks the arguments of verbs: which fields a function appends, which fields an aggregator reads.
+
+Checks a type that is written for a field against the type that is known of it: an engine that converts must lose
+nothing, and a value that does not fit must be an error in every engine.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,18 @@ from typing import Any
 
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.api import Aggregator, CombinerAggregator, ReducerAggregator
-from airflow_trident.operations.calls.infer import output_types, returned, type_of_annotation
-from airflow_trident.operations.stateful import StatefulFunction
+from airflow_trident.operations.expressions import decimal_parts
+from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, ReducerAggregator
+from airflow_trident.operations.state_functions import StatefulFunction
+from airflow_trident.operations.user_code import output_types, returned, type_of_annotation
 from airflow_trident.plan.nodes import Aggregation
-from airflow_trident.topology.declared_types import require_lossless
 from airflow_trident.types import (
+    WHOLE_TYPES,
+    Field,
     FieldSpec,
     Schema,
     ddl,
+    members,
     names_of,
     parse_declared,
     parse_names,
@@ -24,6 +31,43 @@ from airflow_trident.types import (
     select,
     split_spec,
 )
+
+
+def require_lossless(fields: Schema, known: Sequence[str | None], what: str, cure: str) -> None:
+    """:param known: the type of each field; None: it is not known, and what is written is believed.
+    :raises FieldError: a written type would cut or change values of the known one.
+    """
+    for field, given in zip(fields, known, strict=True):
+        if given is not None and not _keeps(given, field.type):
+            raise FieldError(f"{what} gives {given}, and {field.name!r} is declared {field.type}", cure)
+
+
+def _keeps(given: str, wanted: str) -> bool:
+    """A whole number or decimal that is too large is an error in every engine; a digit behind the point that is cut off
+    is none."""
+    if given in (wanted, "void"):
+        return True
+    if given in WHOLE_TYPES:
+        return wanted in (*WHOLE_TYPES, "double") or _decimal_keeps(0, wanted)
+    if given == "float":
+        return wanted == "double"
+    if parts := decimal_parts(given):
+        return _decimal_keeps(parts[1], wanted)
+    return _same_parts(members(given), members(wanted))
+
+
+def _decimal_keeps(scale: int, wanted: str) -> bool:
+    parts = decimal_parts(wanted)
+    return parts is not None and parts[1] >= scale
+
+
+def _same_parts(given: Sequence[Field], wanted: Sequence[Field]) -> bool:
+    names = [one.name for one in given]
+    return (
+        bool(names)
+        and names == [one.name for one in wanted]
+        and all(_keeps(one.type, other.type) for one, other in zip(given, wanted, strict=True))
+    )
 
 
 def require_callable(verb: str, function: Any, method: str) -> None:

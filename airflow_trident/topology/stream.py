@@ -3,29 +3,179 @@
 Every verb returns a new stream and does not change the old one. Fields are named by text (``"a, b"``) or a list.
 Functions, filters and updaters are objects of the classes in `airflow_trident.operations` or plain functions. The
 verbs are implemented in :mod:`airflow_trident.topology.verbs`, one module for each family.
+
+Verbs that return a stream of the same class: on single tuples, on whole DataFrames in Spark, and repartitioning.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.contracts.updater import Updater
-from airflow_trident.operations.comparing import Comparator
-from airflow_trident.operations.queries import QueryFunction
-from airflow_trident.operations.stateful import MakesStateful, StatefulFunction
+from airflow_trident.operations.aggregators import Comparator
+from airflow_trident.operations.expressions import Expression
+from airflow_trident.operations.interfaces import CustomGrouping
+from airflow_trident.operations.state_functions import MakesStateful, QueryFunction, StatefulFunction
 from airflow_trident.operations.windows import WindowConfig, sliding, tumbling
+from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.topology.node_graph import NodeGraph
-from airflow_trident.topology.state import StateHandle, StaticState
-from airflow_trident.topology.stream_base import GroupedBase
-from airflow_trident.topology.tuple_stream import TupleStream
-from airflow_trident.topology.verbs import aggregate, persist, query, repartition, window
+from airflow_trident.topology.stream_base import GroupedBase, StateHandle, StaticState, StreamBase
+from airflow_trident.topology.verbs import aggregate, rows, states, transform, window
 from airflow_trident.topology.verbs.aggregate import Chain, Scope
 from airflow_trident.topology.verbs.window import WindowOptions
 from airflow_trident.types import FieldSpec, joined_specs
+
+
+class TupleStream(StreamBase):
+    """The verbs that come before an aggregation or a state."""
+
+    def name(self, label: str) -> Self:
+        """Put a label before the names of the following nodes, as plans, errors and Spark's UI show them."""
+        return replace(self, label=label)
+
+    # ---- tuple by tuple ----------------------------------------------------------------------------------------
+
+    def each(self, inputs: FieldSpec | Expression, function: Any, outputs: FieldSpec | None = None) -> Self:
+        """Append the results of `function` to every tuple: no result drops the tuple, several repeat it.
+
+        ``each("line", Split(), "word string")`` calls ``function(line)``, which returns an iterable of values (of
+        tuples, if several fields are declared). ``each(split(col("line"), " "), "words")`` appends a column expression,
+        which stays in the JVM on Spark; ``explode(...)`` gives one tuple per element. A function that is annotated to
+        return a single value (``-> str``) returns the one output of the tuple.
+
+        :param outputs: new fields with types; names are enough if the types are annotated or follow from the
+            expression.
+        :raises FieldError: an unknown or repeated field, or an unknown type.
+        """
+        return rows.each(self, inputs, function, outputs)
+
+    def filter(self, inputs: FieldSpec | Expression | Any, filter: Any = None) -> Self:
+        """Keep the tuples for which `filter` is true.
+
+        ``filter("word", NotEmpty())``, ``filter(NotEmpty())`` (all fields), ``filter(col("n") > 0)``. Null counts as
+        false.
+        """
+        return rows.filter(self, inputs, filter)
+
+    def map(self, function: Any, outputs: FieldSpec | None = None) -> Self:
+        """Replace every tuple by ``function(*values)``: one value, or a tuple of values for several fields.
+
+        :param outputs: the new fields; default: names and types stay as they are.
+        """
+        return rows.map(self, "map", function, outputs)
+
+    def flat_map(self, function: Any, outputs: FieldSpec | None = None) -> Self:
+        """Replace every tuple by each element of ``function(*values)``."""
+        return rows.map(self, "flat_map", function, outputs)
+
+    def project(self, *fields: FieldSpec) -> Self:
+        """Keep these fields, in this order: ``project("day", "sku")`` or ``project("day, sku")``."""
+        return rows.project(self, joined_specs(*fields))
+
+    def peek(self, inputs: FieldSpec | Any, consumer: Any = None) -> Self:
+        """Call `consumer` for every tuple and pass the tuple on unchanged: ``peek(Debug())``.
+
+        A repeated attempt calls it again for the same tuple. Without `inputs` it gets all fields.
+        """
+        return rows.peek(self, inputs, consumer)
+
+    def apply_assembly(self, assembly: Callable[[Self], Self]) -> Self:
+        """Apply a function, or an object with ``apply(stream)``, to this stream (Trident: Assembly)."""
+        return rows.assembled(self, assembly)
+
+    # ---- whole DataFrames, on Spark ----------------------------------------------------------------------------
+
+    def transform(
+        self,
+        function: Callable[..., Any],
+        fields: FieldSpec,
+        *,
+        others: Mapping[str, Self] | None = None,
+        rowwise: bool = False,
+        version: str | int | None = None,
+    ) -> Self:
+        """Apply a function to the batch as a Spark DataFrame: ``transform(to_daily, "day date, cents long")``.
+
+        The driver calls the function once per attempt. It returns a DataFrame, which becomes part of the same job. It
+        must not run an action (`count`, `write`, `cache`). A parameter `context` gets a :class:`TransformContext`. Only
+        for the Spark engine.
+
+        :param fields: the output fields with types. Columns are matched by name, in any order, and widened where no
+            value can be lost. Any other difference fails the attempt.
+        :param others: more streams of the topology, each a named argument of the function.
+        :param rowwise: your promise that each output row depends on one input row only. If that is not true, wrong
+            results may be committed.
+        :param version: a name for the behaviour of the code. It is part of the topology's definition; the code is not.
+        :raises PlanError: the function does not fit, or the stream belongs to the commit phase or to a query.
+        """
+        return transform.transform(self, function, fields, others, rowwise=rowwise, version=version)
+
+    def sql(self, text: str, fields: FieldSpec, **others: Self) -> Self:
+        """A query in Spark's SQL over the batch: ``sql("SELECT day, count(*) AS n FROM {orders} GROUP BY day", "day
+        date, n long")``.
+
+        One name in braces is not among the keyword arguments: it is this stream. ``:transaction_time`` is the time of
+        the transaction. The text, without comments and spacing, is part of the topology's definition.
+
+        :param fields: as for :meth:`transform`.
+        :param others: more streams, by their names in the text.
+        :raises PlanError: the text is no query, or does not name all streams.
+        """
+        return transform.sql(self, text, fields, others)
+
+    # ---- repartitioning ----------------------------------------------------------------------------------------
+
+    def partition_by(self, *fields: FieldSpec) -> Self:
+        """Bring tuples with equal values of `fields` into one partition."""
+        return rows.partition_by(self, joined_specs(*fields))
+
+    def shuffle(self) -> Self:
+        """Spread tuples evenly over the partitions."""
+        return rows.repartition(self, "shuffle", Grouping.SHUFFLE)
+
+    def local_or_shuffle(self) -> Self:
+        """Any distribution is allowed: tuples stay where they are."""
+        return rows.repartition(self, "local_or_shuffle", Grouping.LOCAL_OR_SHUFFLE)
+
+    def global_(self) -> Self:
+        """Bring all tuples into one partition (Trident: global)."""
+        return rows.repartition(self, "global", Grouping.GLOBAL)
+
+    def batch_global(self) -> Self:
+        """Bring all tuples of the batch into one partition."""
+        return rows.repartition(self, "batch_global", Grouping.BATCH_GLOBAL)
+
+    def broadcast(self) -> Self:
+        """Bring every tuple into every partition."""
+        return rows.repartition(self, "broadcast", Grouping.BROADCAST)
+
+    def identity_partition(self) -> Self:
+        """Partition i stays partition i: nothing moves."""
+        return rows.repartition(self, "identity_partition", Grouping.IDENTITY)
+
+    def partition(self, grouping: CustomGrouping) -> Self:
+        """Let `grouping` choose the partition of each tuple."""
+        return rows.partition(self, grouping)
+
+    def parallelism_hint(self, partitions: int) -> Self:
+        """Set the number of partitions of this node and of all nodes that no repartition separates from it. The largest
+        of several hints counts. Returns the same stream (Trident: parallelismHint). A source never has more partitions
+        than splits."""
+        return rows.parallelism_hint(self, partitions)
+
+    def set_cpu_load(self, percent: float) -> Self:
+        """How much of a core the node's work on one partition needs; see `Topology.spark_conf`."""
+        return rows.set_cpu_load(self, percent)
+
+    def set_memory_load(self, megabytes: float) -> Self:
+        """How much memory the node's work on one partition needs; see `Topology.spark_conf`."""
+        return rows.set_memory_load(self, megabytes)
+
 
 Extent: TypeAlias = int | timedelta
 """The length or slide of a window: a number of tuples, or a duration."""
@@ -83,7 +233,7 @@ class Stream(TupleStream):
 
         :param name: the state's name, part of the topology's definition; default: the name of the output field.
         """
-        return TridentState(self, persist.persistent_aggregate(self, (), state, what, name))
+        return TridentState(self, states.persistent_aggregate(self, (), state, what, name))
 
     def partition_persist(
         self,
@@ -114,7 +264,7 @@ class Stream(TupleStream):
             transaction is newer.
         :raises PlanError: the arguments contradict each other, or the value fields could never be stored.
         """
-        sink = persist.partition_persist(self, state, inputs, updater, keys, values, order_by, name)
+        sink = states.partition_persist(self, state, inputs, updater, keys, values, order_by, name)
         return TridentState(self, sink)
 
     def persist_table(
@@ -141,8 +291,8 @@ class Stream(TupleStream):
         :param name: of the state; default: ``rows``.
         :raises PlanError: `table` is no table, the mode is unknown, or an argument does not fit the mode.
         """
-        how = persist.TableMode(mode=mode, keys=keys, order_by=order_by, deleted=deleted)
-        return TridentState(self, persist.persist_table(self, table, how, name))
+        how = states.TableMode(mode=mode, keys=keys, order_by=order_by, deleted=deleted)
+        return TridentState(self, states.persist_table(self, table, how, name))
 
     def stateful(
         self,
@@ -167,7 +317,7 @@ class Stream(TupleStream):
         :param partitions: how many states the function has; part of the topology's definition.
         :param name: of the state; default: the name of the function's class.
         """
-        return TridentState(self, persist.stateful(self, inputs, function, provider, keys, outputs, partitions, name))
+        return TridentState(self, states.stateful(self, inputs, function, provider, keys, outputs, partitions, name))
 
     def state_query(
         self,
@@ -190,7 +340,7 @@ class Stream(TupleStream):
         :raises PlanError: `state` is no state, `function` no query, a broadcast comes before, or `after_commit` is set
             for a state that this topology does not update.
         """
-        return query.state_query(self, state, inputs, function, outputs, after_commit=after_commit)
+        return states.state_query(self, state, inputs, function, outputs, after_commit=after_commit)
 
     # ---- windows -----------------------------------------------------------------------------------------------
 
@@ -252,7 +402,7 @@ class GroupedStream(GroupedBase[Stream]):
 
     def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
         """Aggregate all batches into one stored row per group."""
-        return TridentState(self.stream, persist.persistent_aggregate(self.stream, self.keys, state, what, name))
+        return TridentState(self.stream, states.persistent_aggregate(self.stream, self.keys, state, what, name))
 
     def state_query(
         self,
@@ -324,17 +474,17 @@ class TridentState(StateHandle):
 
     def parallelism_hint(self, partitions: int) -> TridentState:
         """As `Stream.parallelism_hint`, for the last step before the state, such as the aggregation."""
-        repartition.parallelism_hint(self._last(), partitions)
+        rows.parallelism_hint(self._last(), partitions)
         return self
 
     def set_cpu_load(self, percent: float) -> TridentState:
         """As `Stream.set_cpu_load`, for the last step before the state."""
-        repartition.set_cpu_load(self._last(), percent)
+        rows.set_cpu_load(self._last(), percent)
         return self
 
     def set_memory_load(self, megabytes: float) -> TridentState:
         """As `Stream.set_memory_load`, for the last step before the state."""
-        repartition.set_memory_load(self._last(), megabytes)
+        rows.set_memory_load(self._last(), megabytes)
         return self
 
     def _last(self) -> Stream:
@@ -348,4 +498,4 @@ class TridentState(StateHandle):
 
         :raises PlanError: the state belongs to a stateful function without outputs.
         """
-        return persist.new_values(self._stream, self._sink)
+        return states.new_values(self._stream, self._sink)

@@ -1,4 +1,7 @@
-"""The base of streams: a node of the graph, to which verbs append more nodes."""
+"""The base of streams: a node of the graph, to which verbs append more nodes.
+
+Handles on states, which streams can query.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.plan.graph import Node
 from airflow_trident.topology.node_graph import NodeGraph
@@ -112,3 +116,26 @@ def append(stream: S, kind: Callable[..., Node], verb: str, *, outputs: Schema, 
     """As `then`, with `outputs` appended to the fields."""
     require_distinct((*stream.fields, *names_of(outputs)))
     return then(stream, kind, verb, (*stream.schema, *outputs), outputs=outputs, **arguments)
+
+
+class StateHandle:
+    """A state, and the topology that updates it (None for a static state)."""
+
+    def __init__(self, spec: StateSpec, topology: NodeGraph | None) -> None:
+        self.spec = spec
+        self._topology = topology
+
+    @property
+    def topology(self) -> NodeGraph | None:
+        return self._topology
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class StaticState(StateHandle):
+    """A handle on a state that streams can query but not update (Trident: newStaticState)."""
+
+    def __init__(self, spec: StateSpec) -> None:
+        super().__init__(spec, None)

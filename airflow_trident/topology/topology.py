@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.topology.node_graph import NodeGraph
-from airflow_trident.topology.state import StaticState
 from airflow_trident.topology.stream import GroupedStream, Stream
-from airflow_trident.topology.verbs import combine, query
+from airflow_trident.topology.stream_base import StaticState
+from airflow_trident.topology.verbs import aggregate, states
 from airflow_trident.topology.verbs.transform import read_by_spark
 from airflow_trident.types import FieldSpec
 
 if TYPE_CHECKING:
-    from airflow_trident.operations.multireduce import (
+    from airflow_trident.operations.interfaces import (
         GroupedMultiReducer,
         JoinOutFieldsMode,
         JoinType,
@@ -66,7 +66,7 @@ class Topology(NodeGraph):
         :param topology: the name of the topology that updates it; default: this one.
         :raises ConfigurationError: the store cannot have such fields.
         """
-        return StaticState(query.static(topology or self.name, state, name, keys, values))
+        return StaticState(states.static(topology or self.name, state, name, keys, values))
 
     # ---- several streams ---------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Topology(NodeGraph):
         :param out_fields: new names; default: those of the first stream.
         :raises FieldError: number or types of the fields differ.
         """
-        return combine.merge(self, streams, out_fields)
+        return aggregate.merge(self, streams, out_fields)
 
     def multi_reduce(
         self,
@@ -91,7 +91,7 @@ class Topology(NodeGraph):
         :param input_fields: for each stream, the fields that the reducer gets.
         :param out_fields: all output fields, with types unless `reducer.output_types` has them.
         """
-        return combine.multi_reduce(self, input_fields, streams, reducer, out_fields)
+        return aggregate.multi_reduce(self, input_fields, streams, reducer, out_fields)
 
     def join(
         self,
@@ -112,4 +112,4 @@ class Topology(NodeGraph):
             "outer": it may have none, and its fields are then null. A left outer join is ``["inner", "outer"]``.
         :raises FieldError: an unknown field, join fields of different types, or a wrong number of names.
         """
-        return combine.join(self, streams, join_fields, out_fields, join_type, mode)
+        return aggregate.join(self, streams, join_fields, out_fields, join_type, mode)

@@ -13,13 +13,13 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_trident.errors import ConfigurationError, TridentError, guarded
 from airflow_trident.tasks.asking_airflow import ask
-from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.engines import install_resolver
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
 from airflow_trident.tasks.source_lag import first_ready, last_position
 from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
 from airflow_trident.triggers.shared_watch import Hub, SharedLedger
-from airflow_trident.triggers.trident_trigger import TridentTrigger
+from airflow_trident.triggers.transaction import TridentTrigger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

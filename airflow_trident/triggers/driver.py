@@ -9,10 +9,9 @@ from contextlib import AsyncExitStack
 from airflow.triggers.base import TriggerEvent
 
 from airflow_trident.errors import TridentError
-from airflow_trident.tasks.spark_driver import ClusterKind, Driver, DriverCluster
+from airflow_trident.tasks.drivers import ClusterKind, Driver, DriverCluster
 from airflow_trident.triggers.shared_watch import Hub
-from airflow_trident.triggers.trident_trigger import TridentTrigger
-from airflow_trident.triggers.turn import SETTLE_S
+from airflow_trident.triggers.transaction import SETTLE_S, TridentTrigger
 
 MISSES = 60
 """So many looks without an answer end the wait: the triggerer may lack a right, a way or a client that the task has."""

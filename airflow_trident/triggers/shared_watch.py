@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_trident.protocol.records import LedgerView
 
 if TYPE_CHECKING:
-    from airflow_trident.ledger.znode_ledger import ZNodeLedger
+    from airflow_trident.ledger.ledger import ZNodeLedger
     from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Hub:
 
         :param incarnation: the incarnation that the wait is for, if known.
         """
-        from airflow_trident.ledger.znode_ledger import ZNodeLedger
+        from airflow_trident.ledger.ledger import ZNodeLedger
 
         return SharedLedger(self, ZNodeLedger(self._znodes, topology, self._root, incarnation=incarnation))
 

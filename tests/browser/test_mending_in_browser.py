@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.fixtures.browser import browser, confirm, open_row, status
 from tests.fixtures.page import MENDING, page_server
 from tests.integration.test_airflow_tasks import DAG as WORDS

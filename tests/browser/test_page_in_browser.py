@@ -10,8 +10,7 @@ from playwright.sync_api import expect
 
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Command
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Command, Status
 from airflow_trident.storm.workers.deployments import Deployments, deploy
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures import single

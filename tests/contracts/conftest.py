@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.states.keyvalue.base import StateProvider
 from tests.fixtures.behind import restore, site  # noqa: F401 - fixtures
 from tests.fixtures.keyvalue import PROVIDERS, State

@@ -12,9 +12,9 @@ from unittest.mock import ANY
 import pytest
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.azure import AZURE
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
+from airflow_trident.io.object_services import AZURE
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.verbs import PROBE, Storage

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.errors import FencedError, HeldError, LedgerBehindStateError
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.operations.state_functions import KeyValues, Stateful, StatefulFunction
 from airflow_trident.states.keyvalue.stateful import KeyValueStates
 from airflow_trident.types import parse_declared
 from tests.fixtures.state import FACTORIES, SINKS, apply, batch, content, counts, product, ticket

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from airflow_trident import Count, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import ChildError, ConfigurationError, FieldError, PlanError, TridentError, UserCodeError
-from airflow_trident.operations.expr.tree import col
+from airflow_trident.operations.expressions import col
 from airflow_trident.storm import ShellBolt
 from airflow_trident.storm import bolt as on_child
 from airflow_trident.storm.components.bolt import ChildBolt

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import StoreUnavailableError
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.protocol.records import Status
+from airflow_trident.runtime.open_resources import OpenStates
 from tests.fixtures.committing import NAMES, Shut, Site, expected, two_counts
 from tests.fixtures.state import FACTORIES
 

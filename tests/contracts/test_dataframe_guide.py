@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import MemoryLedger, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import coordinate

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import DeltaState
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.errors import ConfigurationError
 from tests.fixtures.deletion_vectors import delete_rows, purge, rows_in
 from tests.fixtures.rewrites import keyed, processed

@@ -16,7 +16,7 @@ import pytest
 from airflow_trident import DeltaTable, TableSpout
 from airflow_trident.contracts.spout import Emitter
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.azure import AZURE
+from airflow_trident.io.object_services import AZURE
 from tests.fixtures.azurite import ACCOUNT, CONN_ID, KEY, VARIABLE, Container, connection, container_sas
 from tests.fixtures.table import TABLES
 

@@ -13,9 +13,8 @@ from deltalake.exceptions import CommitFailedError
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError
-from airflow_trident.states.delta.next_version import next_version
-from airflow_trident.states.delta.table import META
-from airflow_trident.states.tables.version_race import Overtaken
+from airflow_trident.states.delta.table import META, next_version
+from airflow_trident.states.tables.appending import Overtaken
 from tests.fixtures.deletion_vectors import commit
 from tests.fixtures.state import ticket
 from tests.fixtures.table import TABLES, staged

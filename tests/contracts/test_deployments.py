@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_trident.errors import ConfigurationError, NameTakenError, PlanError, TransitionError
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Set
 from airflow_trident.protocol.records import Command
 from airflow_trident.storm.workers.deployment import (

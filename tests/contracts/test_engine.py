@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.versions import TIMES_SINCE, field_with_times
 from airflow_trident.errors import (
@@ -23,7 +23,7 @@ from airflow_trident.errors import (
     TridentError,
     UserCodeError,
 )
-from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
+from airflow_trident.ledger.ledger import CHUNK_BYTES
 from airflow_trident.runtime.timeouts import run_in_time
 from airflow_trident.staging.area import StagingArea
 from tests.contracts.conftest import EVERY_PRODUCT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_trident import Count, Topology, col
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import AttemptCancelledError, ConfigurationError, SparkJobError, UserCodeError
 from airflow_trident.plan.stages import Coalescing

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MemoryLedger, Topology
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,

@@ -16,8 +16,8 @@ from airflow_trident import FileSink, FileSpout, FixedBatchSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, Outcome, SourceChangedError
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.gcs import GCS
 from airflow_trident.io.object_arrow import arrow_files
+from airflow_trident.io.object_services import GCS
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.staging.storage import storage_at

@@ -21,7 +21,7 @@ from airflow_trident.errors import (
     SourceUnavailableError,
 )
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.spouts.iceberg import snapshots
+from airflow_trident.spouts.iceberg import spout as spout_module
 from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from airflow_trident.spouts.table_log import RecentValues
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
@@ -307,7 +307,7 @@ def test_a_damaged_manifest_or_metadata_file_is_an_error(
     content = path.read_bytes()
     half = len(content) // 2
     path.write_bytes(content[:half] if cut else content[:half] + b"\xff" * half)
-    monkeypatch.setattr(snapshots, "SNAPSHOTS", RecentValues[Any](4))  # as in another process
+    monkeypatch.setattr(spout_module, "SNAPSHOTS", RecentValues[Any](4))  # as in another process
     for read in (lambda: begin(spout), lambda: numbers(spout, metadata)):
         with pytest.raises(DamagedInputError, match=f"{text} the Iceberg table 'sales.rows' cannot be read"):
             read()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MemoryState, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import ConfigurationError, Outcome
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, coordinate, process
 from tests.fixtures.engine import JobOf, keep, run

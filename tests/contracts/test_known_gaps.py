@@ -13,8 +13,7 @@ from airflow_trident.errors import (
     StateBehindLedgerError,
     TransitionError,
 )
-from airflow_trident.protocol.records import Owner
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Owner, Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.states.sql.sqlite import SqliteState
 from tests.fixtures import single

@@ -16,14 +16,12 @@ from airflow_trident.errors import (
     TridentError,
     UnknownTopologyError,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun, NothingNew
-from airflow_trident.ledger.paths import LedgerPaths, tx_name
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.answers import Begun, NothingNew
+from airflow_trident.ledger.layout import LedgerPaths, tx_name
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.protocol.decide import Blocked, Full, Paused
-from airflow_trident.protocol.records import NO_ATTEMPT, Claim, Command, Owner, claim_key
-from airflow_trident.protocol.statuses import TRANSITIONS, Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.protocol.records import NO_ATTEMPT, TRANSITIONS, Claim, Command, Owner, Status, claim_key
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition
 from tests.fixtures import single
 from tests.fixtures.ledger import (
     DEFINITION,

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import StaleAttemptError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.accepted_source import MendedSources
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.decide import MendedSources
+from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.types import Json
 from tests.fixtures import single
 from tests.fixtures.ledger import STAGED, begun, brought_to, commit, gated, processed

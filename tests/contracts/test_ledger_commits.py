@@ -12,9 +12,8 @@ from airflow_trident.errors import (
     FencedError,
     TransitionError,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import Exceptions
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import Exceptions, Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures import single
 from tests.fixtures.ledger import (

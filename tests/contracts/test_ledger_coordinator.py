@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.layout import LedgerPaths
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
 from airflow_trident.protocol.outcomes import ERROR_CHARACTERS, CoordinatorOutcome, OutcomeKind
 from airflow_trident.runtime.outcomes import lags_of

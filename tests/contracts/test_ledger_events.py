@@ -9,9 +9,8 @@ import pytest
 
 from airflow_trident.contracts.state import Marker
 from airflow_trident.ledger.announcements import announce, announced_events, begin_events, settle
-from airflow_trident.ledger.backup.seed import seed_from
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
+from airflow_trident.ledger.recovery import seed_from
 from airflow_trident.protocol.announcements import MOST_AT_ONCE, AnnouncedEvents, first_of
 from airflow_trident.protocol.records import Owner
 from airflow_trident.protocol.txids import NO_TXIDS, Txids

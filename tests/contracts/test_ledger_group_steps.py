@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from airflow_trident.ledger.begin_result import NextBatches
+from airflow_trident.ledger.answers import NextBatches
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.verbs import begin
 from airflow_trident.ledger.verbs.begin import GROWS_BY_BYTES
 from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op, Set
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.types import Json
 from tests.contracts.test_ledger_groups import ALL, begun_many, gated_many, some_lines, staged
 from tests.fixtures import single

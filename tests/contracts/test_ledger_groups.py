@@ -11,14 +11,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_trident.errors import ConfigurationError, FencedError, StaleAttemptError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun, NextBatches, NothingNew
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.answers import Begun, NextBatches, NothingNew, StagedAttempt
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import Full, Paused
-from airflow_trident.protocol.records import Command, CommitTicket
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Command, CommitTicket, Status
 from airflow_trident.types import Json
 from tests.fixtures import single
 from tests.fixtures.ledger import (

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_trident.errors import FencedError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.answers import StagedAttempt
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.protocol.records import TxRecord
-from airflow_trident.tasks.metrics import MetricKind, metrics_of, parts_of
-from airflow_trident.tasks.spans import phase_spans
+from airflow_trident.tasks.telemetry import MetricKind, metrics_of, parts_of, phase_spans
 from tests.fixtures import single
 from tests.fixtures.ledger import LEDGERS, OVER_ZNODES, STAGED, begun, commit
 

@@ -8,13 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from airflow_trident.errors import ConfigurationError, FencedError, InvalidatedError, StaleAttemptError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun, MetadataOf, NextBatches
+from airflow_trident.ledger.answers import Begun, MetadataOf, NextBatches
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.protocol.decide import EmitAgain, Full, decide_commit
-from airflow_trident.protocol.records import Exceptions, TxRecord
+from airflow_trident.protocol.records import Exceptions, Status, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition
 from airflow_trident.types import Json
 from tests.fixtures import single
 from tests.fixtures.ledger import OTHER_STAGED, STAGED, Place, claim

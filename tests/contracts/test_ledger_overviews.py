@@ -8,8 +8,7 @@ import pytest
 
 from airflow_trident.errors import CorruptError, TridentError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.open import Ledgers
-from airflow_trident.ledger.overviews import Overview
+from airflow_trident.ledger.open import Ledgers, Overview
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.znodes import Set
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings

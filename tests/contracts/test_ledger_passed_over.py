@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from airflow_trident.errors import Outcome, PassedOverError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import CommitTicket, Status
 from tests.contracts.test_ledger_accepting import Mended
 from tests.contracts.test_ledger_groups import begun_many, everything, staged
 from tests.fixtures import single

@@ -8,10 +8,9 @@ from airflow_trident.errors import (
     ConfigurationError,
     TransitionError,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
+from airflow_trident.protocol.records import Status
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures import single
 from tests.fixtures.ledger import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import NO_ATTEMPT
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import NO_ATTEMPT, Status
 from tests.fixtures import single
 from tests.fixtures.ledger import (
     Place,

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import NO_ATTEMPT, Command
-from airflow_trident.protocol.seen_by_person import SeenTopology, SeenTransaction
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.decide import SeenTopology, SeenTransaction
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, Status
 from tests.contracts.test_ledger_accepting import Mended
 from tests.fixtures import single
 from tests.fixtures.ledger import begun, brought_to, commit

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_trident.errors import StaleAttemptError
-from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.answers import StagedAttempt
+from airflow_trident.ledger.layout import LedgerPaths
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.protocol.codec import staged_chunk_name
-from airflow_trident.protocol.records import StagedRef
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import StagedRef, Status
 from tests.fixtures import single
 from tests.fixtures.ledger import OVER_ZNODES, STAGED, Place, begun
 

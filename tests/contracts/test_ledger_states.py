@@ -6,10 +6,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_trident.errors import FencedError, TransitionError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import Loss
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, StateDefinition
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import Loss, Status
+from airflow_trident.protocol.topologies import Definition, StateDefinition
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, begun, commit, gated

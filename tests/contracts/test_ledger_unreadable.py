@@ -12,9 +12,8 @@ from airflow_trident.errors import (
     NewerRecordError,
     TridentError,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.layout import LedgerPaths
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.znodes import Delete, Set
 from tests.fixtures import single
 from tests.fixtures.ledger import (

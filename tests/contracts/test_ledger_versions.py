@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import NewerRecordError
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.layout import LedgerPaths, topology_path
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.paths import LedgerPaths, topology_path
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Set
-from airflow_trident.protocol.records import Claim, Command
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.records import Claim, Command, Status
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 from tests.fixtures import single
 from tests.fixtures.ledger import STAGED
 

@@ -41,11 +41,11 @@ from airflow_trident import (
 )
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.states.keyvalue.providers import BUILT_IN, provider_class
+from airflow_trident.states.keyvalue.base import BUILT_IN, provider_class
 from airflow_trident.storm import NodeBolt, NodeSpout, ShellBolt, ShellSpout, TridentWorkerOperator
 
 PATHS = ("path", "folder", "dir", "file", "root", "uri", "cwd")

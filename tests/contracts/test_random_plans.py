@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
 from airflow_trident import Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import UserCodeError
 from tests.fixtures.engine import make_job, rows_as_text, run
 from tests.generated.commit_phases import run_committed

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import DeltaState, DeltaTable, IcebergTable, TableSpout
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied, State, StateSpec
+from airflow_trident.contracts.state import Applied, StagedFiles, State, StateSpec
 from airflow_trident.io.parquet import footer_bytes
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.states.files.sink import FileSink
@@ -113,7 +112,7 @@ def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(source: str, target: str) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
 
-    monkeypatch.setattr("airflow_trident.states.tables.new_files.os.link", refuse)
+    monkeypatch.setattr("airflow_trident.states.tables.appending.os.link", refuse)
 
 
 @pytest.mark.parametrize("sink", ["delta", "iceberg"])

@@ -17,8 +17,7 @@ from airflow_trident.errors import (
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.spouts.redis.keys import OpaqueRedisSpout, RedisSpout
-from airflow_trident.spouts.redis.stream import OpaqueRedisStreamSpout, RedisStreamSpout
+from airflow_trident.spouts.redis import OpaqueRedisSpout, OpaqueRedisStreamSpout, RedisSpout, RedisStreamSpout
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
 from airflow_trident.types import Json
 from tests.fixtures.redis import settings_of_a_new_database, shared_server

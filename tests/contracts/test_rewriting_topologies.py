@@ -18,8 +18,7 @@ from airflow_trident.errors import (
     LateBatchError,
     UserCodeError,
 )
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner

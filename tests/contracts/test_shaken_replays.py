@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_trident import FileSink, FileSpout, Function, MemoryLedger, OperationContext, Stream, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.mending.dry_replay import StateDifference, dry_replay
+from airflow_trident.runtime.debugging import StateDifference, dry_replay
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from tests.fixtures.script import Run, daily, engine, written
 
@@ -162,7 +162,7 @@ def test_a_script_gets_its_files_the_other_way_round_and_other_settings(tmp_path
 def test_real_numbers_are_compared_beside_the_rest_of_their_rows(tmp_path: Path) -> None:
     from collections import Counter
 
-    from airflow_trident.runtime.mending.dry_replay import _real_difference
+    from airflow_trident.runtime.debugging import _real_difference
 
     old, new = Counter([("a", 1.0), ("b", 2.0)]), Counter([("a", 1.0 + 1e-10), ("b", 2.0)])
     assert _real_difference(old, new) == pytest.approx(1e-10)

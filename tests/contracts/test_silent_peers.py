@@ -23,24 +23,23 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
-from airflow_trident.io.deadlines import CLUSTERS, EVERY
+from airflow_trident.io.database_limits import CLUSTERS, EVERY
 from airflow_trident.io.hdfs import HdfsPlace
 from airflow_trident.io.object_arrow import open_object
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.spouts.kafka.client import KafkaCluster
+from airflow_trident.spouts.kafka.consumer import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import LogPosition, TopicPartition
 from airflow_trident.spouts.kafka.spout import KafkaSpout
-from airflow_trident.spouts.redis.keys import RedisSpout
-from airflow_trident.spouts.redis.stream import RedisStreamSpout
+from airflow_trident.spouts.redis import RedisSpout, RedisStreamSpout
 from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.storage import ObjectStorage
 from airflow_trident.staging.verbs import Storage
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
 from airflow_trident.states.redis.state import RedisState
-from airflow_trident.tasks import spark_driver, yarn_application
+from airflow_trident.tasks import drivers
 from tests.faults.silent import Silence, SilentProxy, SilentServer
 from tests.fixtures.azurite import account_url
 from tests.fixtures.azurite import connection as azure_connection
@@ -142,13 +141,13 @@ def zookeeper_calls(hosts: str) -> Calls:
 
 
 def cluster_calls(hosts: str) -> Calls:
-    driver = spark_driver.DriverCluster(kind=spark_driver.ClusterKind.STANDALONE, addresses=(f"http://{hosts}",))
+    driver = drivers.DriverCluster(kind=drivers.ClusterKind.STANDALONE, addresses=(f"http://{hosts}",))
     return {
         "standalone": driver.driver("driver-1").state,
         "standalone kill": driver.driver("driver-1").kill,
-        "yarn": yarn_application.YarnApplication(resource_manager=f"http://{hosts}", driver_id="a").state,
-        "yarn kill": yarn_application.YarnApplication(resource_manager=f"http://{hosts}", driver_id="a").kill,
-        "yarn find": lambda: yarn_application.find_application(f"http://{hosts}", "tag"),
+        "yarn": drivers.YarnApplication(resource_manager=f"http://{hosts}", driver_id="a").state,
+        "yarn kill": drivers.YarnApplication(resource_manager=f"http://{hosts}", driver_id="a").kill,
+        "yarn find": lambda: drivers.find_application(f"http://{hosts}", "tag"),
     }
 
 
@@ -196,7 +195,7 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[str, Outcomes]]:
             "AIRFLOW_CONN_SILENTHDFS",
             hdfs_connection(url, read_timeout_s=WAIT_S, connect_timeout=WAIT_S, max_retries=1),
         )
-        for module in (yarn_application, spark_driver):
+        for module in (drivers, drivers):
             patch.setattr(module, "CLUSTERS", replace(CLUSTERS, answer_s=WAIT_S))
         calls = {kind: calls_of(kind, server.hosts) for kind in ERRORS}
         pool = ThreadPoolExecutor(sum(map(len, calls.values())))

@@ -11,7 +11,7 @@ import pytest
 from airflow_trident import Count, FirstN, FixedBatchSpout, MaxBy, Stream, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
-from airflow_trident.operations.expr.tree import col, explode, lit, lower, split_words
+from airflow_trident.operations.expressions import col, explode, lit, lower, split_words
 from tests.fixtures.engine import Distinct, JobOf, NotThe, Words, keep, lines, run, sales
 from tests.fixtures.plan import PaperState
 from tests.fixtures.verb import ByTwo, Latest, Tally, cities

@@ -20,9 +20,9 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.io.sql import database_url
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.files.spout import FileSpout
-from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.spouts.memory import FixedBatchSpout
 from airflow_trident.spouts.spool.spout import SpooledSpout
-from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.spouts.sql import SqlSpout
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows
 from airflow_trident.types import Json, parse_declared

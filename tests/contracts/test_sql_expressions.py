@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_trident import Count, Topology, col, explode, spark_sql, when
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import UserCodeError
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run
 from tests.fixtures.plan import PaperState

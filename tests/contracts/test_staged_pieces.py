@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Applied, StateSpec
+from airflow_trident.contracts.state import Applied, StagedBatch, StateSpec
 from airflow_trident.errors import StagingError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
 from airflow_trident.staging import area as staging_area

@@ -28,7 +28,7 @@ from airflow_trident.operations.aggregators import Count, Max, Min, Sum
 from airflow_trident.states.core.marker import admit, group_from_json
 from airflow_trident.states.delta.runs import Footer
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.redis.state_record import encode_record
+from airflow_trident.states.redis.state import encode_record
 from airflow_trident.states.sql.sqlite import SqliteState
 from airflow_trident.types import parse_declared
 from tests.contracts.test_states import at_once

@@ -21,7 +21,7 @@ from airflow_trident.operations.aggregators import Count, Max, Min, Sum
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.files.sink import FileSink
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.redis.nontransactional import NonTransactionalRedisState
+from airflow_trident.states.redis.state import NonTransactionalRedisState
 from tests.fixtures.open_state import batches, longest, one_by_one, tickets
 from tests.fixtures.redis import settings_of_a_new_database
 from tests.fixtures.state import (

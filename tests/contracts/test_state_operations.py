@@ -17,8 +17,8 @@ from airflow_trident import FixedBatchSpout, MapState, StateUpdater, Topology
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
-from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer

@@ -10,7 +10,7 @@ import pytest
 from airflow_trident import Count, FixedBatchSpout, MapGet, Max, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.state import FACTORIES, content
 

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_trident.errors import OutcomeUnknownError, StoreUnavailableError
-from airflow_trident.states.sql import postgres_dialect
+from airflow_trident.states.sql import postgres
 from airflow_trident.states.sql.dialect import Dialect
 from airflow_trident.states.sql.sqlalchemy_state import SqlAlchemyDialect
 from airflow_trident.states.sql.store import SqlStore
@@ -26,7 +26,7 @@ MANY = 1200
 def test_values_of_many_keys_are_of_one_transaction_whoever_commits_meanwhile(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_dialect, "_KEYS_AT_ONCE", 500)
+    monkeypatch.setattr(postgres, "_KEYS_AT_ONCE", 500)
     factory: Any = FACTORIES[store](tmp_path)
     if hasattr(factory, "lock_timeout_s"):
         factory = replace(factory, lock_timeout_s=0.2)

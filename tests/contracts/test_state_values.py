@@ -15,8 +15,8 @@ from airflow_trident.contracts.updater import MapState
 from airflow_trident.engine.state_queries import Reading
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.operations.aggregators import Count, Max, Min, Sum
-from airflow_trident.operations.queries import MapGet
-from airflow_trident.topology.updaters import MapPut
+from airflow_trident.operations.state_functions import MapGet
+from airflow_trident.topology.verbs.states import MapPut
 from airflow_trident.types import INTERVAL, has_times, names_of, parse_declared
 from tests.fixtures.state import Product, appended, apply, batch, combined, content, keep_longest, ticket
 

@@ -22,7 +22,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
 from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark.worker import WriteParts
+from airflow_trident.engine.spark.workers import WriteParts
 from airflow_trident.errors import ConfigurationError, FencedError, LateBatchError, PlanError
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.manifest import Slot

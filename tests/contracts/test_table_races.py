@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, StagedFiles
 from tests.fixtures.program import Waiting
 from tests.fixtures.rewrites import appended, found, keyed, processed, rows_of
 from tests.fixtures.state import ticket

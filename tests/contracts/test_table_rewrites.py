@@ -22,13 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.contracts.committed_table import BatchKeys, ReplacedFiles
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, BatchKeys, ReplacedFiles, StagedFiles
 from airflow_trident.errors import DamagedInputError, FencedError, OutcomeUnknownError, TableChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.staging.table_rewrites import rest_of
-from airflow_trident.states.delta.add_actions import described
+from airflow_trident.states.delta.table import described
 from airflow_trident.types import Field, names_of, parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.rewrites import (

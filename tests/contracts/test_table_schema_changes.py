@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.types import parse_declared
 from tests.fixtures.rewrites import appended, keyed, processed, rows_of

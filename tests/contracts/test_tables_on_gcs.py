@@ -14,7 +14,7 @@ import pytest
 from airflow_trident import DeltaTable, IcebergTable, TableSpout
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.gcs import GCS
+from airflow_trident.io.object_services import GCS
 from tests.contracts.test_tables_on_s3 import rows_of
 from tests.fixtures.gcs import CONN_ID, VARIABLE, GcsBucket, account_key, connection, new_key
 from tests.fixtures.object_store import Lake

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.errors import StagingError
 from airflow_trident.io.object_stores import ObjectPlace, StoredObject
 from airflow_trident.io.parquet import footer_bytes, write_parquet

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MemoryState, Sum, Topology, TransformContext
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import ConfigurationError, UserCodeError
-from airflow_trident.operations.expr.tree import col
+from airflow_trident.operations.expressions import col
 from airflow_trident.plan.stages import Coalescing
 from tests.contracts.test_transforms import WRONG, transformed
 from tests.fixtures.engine import JobOf, keep, run

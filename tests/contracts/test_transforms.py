@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_trident import DataFrameSpout, FileSpout, Stream, Topology, TransformContext, col
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import UserCodeError
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run

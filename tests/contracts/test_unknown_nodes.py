@@ -11,19 +11,17 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, MemoryLedger, MemoryState, Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark.driver_tags import DriverTags
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.local import LocalSessions
-from airflow_trident.engine.spark.submit import SubmitEngine
+from airflow_trident.engine.spark.submit import DriverTags, SubmitEngine
 from airflow_trident.errors import UnknownNodeError
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.plan.commit.nodes import NewValuesNode
+from airflow_trident.operations.interfaces import OperationContext
 from airflow_trident.plan.compile import compile_plan, compile_query
 from airflow_trident.plan.graph import BeginNode, Node, OwnPassNode, ProcessorNode, SinkNode, ordered, rebuilt
-from airflow_trident.plan.nodes import PeekNode, PersistNode, SourceNode
+from airflow_trident.plan.nodes import NewValuesNode, PeekNode, PersistNode, SourceNode
 from airflow_trident.plan.stages import CommitLevel
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket
 from airflow_trident.runtime.downstream import apply_downstream

@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MemoryState, Sum, Topology
 from airflow_trident.contracts.updater import MapState
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import PlanError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.topology.stream import TridentState
 from tests.fixtures.engine import rows_as_text

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from airflow_trident.operations.expr.tree import (
+from airflow_trident.operations.expressions import (
     Expression,
     coalesce,
     col,

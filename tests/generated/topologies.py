@@ -31,7 +31,7 @@ from airflow_trident import (
     Topology,
     Variance,
 )
-from airflow_trident.operations.expr.tree import coalesce, col, concat, explode, length, split, when
+from airflow_trident.operations.expressions import coalesce, col, concat, explode, length, split, when
 from tests.fixtures.engine import keep
 from tests.generated.in_python import (
     ABOUT,

@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, Max, Min, Stream, Sum, Topology
-from airflow_trident.operations.expr.tree import col, lit
+from airflow_trident.operations.expressions import col, lit
 from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, REAL_TYPES, WHOLE_TYPES
 from tests.fixtures.engine import keep
 from tests.generated.in_python import groups_of

@@ -26,21 +26,20 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from airflow_trident.cli import doctor_checks
+from airflow_trident.cli.commands import doctor as doctor_module
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TridentError
 from airflow_trident.ledger import open as ledgers
-from airflow_trident.ledger.backup.importing import UNFINISHED
+from airflow_trident.ledger.backup import UNFINISHED
+from airflow_trident.ledger.layout import DEFAULT_ROOT, LedgerPaths, topology_path
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.paths import DEFAULT_ROOT, LedgerPaths, topology_path
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Set
 from airflow_trident.ledger.zookeeper import client
 from airflow_trident.operators.base import backfill_run_refused
 from airflow_trident.protocol.decide import Unknown
-from airflow_trident.protocol.records import Claim, Owner
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Owner, Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.waiting import blocked, waiting_story
@@ -48,7 +47,7 @@ from airflow_trident.sensors.turn import TridentTurnSensor
 from airflow_trident.storm.workers.deployments import Deployments
 from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
-from airflow_trident.triggers.turn import TridentTurnTrigger
+from airflow_trident.triggers.transaction import TridentTurnTrigger
 from tests.fixtures.runtime import copy_of
 from tests.unit.test_documented_commands import SOURCE, Advice, advices, parse
 
@@ -191,7 +190,7 @@ class Desk:
 
     def doctor(self) -> str:
         deployed = Deployments(MemoryZNodes(self.tree)).read()
-        return " ".join(finding.text for finding in doctor_checks._topology("words", self.ledger, deployed))
+        return " ".join(finding.text for finding in doctor_module._topology("words", self.ledger, deployed))
 
     def another(self, txid: int) -> tuple[ZNodeLedger, Owner]:
         """Another program, which works on a transaction now."""
@@ -317,7 +316,7 @@ def failed(desk: Desk) -> str:
     return text
 
 
-@shown_by("operations/calls/user_code.py", "accept-source", rest="words 2 --reason mended", then=AGAIN)
+@shown_by("operations/user_code.py", "accept-source", rest="words 2 --reason mended", then=AGAIN)
 def a_bad_line(desk: Desk) -> str:
     failed(desk)
     desk.flag("mended", on=False)
@@ -326,7 +325,7 @@ def a_bad_line(desk: Desk) -> str:
     return text
 
 
-@shown_by("spouts/data_loss.py", "accept-source TOPOLOGY TXID --reason WHY", then=AGAIN)
+@shown_by("contracts/spout.py", "accept-source TOPOLOGY TXID --reason WHY", then=AGAIN)
 def a_changed_file(desk: Desk) -> str:
     failed(desk)
     (desk.folder / "in" / "002.txt").write_text("good\n")
@@ -339,7 +338,7 @@ def an_accepted_file(desk: Desk) -> str:
     return desk.does("accept-source words 2 --reason mended")
 
 
-@shown_by("protocol/accepted_source.py", "backfill TOPOLOGY --txid {...}")
+@shown_by("protocol/decide.py", "backfill TOPOLOGY --txid {...}")
 def an_accepted_file_that_is_shown(desk: Desk) -> str:
     an_accepted_file(desk)
     text = desk.does("ledger show words 2")
@@ -350,7 +349,7 @@ def an_accepted_file_that_is_shown(desk: Desk) -> str:
     return text
 
 
-@shown_by("protocol/accepted_source.py", "backfill TOPOLOGY --txid TXID")
+@shown_by("protocol/decide.py", "backfill TOPOLOGY --txid TXID")
 def nothing_to_accept(desk: Desk) -> str:
     failed(desk)
     return desk.run("accept-source words 2 --reason mended").text
@@ -378,15 +377,15 @@ def closed(desk: Desk) -> str:
     return str(refused.value)
 
 
-@shown_by("cli/doctor_checks.py", 'close {...} --all --reason "..."')
+@shown_by("cli/commands/doctor.py", 'close {...} --all --reason "..."')
 def many_skipped(desk: Desk) -> str:
     skipped(desk)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(doctor_checks, "MANY_SKIPPED", 0)
+        patch.setattr(doctor_module, "MANY_SKIPPED", 0)
         return desk.doctor()
 
 
-@shown_by("cli/doctor_checks.py", "backfill {...} --failed")
+@shown_by("cli/commands/doctor.py", "backfill {...} --failed")
 def failed_for_the_doctor(desk: Desk) -> str:
     failed(desk)
     return desk.doctor()
@@ -530,7 +529,7 @@ def an_unknown_transaction_to_show(desk: Desk) -> str:
     return desk.run("ledger show words 9").text
 
 
-@shown_by("triggers/turn.py", LIST, shows="COMMITTED")
+@shown_by("triggers/transaction.py", LIST, shows="COMMITTED")
 def an_unknown_turn(desk: Desk) -> str:
     paused(desk)
     trigger: Any = SimpleNamespace(topology="words")
@@ -548,7 +547,7 @@ def waited_too_long(desk: Desk) -> str:
     return str(ended.value)
 
 
-@shown_by("protocol/statuses.py", "ledger list", shows="COMMITTED", rest="words")
+@shown_by("protocol/records.py", "ledger list", shows="COMMITTED", rest="words")
 def a_step_that_is_not_allowed(desk: Desk) -> str:
     paused(desk)
     return desk.run("skip words 1").text
@@ -605,7 +604,7 @@ def a_run_of_before_a_repair(desk: Desk) -> str:
     return str(refused.value)
 
 
-@shown_by("ledger/backup/importing.py", "repair {...}")
+@shown_by("ledger/backup.py", "repair {...}")
 def an_import_over_a_ledger(desk: Desk) -> str:
     copy = two(desk)
     desk.does(f"ledger export words --output {desk.folder}/export.json")
@@ -619,7 +618,7 @@ def an_import_of_nothing(desk: Desk) -> str:
     return desk.run("ledger import words nothing.json").text
 
 
-@shown_by("ledger/backup/importing.py", "ledger import", rest="words {folder}/export.json")
+@shown_by("ledger/backup.py", "ledger import", rest="words {folder}/export.json")
 def an_import_that_was_cut_off(desk: Desk) -> str:
     two(desk)
     desk.does(f"ledger export words --output {desk.folder}/export.json")
@@ -629,20 +628,20 @@ def an_import_that_was_cut_off(desk: Desk) -> str:
     return desk.run("drain words").text
 
 
-@shown_by("contracts/held.py", 'repair {...} --take-over "the ledger was deleted"')
+@shown_by("contracts/state.py", 'repair {...} --take-over "the ledger was deleted"')
 def a_ledger_that_was_deleted(desk: Desk) -> str:
     two(desk)
     desk.tree = MemoryTree()
     return desk.run("drain words").text
 
 
-@shown_by("runtime/mending/repair.py", 'repair {...} --take-over "the ledger was deleted"')
+@shown_by("runtime/repair.py", 'repair {...} --take-over "the ledger was deleted"')
 def a_repair_that_needs_a_word(desk: Desk) -> str:
     a_ledger_that_was_deleted(desk)
     return desk.run("repair words").text
 
 
-@shown_by("runtime/mending/repair.py", "backfill {...} --failed")
+@shown_by("runtime/repair.py", "backfill {...} --failed")
 def a_transaction_in_one_state_alone(desk: Desk) -> str:
     held_by_one(desk)
     desk.tree = MemoryTree()
@@ -669,7 +668,7 @@ def a_state_that_cannot_be_replayed(desk: Desk) -> str:
 
 # ---- named workers -----------------------------------------------------------------------------------------------
 
-STEPS, NAMED = "storm/workers/deployment_steps.py", "storm/workers/named_worker.py"
+STEPS, NAMED = "storm/workers/deployment.py", "storm/workers/worker.py"
 
 
 @shown_by(STEPS, "undeploy {...}")
@@ -741,29 +740,29 @@ ELSEWHERE = {
     ("cli/commands/zookeeper.py", "airflow trident zookeeper start"): SERVERS,
     ("cli/commands/zookeeper.py", "airflow trident zookeeper stop"): SERVERS,
     ("cli/console.py", "airflow db migrate"): "a command of Airflow; tests/integration/test_cli_site.py shows the text",
-    ("cli/doctor_checks.py", "airflow trident backfill {...} --txid {...}"): (
+    ("cli/commands/doctor.py", "airflow trident backfill {...} --txid {...}"): (
         f"tests/integration/test_cli_site.py asks Airflow's database; {GONE_OVER}"
     ),
-    ("cli/doctor_checks.py", "airflow trident skip {...} {...}"): GONE_OVER,
-    ("cli/doctor_checks.py", "airflow trident take-back {...} {...}"): GONE_OVER,
+    ("cli/commands/doctor.py", "airflow trident skip {...} {...}"): GONE_OVER,
+    ("cli/commands/doctor.py", "airflow trident take-back {...} {...}"): GONE_OVER,
     ("engine/spark/errors.py", "airflow trident ledger show TOPOLOGY TXID"): "needs a Spark; `left` shows its output",
     ("engine/spark/sessions/connect.py", "airflow trident connect-server start"): (
         "needs a Spark; tests/integration/test_spark_server.py starts it"
     ),
     ("hooks/zookeeper.py", "airflow trident zookeeper start --add-connection"): SERVERS,
-    ("ledger/backup/seed.py", "airflow trident ledger accept"): (
+    ("ledger/recovery.py", "airflow trident ledger accept"): (
         "the second step after a repair; `another_definition` runs it, tests/integration/test_repair.py shows the text"
     ),
-    ("ledger/embedded/login.py", "airflow trident zookeeper start"): SERVERS,
+    ("ledger/embedded/server.py", "airflow trident zookeeper start"): SERVERS,
     ("ledger/refusals.py", "airflow trident backfill {...} --txid {...}"): FORMER,
     ("ledger/refusals.py", "airflow trident ledger accept {...}"): FORMER,
     ("ledger/zookeeper/client.py", "airflow trident zookeeper status"): SERVERS,
-    ("operators/coordinator.py", "airflow dags test {...}"): (
+    ("operators/transaction.py", "airflow dags test {...}"): (
         "needs the tasks of a DAG; tests/integration/test_ten_minutes.py runs it"
     ),
-    ("operators/coordinator.py", "airflow tasks test"): "names what was done; it is no advice",
-    ("storm/workers/deployment_steps.py", "airflow trident worker {...}"): WORKERS,
-    ("storm/workers/deployment_steps.py", "airflow trident workers {...}"): WORKERS,
+    ("operators/transaction.py", "airflow tasks test"): "names what was done; it is no advice",
+    ("storm/workers/deployment.py", "airflow trident worker {...}"): WORKERS,
+    ("storm/workers/deployment.py", "airflow trident workers {...}"): WORKERS,
     ("runtime/downstream.py", "airflow trident plan {...}"): "a fault of this package, which nothing brings about",
     ("runtime/drains/drain.py", "airflow trident ledger list {...}"): (
         "needs another worker that begins a transaction in the middle of a drain; `an_unknown_transaction` runs it"
@@ -783,13 +782,13 @@ ELSEWHERE = {
     ),
     ("states/core/merge.py", "airflow trident ledger accept"): "needs another store; `another_definition` runs it",
     ("states/core/merge.py", "airflow trident take-back"): "needs another store; `a_commit_that_fails` runs it",
-    ("states/delta/fold_choice.py", "airflow trident state fold {...} {...}"): (
+    ("states/delta/state.py", "airflow trident state fold {...} {...}"): (
         "needs a large Delta table; tests/integration/test_cli_upkeep.py folds one as typed"
     ),
-    ("states/redis/state_record.py", "airflow trident rebuild"): ("needs a Redis; `a_state_that_was_deleted` runs it"),
+    ("states/redis/state.py", "airflow trident rebuild"): ("needs a Redis; `a_state_that_was_deleted` runs it"),
     ("tasks/asset_events.py", "airflow db clean"): "names what was done; it is no advice",
     ("tasks/topology_search.py", "airflow dags list"): "a command of Airflow",
-    ("triggers/trident_trigger.py", "airflow connections add {...} --conn-type zookeeper --conn-host HOST:2181"): (
+    ("triggers/transaction.py", "airflow connections add {...} --conn-type zookeeper --conn-host HOST:2181"): (
         "a command of Airflow; tests/integration/test_cli_site.py runs it"
     ),
 }

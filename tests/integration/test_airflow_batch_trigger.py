@@ -14,8 +14,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer

@@ -14,8 +14,8 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
+from airflow_trident.cli.commands.doctor import ledger_checks
 from airflow_trident.cli.commands.ledger import _list_topologies as list_topologies
-from airflow_trident.cli.doctor_checks import ledger_checks
 from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
@@ -26,7 +26,7 @@ from airflow_trident.plugin import page_data, rows, web_app
 from airflow_trident.plugin.rows import Sight
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.storm.workers.deployment import Acknowledgement, Registration, WorkerStatus

@@ -24,17 +24,16 @@ from kazoo.client import KazooClient
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentTurnSensor, trident_transaction
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.ledger.zookeeper.four_letters import four_letters
+from airflow_trident.ledger.zookeeper.diagnose import four_letters
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim, Owner, StagedRef
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.protocol.records import Claim, Owner, StagedRef, Status
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition
 from airflow_trident.tasks import liveness
 from airflow_trident.tasks.waits import Until
 from airflow_trident.triggers import shared_watch as hub
-from airflow_trident.triggers.turn import TridentTurnTrigger
+from airflow_trident.triggers.transaction import TridentTurnTrigger
 from tests.fixtures import single
 
 pytestmark = [pytest.mark.zookeeper]
@@ -338,7 +337,7 @@ def test_a_wait_for_what_cannot_be_ends_and_says_why(ledger: ZNodeLedger, txid: 
 def test_a_trigger_survives_its_way_through_the_database() -> None:
     one = TridentTurnTrigger("words", 7, Until.READY, "zk", True, True, 123, 4.5, "a-life", ["t.emit"], 3, False)
     path, arguments = one.serialize()
-    assert path == "airflow_trident.triggers.turn.TridentTurnTrigger"
+    assert path == "airflow_trident.triggers.transaction.TridentTurnTrigger"
     again = TridentTurnTrigger(**deserialize(serialize(arguments)))  # type: ignore[arg-type]
     assert again.serialize() == one.serialize()
 

@@ -17,8 +17,7 @@ from airflow_trident.errors import UnknownTopologyError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Owner, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Owner, Status, TxRecord
 from tests.fixtures import single
 from tests.fixtures.airflow import give_database
 from tools import kills

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import FailedException
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import AttemptTimeoutError
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.runtime import timeouts
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.runtime import ALL, World

@@ -14,8 +14,7 @@ from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Owner
-from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.protocol.records import OnFailure, Owner, Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.milestones import Milestone
 from tests.fixtures import single

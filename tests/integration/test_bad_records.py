@@ -12,14 +12,13 @@ import pytest
 from airflow_trident import CallableSource, Count, FileSpout, SpooledSpout, Spout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SourceChangedError, TransitionError, TridentError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.accept_source import accept_source
 from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.runtime.repair import accept_source
 
 
 class World:

@@ -10,10 +10,10 @@ import pytest
 from airflow_trident import Count, FileSpout, Function, OperationContext, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import TransitionError, UserCodeError
-from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim
-from airflow_trident.runtime.mending.bisect import bisect
+from airflow_trident.runtime.debugging import bisect
 from airflow_trident.runtime.phases import Attempts, process
 from tests.fixtures import single
 

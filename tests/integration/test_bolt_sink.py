@@ -10,8 +10,8 @@ import pytest
 from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ChildError, ConfigurationError, PlanError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.storm import BoltSink, ShellBolt
 from airflow_trident.storm.components import bolt_sink

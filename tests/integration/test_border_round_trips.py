@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from airflow_trident import DeltaSpout, DeltaTable, FileSink, FileSpout, FixedBatchSpout, MemoryState, SqliteState
 from airflow_trident.contracts.spout import Spout
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.values import coerce_column
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import parse_declared

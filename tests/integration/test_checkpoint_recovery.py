@@ -19,15 +19,14 @@ from airflow_trident.errors import (
     UserCodeError,
 )
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.checkpoint import Action, CheckpointState
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.checkpoints import checkpoints
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, process
+from airflow_trident.runtime.query import checkpoints
 from airflow_trident.states.keyvalue.stateful import partition_of
 from tests.fixtures import single
 from tests.fixtures.checkpoint import opened, undisturbed

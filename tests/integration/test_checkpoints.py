@@ -23,9 +23,9 @@ from airflow_trident.errors import (
 )
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.operations.stateful import Stateful
+from airflow_trident.operations.state_functions import Stateful
 from airflow_trident.protocol.checkpoint import Marks
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from airflow_trident.protocol.txids import Txids
 from tests.fixtures.checkpoint import give, opened, undisturbed
 from tests.fixtures.program import run_program

@@ -13,10 +13,10 @@ import pytest
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.milestones import Milestone
-from airflow_trident.spouts.spool import spool
+from airflow_trident.spouts.spool import spout as spout_module
 from airflow_trident.storm import NodeSpout
 from tests.fixtures.program import run_program
 from tests.programs.child_lines import COMPONENT, contents
@@ -82,15 +82,15 @@ def test_what_a_spout_without_acknowledgement_gave_and_was_not_spooled_is_lost_a
     topology.new_stream("numbers", spout).group_by("n").persistent_aggregate(state, Count(), "count")
     coordinator = spout.coordinator()
     monkeypatch.setattr(type(spout), "coordinator", lambda self: coordinator)
-    append, calls = spool.Spool.append, list[Any]()
+    append, calls = spout_module.Spool.append, list[Any]()
 
-    def interrupted(self: spool.Spool, polled: Any) -> bool:
+    def interrupted(self: spout_module.Spool, polled: Any) -> bool:
         calls.append(polled)
         if len(calls) == 2:
             raise KeyboardInterrupt
         return append(self, polled)
 
-    monkeypatch.setattr(spool.Spool, "append", interrupted)
+    monkeypatch.setattr(spout_module.Spool, "append", interrupted)
     monkeypatch.setattr(type(coordinator), "close", lambda self: None)
     with MemoryLedger("forgetful") as ledger:
         runner = LocalRunner(

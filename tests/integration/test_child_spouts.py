@@ -18,7 +18,7 @@ from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
 )
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner

@@ -9,14 +9,13 @@ import sys
 import pytest
 
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.begin_result import NothingNew
+from airflow_trident.ledger.answers import NothingNew
+from airflow_trident.ledger.layout import LedgerPaths
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.paths import LedgerPaths
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.decide import Paused
-from airflow_trident.protocol.records import Claim, Command
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Command, Status
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures import single
 from tests.fixtures.airflow import PROJECT, airflow_home

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MapGet, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.airflow import AirflowHome, airflow_home
 from tests.fixtures.cli import Site

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.phases import coordinate
 from tests.fixtures.airflow import airflow_home
 from tests.fixtures.cli import DAG_FILE, Site, site

@@ -11,7 +11,7 @@ import pytest
 from airflow_trident import Count, DeltaState, FileSink, FixedBatchSpout, Topology, TridentUpkeepOperator
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.airflow import AirflowHome, airflow_home
 from tests.fixtures.cli import Site

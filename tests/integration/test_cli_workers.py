@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from airflow_trident.ledger.paths import deployments_folder
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.layout import deployments_folder
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
 from tests.fixtures.airflow import AirflowHome, airflow_home
 from tests.fixtures.cli import COUNTS, DAG_FILE, Site, site

@@ -18,9 +18,8 @@ from airflow_trident import Count, FixedBatchSpout, Function, MemoryState, Sqlit
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError, StoreUnavailableError, TransitionError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.downstream import apply_downstream
 from airflow_trident.runtime.local import LocalRunner

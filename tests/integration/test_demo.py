@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.protocol.records import Claim, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status, TxRecord
 from demo import text
 from demo.changes import changes, short
 from demo.folder import DemoFolder
@@ -238,7 +237,7 @@ def test_nothing_of_the_callers_airflow_and_spark_reaches_the_demonstration(
 
 
 def test_the_demonstration_ends_with_the_page_where_the_plugin_has_it() -> None:
-    from airflow_trident.links.transaction import transaction_url
+    from airflow_trident.links import transaction_url
     from demo.run import page_of
 
     assert page_of("http://127.0.0.1:8080", "word_count") == f"http://127.0.0.1:8080{transaction_url('word_count')}"

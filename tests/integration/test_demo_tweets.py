@@ -11,9 +11,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.spouts.redis.keys import RedisSpout
+from airflow_trident.protocol.records import Claim, StagedRef, Status, TxRecord
+from airflow_trident.spouts.redis import RedisSpout
 from airflow_trident.testing.suites import batch_rows, metadata_of_all
 from demo.changes import batch_of, changes
 from demo.folder import DemoFolder

@@ -14,18 +14,16 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, Function, OperationContext, SqliteState, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import BlockedError, TridentError, UserCodeError
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.protocol.records import Claim, OnFailure, Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import DrainLimits
@@ -221,11 +219,11 @@ def word_topology(folder: Path, words: int) -> Topology:
 COMMIT = """
 import sys
 from pathlib import Path
-import airflow_trident.operators.committer
-from airflow_trident.ledger.memory import MemoryLedger
+import airflow_trident.operators.transaction
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.runtime.commit import Committer

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, UserCodeError
-from airflow_trident.ledger.begin_result import DEFAULT_RETENTION
+from airflow_trident.ledger.answers import DEFAULT_RETENTION
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.verbs import begin, group_steps
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import OnFailure, Status
-from airflow_trident.runtime.drains import group_size
+from airflow_trident.protocol.records import Claim, OnFailure, Status
+from airflow_trident.runtime.drains import limits as limits_module
 from airflow_trident.runtime.drains.drain import Drain, DrainResult
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.mending.rebuild import Rebuild
@@ -159,7 +158,7 @@ def test_a_source_that_does_not_say_how_much_there_is_is_known_by_what_was_read_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two passes of 8 begin before anything is known."""
-    monkeypatch.setattr(group_size, "LONG_S", 1e9)  # no machine is too busy for this
+    monkeypatch.setattr(limits_module, "LONG_S", 1e9)  # no machine is too busy for this
     engine = Passes()
     assert place.drain(engine).committed == ALL
     assert [len(group) for group in engine.passes] == [8, 8, 24]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
+from airflow_trident.ledger.answers import Processed
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.group_answers import Processed
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.staging.manifest import Manifest
 from tests.integration.test_drain_groups import Passes, Place

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.announcements import announced_events, begin_events
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.runtime import World

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_trident import FixedBatchSpout, Function, SqliteState, Topology
 from airflow_trident.contracts.state import Applied, State
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,
@@ -23,8 +23,7 @@ from airflow_trident.errors import (
     UnseenFilesError,
     UserCodeError,
 )
-from airflow_trident.protocol.records import Claim, CommitTicket
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, CommitTicket, Status
 from airflow_trident.runtime.commit import EMIT_TRIES
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
@@ -120,7 +119,7 @@ def test_an_interrupted_attempt_is_in_the_ledger(world: Lines) -> None:
 
 
 def test_a_value_whose_text_cannot_be_had_is_no_reason_to_lose_the_error() -> None:
-    from airflow_trident.operations.calls.user_code import Border
+    from airflow_trident.operations.user_code import Border
 
     with pytest.raises(UserCodeError) as caught:
         Border(node="each-1", function="f", fields=("a",), txid=7).translate((Mute(),), Unspeakable())

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import Count, FileSpout, SqliteState, Sum, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.files import object_files

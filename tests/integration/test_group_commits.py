@@ -14,9 +14,8 @@ from airflow_trident.contracts.state import Applied, State, StateFactory, StateS
 from airflow_trident.contracts.updater import MapState
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
-from airflow_trident.protocol.records import CommitTicket, TxRecord
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit_group import GroupCommitter
+from airflow_trident.protocol.records import CommitTicket, Status, TxRecord
+from airflow_trident.runtime.commit import GroupCommitter
 from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import Attempts

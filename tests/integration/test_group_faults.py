@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Claim, OnFailure, Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.milestones import Milestone

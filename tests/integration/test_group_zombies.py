@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError, StaleAttemptError, StoreUnavailableError, TridentError
-from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.records import Claim, CommitTicket, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.answers import StagedAttempt
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Claim, CommitTicket, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate
 from airflow_trident.staging.area import StagingArea

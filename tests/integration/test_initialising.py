@@ -10,10 +10,10 @@ import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.errors import ChildError, ConfigurationError, DefinitionChangedError, TridentError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.storm import BoltSink, ShellBolt, ShellSpout
 from airflow_trident.storm.components.bolt import ChildBolt
-from airflow_trident.storm.workers.initialising import bolts_of, initialise
+from airflow_trident.storm.workers.worker import bolts_of, initialise
 from tests.fixtures.child import shell
 
 PROGRAM = """

@@ -22,7 +22,7 @@ from airflow_trident.errors import (
     SourceUnavailableError,
     TridentError,
 )
-from airflow_trident.spouts.kafka.client import KafkaCluster
+from airflow_trident.spouts.kafka.consumer import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import LogPosition
 from airflow_trident.spouts.kafka.ranges import TopicPartition as KafkaPartition
 from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
@@ -485,7 +485,7 @@ def test_an_error_of_the_driver_is_one_of_this_package_whichever_call_it_comes_f
     consumer, admin = confluent_kafka.Consumer, confluent_kafka.admin.AdminClient
     # The driver's classes are asked for by name when they are needed; no class of theirs can be replaced in place.
     monkeypatch.setattr(
-        "airflow_trident.spouts.kafka.client.require_extra",
+        "airflow_trident.spouts.kafka.consumer.require_extra",
         lambda name, extra: FailingModule(
             __import__(name, fromlist=["_"]), {"Consumer": consumer, "AdminClient": admin}
         ),

@@ -17,14 +17,13 @@ from kazoo.client import KazooClient
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.decide import Blocked
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits

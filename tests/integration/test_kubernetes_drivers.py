@@ -43,9 +43,9 @@ def said(ask):
 ASKED = """
 import copy
 from dataclasses import replace
-from airflow_trident.io.deadlines import CLUSTERS
+from airflow_trident.io.database_limits import CLUSTERS
 from airflow_trident.tasks import kubernetes_pod
-from airflow_trident.tasks.spark_driver import ClusterKind, DriverCluster, wait_for_end
+from airflow_trident.tasks.drivers import ClusterKind, DriverCluster, wait_for_end
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 

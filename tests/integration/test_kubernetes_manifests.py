@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_trident.cli.doctor_checks import Finding, Level, ledger_checks
+from airflow_trident.cli.commands.doctor import Finding, Level, ledger_checks
 from airflow_trident.errors import LedgerAuthError, LedgerUnavailableError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
-from airflow_trident.ledger.embedded.java import java_executable
+from airflow_trident.ledger.embedded.server import java_executable
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.fixtures.certificates import Authority, secure_jars
 from tests.fixtures.ledger import DEFINITION, begun, commit, committed_up_to, statuses
 from tests.fixtures.spark import free_port

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.milestones import Milestone
 from tests.fixtures.kafka import Topic
 from tests.fixtures.postgres import PostgresServer

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_trident import FileSink, FileSpout, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.milestones import Milestone, told

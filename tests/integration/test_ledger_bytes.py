@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import FileSpout
-from airflow_trident.ledger.begin_result import Begun, NextBatches
+from airflow_trident.ledger.answers import Begun, NextBatches
+from airflow_trident.ledger.layout import LedgerPaths
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op, Set
-from airflow_trident.protocol.accepted_source import MendedSources
-from airflow_trident.protocol.large_metadata import BASE
+from airflow_trident.protocol.decide import MendedSources
+from airflow_trident.protocol.metadata import BASE
 from airflow_trident.protocol.records import TxRecord
 from airflow_trident.types import Json
 from tests.fixtures import single

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.answers import Begun, StagedAttempt
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Delete, Op, ReadResult, Set
 from airflow_trident.types import Json
 from tests.fixtures import single

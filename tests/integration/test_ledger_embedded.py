@@ -20,11 +20,10 @@ from airflow.sdk import Connection
 
 from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUnavailableError
 from airflow_trident.hooks.zookeeper import settings_of
-from airflow_trident.ledger.embedded import java
-from airflow_trident.ledger.embedded.login import make_login, read_login
-from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.embedded import server as server_module
+from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper, make_login, read_login
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.zookeeper.four_letters import four_letters
+from airflow_trident.ledger.zookeeper.diagnose import four_letters
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, ZooKeeperSettings
 from tests.fixtures.ledger import DEFINITION, begun
 
@@ -188,7 +187,7 @@ def test_a_java_that_does_not_work_is_named(tmp_path: Path, monkeypatch: pytest.
     script(tmp_path / "odd" / "bin" / "java", "echo nonsense >&2; exit 3")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "odd"))
     with pytest.raises(ConfigurationError, match=r"does not tell its version.*nonsense"):
-        java.java_executable()
+        server_module.java_executable()
 
 
 def test_a_server_that_ends_at_once_is_reported_with_what_it_said(
@@ -204,14 +203,14 @@ def test_a_server_that_ends_at_once_is_reported_with_what_it_said(
 
 
 def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(server_module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pyspark is not installed.*pip install"):
-        java.zookeeper_jars()
+        server_module.zookeeper_jars()
 
 
 def test_eight_jars_are_enough_and_pyspark_is_not_imported() -> None:
     program = (
-        "import sys; from airflow_trident.ledger.embedded.java import zookeeper_jars; print(len(zookeeper_jars()));"
+        "import sys; from airflow_trident.ledger.embedded.server import zookeeper_jars; print(len(zookeeper_jars()));"
         "sys.exit(any(name.split('.')[0] in ('pyspark', 'kazoo') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

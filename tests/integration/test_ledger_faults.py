@@ -12,16 +12,14 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import FencedError, LedgerUnavailableError, OutcomeUnknownError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.open import Ledgers, SessionPool, open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import NO_ATTEMPT, Command
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, Status
+from airflow_trident.protocol.topologies import Definition
 from tests.faults.proxy import FaultProxy, Frame, Verdict, cut_once, pass_all
 from tests.fixtures import single
 from tests.fixtures.ledger import (

@@ -14,11 +14,11 @@ from airflow_trident.errors import (
     OutcomeUnknownError,
     TransitionError,
 )
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.open import open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Create, Op
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim

@@ -11,17 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import NextBatches
-from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.paths import LedgerPaths
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.answers import NextBatches, StagedAttempt
+from airflow_trident.ledger.layout import LedgerPaths
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.znodes import Op
-from airflow_trident.protocol.large_metadata import BASE
-from airflow_trident.protocol.records import Claim, Command, CommitTicket, TxRecord
+from airflow_trident.protocol.metadata import BASE
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, Status, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition
 from airflow_trident.types import Json
 from tests.fixtures import single
 from tests.fixtures.faulty_znodes import Fault, FaultyTree, FaultyZNodes

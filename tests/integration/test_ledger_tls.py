@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import LedgerAuthError, LedgerUnavailableError
-from airflow_trident.ledger.embedded.java import java_executable
+from airflow_trident.ledger.embedded.server import java_executable
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import Tls, ZooKeeperSettings

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings

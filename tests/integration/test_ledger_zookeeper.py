@@ -14,13 +14,12 @@ import pytest
 
 from airflow_trident.errors import ConfigurationError, LedgerAuthError, LedgerUnavailableError, Outcome
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.open import list_topologies, open_ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Check, Create, Delete, Refusal, Set, WriteRefusedError
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
-from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import CommitTicket, Status
 from tests.documented import documented
 from tests.faults.proxy import FaultProxy
 from tests.fixtures import single

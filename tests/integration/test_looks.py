@@ -12,8 +12,8 @@ import pytest
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError, LateBatchError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.phases import process
 from tests.fixtures.runtime import World

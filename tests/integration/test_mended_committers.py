@@ -11,10 +11,10 @@ import pytest
 
 from airflow_trident import Count, KeyValueStates, MemoryTransactionalSpout, SqliteState, Sum, TransactionAttempt
 from airflow_trident.errors import ConfigurationError, LostTransactionsError, UserCodeError
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.mending.rebuild import Rebuilt
-from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.runtime.repair import take_back
 from airflow_trident.storm import (
     BaseTransactionalBolt,
     BatchOutputCollector,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.fixtures.airflow import AirflowHome
 from tests.fixtures.page import MENDING
 from tests.integration.test_airflow_tasks import PROGRAM, write_words

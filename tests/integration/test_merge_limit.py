@@ -11,10 +11,9 @@ from airflow_trident import Count, DeltaTable, FixedBatchSpout, MemoryState, Red
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.operations.api import CombinerAggregator
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.operations.interfaces import CombinerAggregator
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits

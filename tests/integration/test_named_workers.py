@@ -11,8 +11,7 @@ import pytest
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.znodes import Set
-from airflow_trident.protocol.records import Command
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Command, Status
 from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.storm.workers.deployment import DeploymentCommand, Presence, WorkerStatus
 from airflow_trident.storm.workers.deployments import undeploy

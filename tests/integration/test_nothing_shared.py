@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FileSpout, Function, SqliteState, Sum, Topology
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import UnseenFilesError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.airflow import PROJECT
 from tests.fixtures.namespaces import ALONE, Machines, has_namespaces, has_networks, two_machines

@@ -10,15 +10,13 @@ import pytest
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import LedgerBehindStateError, TransitionError
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.accept_definition import accept_definition
-from airflow_trident.runtime.mending.repair import repair
-from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.runtime.repair import accept_definition, repair, take_back
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.types import Json
 from tests.fixtures import single

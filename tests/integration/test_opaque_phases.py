@@ -10,19 +10,18 @@ import pytest
 
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError, TransitionError
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Wait
-from airflow_trident.protocol.records import Claim, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status, TxRecord
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.commit import Committer, SweepResult
+from airflow_trident.runtime.debugging import bisect
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.bisect import bisect
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, process
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest

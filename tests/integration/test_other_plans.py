@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MapGet, Max, SqliteState, Sum, Topology, col
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import OtherPlanError
-from airflow_trident.plan.made_by import made_otherwise
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.mending.accept_definition import accept_definition
-from airflow_trident.runtime.mending.take_back import take_back
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.plan.compile import made_otherwise
+from airflow_trident.protocol.records import Status
+from airflow_trident.runtime.open_resources import OpenStates
+from airflow_trident.runtime.repair import accept_definition, take_back
 from airflow_trident.runtime.staged_batches import apply_batch
 from tests.fixtures import single
 from tests.fixtures.behind import Versions, copies_in, rebuild

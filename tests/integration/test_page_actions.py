@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.protocol.records import Command
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Command, Status
 from airflow_trident.tasks.mending_order import MENDING_DAG
 from tests.fixtures import single
 from tests.fixtures.ledger import commit

@@ -11,7 +11,7 @@ import pytest
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.storm import from_qtopology
 from airflow_trident.topology.stream import Stream

@@ -27,11 +27,17 @@ from airflow_trident import (
     query,
 )
 from airflow_trident.contracts.state import StateFactory
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.operations.queries import MapGet, QueryFunction, ReadableState, SnapshotGet, TupleCollectionGet
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.operations.state_functions import (
+    MapGet,
+    QueryFunction,
+    ReadableState,
+    SnapshotGet,
+    TupleCollectionGet,
+)
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.query import json_value, parse_text, query_texts
 from airflow_trident.topology.stream import Stream, TridentState

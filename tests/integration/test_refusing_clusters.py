@@ -18,21 +18,20 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentDrainOperator
 from airflow_trident.engine.spark import driver_orders
-from airflow_trident.engine.spark.driver_tags import NO_TAGS
 from airflow_trident.engine.spark.older_orders import OlderOrder
 from airflow_trident.engine.spark.order_takers import Taker, take
-from airflow_trident.engine.spark.script_folder import HELPER, script_folder
+from airflow_trident.engine.spark.script import HELPER, script_folder
+from airflow_trident.engine.spark.submit import NO_TAGS
 from airflow_trident.errors import ConfigurationError, MissingExtraError, SparkJobError, TridentError
 from airflow_trident.operators.drain import SUBMISSION_KEY, TRY_KEY
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.tasks import kubernetes_pod
-from airflow_trident.tasks.hook_submit import HookSubmit
-from airflow_trident.tasks.spark_driver import ClusterKind
+from airflow_trident.tasks import drivers
+from airflow_trident.tasks.drivers import ClusterKind, YarnApplication, find_application
+from airflow_trident.tasks.spark_submit import HookSubmit
 from airflow_trident.tasks.submitted_drain import Submission, SubmittedDrain
-from airflow_trident.tasks.yarn_application import YarnApplication, find_application
 from airflow_trident.triggers import driver as driver_trigger
 from airflow_trident.triggers.driver import TridentDriverTrigger
 
@@ -122,7 +121,7 @@ def test_a_trigger_that_lacks_what_the_task_has_leaves_the_question_and_the_kill
         raise lacks
 
     monkeypatch.setattr(driver_trigger, "SETTLE_S", 0.0)
-    monkeypatch.setattr(kubernetes_pod, "require_extra", require)
+    monkeypatch.setattr(drivers, "require_extra", require)
     trigger = TridentDriverTrigger("words", "pod-1", ["jobs"], "no_such_connection", 0.0, ClusterKind.KUBERNETES)
 
     async def events() -> list[Any]:

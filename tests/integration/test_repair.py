@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.contracts.held import digest_of
-from airflow_trident.contracts.state import Marker
+from airflow_trident.contracts.state import Marker, digest_of
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import CorruptError, LedgerBehindStateError, TransitionError
-from airflow_trident.ledger.backup.seed import seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree
+from airflow_trident.ledger.recovery import seed_from
 from airflow_trident.ledger.transact import Transactor
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.repair import repair
 from airflow_trident.runtime.phases import coordinate
+from airflow_trident.runtime.repair import repair
 from airflow_trident.staging.area import StagingArea
 from tests.fixtures import single
 from tests.fixtures.repairs import ledger_on

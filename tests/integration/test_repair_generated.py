@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_trident import Count, MemoryState, Topology
 from airflow_trident.errors import CorruptError, TransitionError
 from airflow_trident.ledger.memory_znodes import MemoryTree
-from airflow_trident.runtime.mending.repair import repair
+from airflow_trident.runtime.repair import repair
 from tests.fixtures.repairs import NAME, RepairWorld
 from tests.fixtures.runtime import copy_of
 from tests.fixtures.spout import FolderSpout, OpaqueFolderSpout, append

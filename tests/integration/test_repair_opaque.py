@@ -10,11 +10,10 @@ import pytest
 from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptError, LedgerBehindStateError
-from airflow_trident.ledger.backup.seed import KnownTransactions, seed_from
 from airflow_trident.ledger.memory_znodes import MemoryTree
-from airflow_trident.protocol.records import Claim, TxRecord
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.mending.repair import repair
+from airflow_trident.ledger.recovery import KnownTransactions, seed_from
+from airflow_trident.protocol.records import Claim, Status, TxRecord
+from airflow_trident.runtime.repair import repair
 from tests.fixtures.repairs import NAME, RepairWorld, ledger_on
 from tests.fixtures.runtime import copy_of
 from tests.fixtures.spout import OpaqueFolderSpout, append

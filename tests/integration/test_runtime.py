@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     BlockedError,
@@ -22,16 +22,14 @@ from airflow_trident.errors import (
     TransitionError,
     UserCodeError,
 )
-from airflow_trident.ledger.begin_result import NothingNew
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.answers import NothingNew
+from airflow_trident.ledger.ledger import MemoryLedger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Wait
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.protocol.records import Claim, OnFailure, Status
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
+from airflow_trident.runtime.debugging import dry_replay
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures import single
 from tests.fixtures.runtime import ALL, WORDS, World, copy_of

@@ -91,7 +91,7 @@ def cluster_of(master: str, rest: int) -> dict[str, object]:
 
 
 STATES = """
-from airflow_trident.tasks.spark_driver import SparkDriver
+from airflow_trident.tasks.drivers import SparkDriver
 def state(driver):
     return SparkDriver(masters=("http://127.0.0.1:REST",), driver_id=driver).state()
 """

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark import airflow_trident_script, driver_orders
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.older_orders import OlderOrder
@@ -22,7 +22,7 @@ from airflow_trident.staging.manifest import Slot
 from tests.fixtures.script import Run, daily, engine, job_of, written
 
 GOOD = {"customer": ("string", ["ann"]), "cents": ("long", [12])}
-LEAVE = "airflow_trident.engine.spark.script_engine.leave"
+LEAVE = "airflow_trident.engine.spark.script.leave"
 
 
 def well(run: Run) -> None:

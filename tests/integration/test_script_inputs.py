@@ -16,8 +16,7 @@ from deltalake import write_deltalake
 
 from airflow_trident import DeltaSpout, FileSink, KafkaSpout, Script, SqlSpout, TableSpout
 from airflow_trident.contracts.spout import ScriptBatch
-from airflow_trident.engine.spark.script_engine import ScriptEngine
-from airflow_trident.engine.spark.script_inputs import ScriptInputs
+from airflow_trident.engine.spark.script import ScriptEngine, ScriptInputs
 from airflow_trident.errors import SourceChangedError, TridentError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.io.connections import Connection

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_trident import FileSink, FixedBatchSpout, Script
-from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark.driver_tags import DriverTags
-from airflow_trident.engine.spark.script_engine import JOB_CONF, ScriptEngine
+from airflow_trident.engine.engine import Job
+from airflow_trident.engine.spark.script import JOB_CONF, ScriptEngine
+from airflow_trident.engine.spark.submit import DriverTags
 from airflow_trident.errors import ConfigurationError, StagingError, TridentError, UserCodeError
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident import MemoryState
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.kafka.spout import KafkaSpout
 from tests.fixtures.kafka import Topic

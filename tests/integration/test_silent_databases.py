@@ -25,7 +25,7 @@ from airflow_trident.errors import (
 from airflow_trident.io import database_drivers, sql
 from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Max
-from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.spouts.sql import SqlSpout
 from airflow_trident.states.sql.postgres import PostgresState
 from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.states.sql.sqlite import SqliteState

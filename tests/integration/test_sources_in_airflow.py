@@ -34,7 +34,7 @@ from airflow_trident import (
     TridentDrainOperator, TridentReadySensor,
 )
 from airflow_trident.io.connections import resolve
-from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.engines import install_resolver
 
 SPOUTS = {
     "kafka": KafkaSpout("TOPIC", conn_id="src_kafka", fields="value string"),

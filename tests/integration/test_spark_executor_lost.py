@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import FixedBatchSpout, Function, OperationContext, Stream, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import SparkJobError

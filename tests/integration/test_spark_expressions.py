@@ -17,12 +17,11 @@ from airflow_trident.engine.spark.errors import is_expression_error
 from airflow_trident.engine.spark.expressions import compile_expression
 from airflow_trident.engine.spark.sessions.session import Attached
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.operations.expr.conversions import TEXT_PATTERNS
-from airflow_trident.operations.expr.dtypes import dtype
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.expr.tree import (
+from airflow_trident.operations.evaluate import TEXT_PATTERNS, bind
+from airflow_trident.operations.expressions import (
     Expression,
     col,
+    dtype,
     lower,
     split,
     upper,

@@ -12,10 +12,10 @@ import pytest
 from pyspark import SparkFiles
 
 from airflow_trident import Count, FileSpout, MemoryState, Topology
-from airflow_trident.engine.base import Job
-from airflow_trident.engine.spark import group_run
+from airflow_trident.engine.engine import Job
+from airflow_trident.engine.spark import run as run_module
 from airflow_trident.errors import SourceChangedError, UserCodeError
-from airflow_trident.operations.expr.tree import col, explode, length, split_words, when
+from airflow_trident.operations.expressions import col, explode, length, split_words, when
 from airflow_trident.plan.stages import Coalescing
 from tests.fixtures.engine import JobOf, keep, run
 from tests.fixtures.group import merged_by_keys, staged_of_each, tables_of
@@ -68,13 +68,13 @@ def jobs_over(folder: Path, job_of: JobOf, build: Callable[[Any], None]) -> list
 def ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Who read a source: "JVM" each time that Spark's own reader did."""
     found: list[str] = []
-    real = group_run.read_linked
+    real = run_module.read_linked
 
     def read_linked(*arguments: Any, **named: Any) -> Any:
         found.append("JVM")
         return real(*arguments, **named)
 
-    monkeypatch.setattr(group_run, "read_linked", read_linked)
+    monkeypatch.setattr(run_module, "read_linked", read_linked)
     return found
 
 
@@ -159,13 +159,13 @@ def test_a_file_that_changed_names_its_transaction(
     if changed == "before":
         change()
     else:
-        real = group_run.GroupRun._collected
+        real = run_module.GroupRun._collected
 
         def collected(*arguments: Any) -> Any:
             change()
             return real(*arguments)
 
-        monkeypatch.setattr(group_run.GroupRun, "_collected", collected)
+        monkeypatch.setattr(run_module.GroupRun, "_collected", collected)
     with pytest.raises(SourceChangedError) as caught:
         spark_engine.run_group(jobs)
     assert caught.value.txid == 2

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_trident import TableSpout
 from airflow_trident.engine.spark.engine import SparkEngine
-from airflow_trident.io.hadoop_names import root_in_hadoop, uri_in_hadoop
+from airflow_trident.io.hadoop import root_in_hadoop, uri_in_hadoop
 from airflow_trident.io.object_stores import ObjectPlace
 from tests.contracts.test_tables_on_gcs import FACTORIES, table_of
 from tests.fixtures.engine import JobOf, run

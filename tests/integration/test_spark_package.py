@@ -18,10 +18,9 @@ import pytest
 from airflow_trident import FileSpout, Topology
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.errors import WorkerError, translate
-from airflow_trident.engine.spark.package_zip import package_zip
-from airflow_trident.engine.spark.sessions.connect import ConnectSessions
-from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
-from airflow_trident.engine.spark.worker import OLDEST_PYARROW, WorkerPass
+from airflow_trident.engine.spark.sessions.connect import ConnectSessions, EmbeddedConnectServer
+from airflow_trident.engine.spark.shipping import package_zip
+from airflow_trident.engine.spark.workers import OLDEST_PYARROW, WorkerPass
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.version import VERSION
@@ -193,12 +192,12 @@ def test_the_oldest_pyarrow_is_that_of_the_packages_requirements() -> None:
 def test_the_zip_holds_the_package_and_nothing_compiled() -> None:
     names = zipfile.ZipFile(package_zip()).namelist()
     assert {name.partition("/")[0] for name in names} == {"airflow_trident"}
-    assert "airflow_trident/engine/spark/worker.py" in names
+    assert "airflow_trident/engine/spark/workers.py" in names
     assert not [name for name in names if name.endswith(".pyc")]
 
 
 def test_what_runs_on_executors_imports_no_library_before_it_is_needed() -> None:
-    program = f"import sys; sys.path.insert(0, {package_zip()!r}); import airflow_trident.engine.spark.worker"
+    program = f"import sys; sys.path.insert(0, {package_zip()!r}); import airflow_trident.engine.spark.workers"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -22,7 +22,7 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, arrow_type
 from airflow_trident.io.parquet import write_parquet
-from airflow_trident.spouts.files.file_emitter import FileEmitter
+from airflow_trident.spouts.files.emitter import FileEmitter
 from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
 from airflow_trident.types import INTERVAL, parse_declared
 from tests.fixtures.engine import JobOf, keep, run

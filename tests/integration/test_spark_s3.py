@@ -13,8 +13,8 @@ import pytest
 from airflow_trident import DeltaTable, IcebergTable, TableSpout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.hadoop import S3AFiles
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.io.s3a import S3AFiles
 from airflow_trident.types import parse_declared
 from tests.contracts.test_tables_on_s3 import FACTORIES, table_of
 from tests.fixtures.engine import JobOf, run

@@ -19,8 +19,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import python_daemon
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.archive import FOLDER_VARIABLE, archive_options, archive_path, make_archive
-from airflow_trident.engine.spark.sessions.connect import ConnectSessions
-from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
+from airflow_trident.engine.spark.sessions.connect import ConnectSessions, EmbeddedConnectServer
 from airflow_trident.engine.spark.submit import SubmitEngine, submit_conf
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError
 from tests.fixtures.engine import TOPOLOGIES, JobOf, run

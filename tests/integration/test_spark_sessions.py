@@ -11,20 +11,17 @@ from unittest.mock import patch
 
 import pytest
 
-from airflow_trident.cli.doctor_checks import Level
-from airflow_trident.cli.spark_checks import spark_checks
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.cli.commands.doctor import Level, spark_checks
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spark.driver_tags import DriverTags
-from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.engine.spark.engine import SparkEngine, tried
 from airflow_trident.engine.spark.older_orders import OlderOrder
 from airflow_trident.engine.spark.order_takers import Taker, take
 from airflow_trident.engine.spark.sessions.connect import ConnectSessions
 from airflow_trident.engine.spark.sessions.java import java_version, require_java
 from airflow_trident.engine.spark.sessions.local import start_error
 from airflow_trident.engine.spark.sessions.session import GivenSession, session_id_of
-from airflow_trident.engine.spark.submit import SubmitEngine
-from airflow_trident.engine.spark.trial import tried
+from airflow_trident.engine.spark.submit import DriverTags, SubmitEngine
 from airflow_trident.engine.spark.versions import TIMES_SINCE, field_with_times
 from airflow_trident.errors import ConfigurationError, Outcome, SparkJobError
 from airflow_trident.staging.manifest import Slot

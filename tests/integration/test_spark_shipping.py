@@ -16,7 +16,7 @@ from airflow_trident import Count, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.java import spark_home
-from airflow_trident.engine.spark.ship import modules_by_value, ship, unimportable_modules
+from airflow_trident.engine.spark.shipping import modules_by_value, ship, unimportable_modules
 from airflow_trident.errors import ConfigurationError
 from tests.fixtures.engine import JobOf, lines, run
 from tests.fixtures.plan import PaperState
@@ -104,7 +104,7 @@ def test_code_of_a_dag_file_runs_behind_spark_connect(
 def test_modules_outside_every_installation_travel_by_value_and_others_do_not(dag_module: ModuleType) -> None:
     names = {module.__name__ for module in unimportable_modules()}
     assert {dag_module.__name__, "helper_beside_the_dag", __name__} <= names
-    installed = {"pytest", "pyarrow", "json", "airflow_trident", "airflow_trident.operations.api", "builtins"}
+    installed = {"pytest", "pyarrow", "json", "airflow_trident", "airflow_trident.operations.interfaces", "builtins"}
     assert not names & installed
 
 
@@ -153,7 +153,7 @@ def test_a_spark_that_is_imported_from_zips_is_not_sent(tmp_path: Path) -> None:
 import glob, sys
 sys.path[:0] = glob.glob(sys.argv[1] + "/*.zip")
 import pyspark.cloudpickle
-from airflow_trident.engine.spark.ship import unimportable_modules
+from airflow_trident.engine.spark.shipping import unimportable_modules
 assert ".zip/" in pyspark.cloudpickle.__file__
 print(unimportable_modules())
 """

@@ -21,7 +21,7 @@ from airflow_trident.contracts.spout import Emitter, Spout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
-from airflow_trident.spouts import table_in_spark
+from airflow_trident.spouts.files import by_spark
 from airflow_trident.testing.suites import batch_rows
 from airflow_trident.types import parse_declared
 from tests.contracts.test_iceberg_spouts import Table as IcebergMade
@@ -138,12 +138,12 @@ def test_what_spark_might_read_otherwise_is_left_to_python(tmp_path: Path, monke
     assert frame(DeltaSpout(str(tmp_path / "n"), fields="n double")) is None
     many = pa.table({"n": pa.array(range(3), pa.int64()), "p": range(3)})
     write_deltalake(tmp_path / "many", many, partition_by=["p"])
-    monkeypatch.setattr(table_in_spark, "MOST_PARTITIONS", 2)
+    monkeypatch.setattr(by_spark, "MOST_PARTITIONS", 2)
     assert frame(DeltaSpout(str(tmp_path / "many"), fields="n long, p long")) is None
     for hidden in ("_n.parquet", ".n.parquet"):  # Spark gives no rows of them and says nothing
         pq.write_table(one, tmp_path / hidden)
-        file = table_in_spark.FileOfTable(path=str(tmp_path / hidden), rows=1, partition={})
-        assert table_in_spark.frame_of(None, parse_declared("n long"), [file]) is None
+        file = by_spark.FileOfTable(path=str(tmp_path / hidden), rows=1, partition={})
+        assert by_spark.frame_of(None, parse_declared("n long"), [file]) is None
     plain = DeltaSpout(str(tmp_path / "n"), fields="n long")
     (path,) = (tmp_path / "n").glob("*.parquet")
     content = path.read_bytes()
@@ -179,7 +179,7 @@ def test_files_that_are_removed_damaged_or_replaced_while_spark_reads_are_named(
     write_deltalake(tmp_path / "t", table)
     (path,) = (tmp_path / "t").glob("*.parquet")
     content, spout = path.read_bytes(), DeltaSpout(str(tmp_path / "t"), fields="n long")
-    job, given = job_for(job_of, spout, "n long"), table_in_spark.frame_of
+    job, given = job_for(job_of, spout, "n long"), by_spark.frame_of
 
     def damage() -> None:
         column = pq.read_metadata(path).row_group(0).column(0)

@@ -12,14 +12,14 @@ from pyspark.sql import functions
 
 from airflow_trident import Count, FileSpout, Topology
 from airflow_trident.contracts.spout import TextFiles
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.jvm_nodes import Columns
+from airflow_trident.engine.spark.jvm_sources import linked, read_linked, read_text
 from airflow_trident.engine.spark.run import PlanRun
-from airflow_trident.engine.spark.text_files import linked, read_linked, read_text
 from airflow_trident.errors import SourceChangedError
-from airflow_trident.operations.expr.tree import col, length
+from airflow_trident.operations.expressions import col, length
 from tests.fixtures.engine import JobOf, keep, run, staged
 from tests.fixtures.plan import PaperState
 
@@ -170,7 +170,7 @@ def test_files_that_python_reads_on_the_executors_are_not_read_by_the_driver_bef
         keep(topology.new_stream("lines", FileSpout(str(files))).each("line", str.split, "word string"))
 
     looked_at: list[str] = []
-    monkeypatch.setattr("airflow_trident.spouts.files.file_emitter.plain_text", looked_at.append)
+    monkeypatch.setattr("airflow_trident.spouts.files.emitter.plain_text", looked_at.append)
     job = job_of(functions)
     assert run(spark_engine, job) == run(LocalEngine(), job)
     assert looked_at == []

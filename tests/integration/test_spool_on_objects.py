@@ -14,7 +14,7 @@ from airflow_trident import CallableSource, Count, SpooledSpout, SqliteState, To
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
 from airflow_trident.io import object_arrow
 from airflow_trident.runtime.drains.order import connections_of
-from airflow_trident.spouts.spool import spool
+from airflow_trident.spouts.spool import spout as spout_module
 from airflow_trident.types import Json
 from tests.faults.http_proxy import Request, Verdict, each_fails_once
 from tests.fixtures.azurite import Objects
@@ -92,7 +92,7 @@ def test_two_processes_that_put_equal_rows_at_once_lose_neither(objects: Objects
 
 
 def test_a_large_batch_is_read_by_its_parts(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "PART_ROWS", 3)
+    monkeypatch.setattr(spout_module, "PART_ROWS", 3)
     monkeypatch.setattr(object_arrow, "_FIRST_BYTES", 50)
     spout = spooled(objects, given(ROWS))
     metadata = begin(spout)

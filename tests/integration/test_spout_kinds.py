@@ -22,10 +22,9 @@ from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, SourceUnavailableError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import Begun
+from airflow_trident.ledger.answers import Begun
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import Ledger, MemoryLedger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.records import Claim
@@ -40,7 +39,7 @@ from airflow_trident.storm import (
     TopologyContext,
     TransactionalSpout,
 )
-from airflow_trident.storm.spout_adapters import adapted
+from airflow_trident.storm.spouts import adapted
 from airflow_trident.types import Json
 from tests.fixtures import single
 from tests.fixtures.spout import FolderSpout, append

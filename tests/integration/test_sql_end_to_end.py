@@ -9,8 +9,8 @@ import pyarrow.dataset
 import pytest
 
 from airflow_trident import Count, FileSink, SqlSpout, Sum, TableSink, Topology
-from airflow_trident.engine.base import Engine
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.engine.engine import Engine
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.postgres import CONN_ID, PASSWORD, PostgresServer, postgres_state
 

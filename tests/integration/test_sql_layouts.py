@@ -23,7 +23,7 @@ from airflow_trident.contracts.state import State, StateFactory, StateSpec
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.aggregators import Count, Max, Sum
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.topology.updaters import MapPut
+from airflow_trident.topology.verbs.states import MapPut
 from airflow_trident.types import names_of
 from tests.fixtures.postgres import PASSWORD, postgres_program, running
 from tests.fixtures.state import FACTORIES, batch, combined, content, keep_longest, ticket

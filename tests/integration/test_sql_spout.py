@@ -22,7 +22,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.database_limits import Limits
-from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.spouts.sql import SqlSpout
 from airflow_trident.types import Json
 from tests.fixtures.postgres import CONN_ID, PASSWORD, PostgresServer
 

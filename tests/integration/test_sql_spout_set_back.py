@@ -14,13 +14,12 @@ from airflow_trident import Count, SqliteState, SqlSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SourceChangedError, TransitionError
 from airflow_trident.io.connections import Connection
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.backfill import Backfill, Selection
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.accept_source import accept_source
 from airflow_trident.runtime.phases import coordinate
+from airflow_trident.runtime.repair import accept_source
 from airflow_trident.types import Json
 
 

@@ -17,8 +17,8 @@ import pytest
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.connections import Connection
-from airflow_trident.spouts.sql import writers
-from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.spouts import sql
+from airflow_trident.spouts.sql import SqlSpout
 from airflow_trident.types import INTERVAL
 from tests.fixtures.mariadb import MariaDbServer
 from tests.fixtures.pgbouncer import pooled
@@ -206,7 +206,7 @@ def test_of_a_table_that_a_subscription_fills_the_time_is_waited(
     slept: list[float] = []
     import time
 
-    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
+    monkeypatch.setattr(sql, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
     with postgres.connect() as connection:
         connection.execute("DROP TABLE IF EXISTS subscribed")
         connection.execute("CREATE TABLE subscribed (id bigint)")
@@ -231,7 +231,7 @@ def test_of_a_table_that_a_subscription_fills_the_time_is_waited(
 
 
 def test_a_pooler_of_statements_is_refused_with_its_setting() -> None:
-    from airflow_trident.io.database_errors import Fault, fault_of
+    from airflow_trident.io.database_drivers import Fault, fault_of
 
     class Refused(Exception):
         sqlstate = "08P01"

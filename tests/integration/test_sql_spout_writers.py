@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from airflow_trident.io.connections import Connection
-from airflow_trident.spouts.sql import writers
-from airflow_trident.spouts.sql.spout import SqlSpout
+from airflow_trident.spouts import sql
+from airflow_trident.spouts.sql import SqlSpout
 from airflow_trident.types import Json
 from tests.fixtures.postgres import PASSWORD, PostgresServer
 
@@ -196,7 +196,7 @@ def test_a_writer_of_another_table_holds_up_a_view_alone(postgres: PostgresServe
 def watched_sleep(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long who waits for writers wants to sleep; other threads sleep as ever."""
     slept: list[float] = []
-    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
+    monkeypatch.setattr(sql, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept.append))
     return slept
 
 

@@ -11,16 +11,14 @@ import pytest
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
+from airflow_trident.ledger.ledger import CHUNK_BYTES, MemoryLedger
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.codec import staged_chunk_name
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
+from airflow_trident.runtime.debugging import dry_replay
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.staging.storage import storage_at
 from tests.fixtures.object_store import Bucket

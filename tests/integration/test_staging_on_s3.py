@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, FileSpout, Function, SqliteState, Topology
-from airflow_trident.cli.doctor_checks import machine_checks
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.cli.commands.doctor import machine_checks
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.order_takers import Taker, take, take_back
@@ -24,10 +24,8 @@ from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import ConfigurationError, StagingError, StoreUnavailableError
 from airflow_trident.io import connections
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.ledger.staged_chunks import CHUNK_BYTES
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import CHUNK_BYTES, MemoryLedger
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import DrainFiles, removing
 from airflow_trident.runtime.local import LocalRunner

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from airflow_trident.engine.spark.driver_tags import NO_TAGS
 from airflow_trident.engine.spark.sessions.java import jars_version, spark_home, submit_environment
+from airflow_trident.engine.spark.submit import NO_TAGS
 from airflow_trident.errors import ConfigurationError, SparkJobError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.tasks.hook_submit import HookSubmit
-from airflow_trident.tasks.spark_driver import SparkDriver
+from airflow_trident.tasks.drivers import SparkDriver
+from airflow_trident.tasks.spark_submit import HookSubmit
 from tests.fixtures.spark import free_port, wait_for
 from tests.fixtures.standalone import HERE
 

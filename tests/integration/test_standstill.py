@@ -19,7 +19,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.utils.session import create_session
 from airflow_trident import TridentCommitterOperator
-from airflow_trident.cli.doctor_checks import ledger_checks
+from airflow_trident.cli.commands.doctor import ledger_checks
 from airflow_trident.plugin import page_data
 from airflow_trident.tasks.task_instances import standstill
 

@@ -15,11 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident.contracts.held import digest_of
-from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec
+from airflow_trident.contracts.state import Applied, State, StateFactory, StateSpec, digest_of
 from airflow_trident.errors import FencedError, LedgerBehindStateError
-from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import CommitTicket, Status
 from airflow_trident.runtime.state_agreement import require_agreement
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.states.delta.state import DeltaState

@@ -12,7 +12,7 @@ from airflow_trident import Count, FixedBatchSpout, KeyValueStates, MemoryState,
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.milestones import Milestone
 from airflow_trident.states.keyvalue.stateful import OpenStateful

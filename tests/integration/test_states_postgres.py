@@ -21,8 +21,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.states.sql.postgres import PostgresState
-from airflow_trident.states.sql.postgres_dialect import PostgresDialect
+from airflow_trident.states.sql.postgres import PostgresDialect, PostgresState
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import INTERVAL, Field
 from tests.fixtures.postgres import PASSWORD, PostgresServer, postgres_state

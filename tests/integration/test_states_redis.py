@@ -26,10 +26,9 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.redis import RedisServer
 from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.spouts.redis.keys import RedisSpout
-from airflow_trident.spouts.redis.stream import RedisStreamSpout
+from airflow_trident.spouts.redis import RedisSpout, RedisStreamSpout
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
-from airflow_trident.states.redis.retrying import _require_no_eviction
+from airflow_trident.states.redis.map import _require_no_eviction
 from airflow_trident.states.redis.state import OpenRedisState, RedisState
 from airflow_trident.testing.suites import batch_rows
 from tests.fixtures.redis import Server, own_server

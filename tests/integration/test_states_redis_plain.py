@@ -17,11 +17,10 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     UserCodeError,
 )
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.repair import repair
+from airflow_trident.runtime.repair import repair
 from tests.fixtures.redis import Server, own_server
 from tests.fixtures.state import batch, combined, content, counts, product, ticket
 

@@ -16,7 +16,7 @@ import pytest
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.milestones import Milestone
 from tests.fixtures.grouped_words import OF_GROUPS
 from tests.fixtures.program import REPOSITORY

@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime import timeouts
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.drains import drain_passes

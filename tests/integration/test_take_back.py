@@ -13,16 +13,15 @@ import pytest
 from airflow_trident import Count, FixedBatchSpout, ReducerAggregator, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FencedError, HeldError, TransitionError, UserCodeError
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import StateDefinition
+from airflow_trident.protocol.records import CommitTicket, Status
+from airflow_trident.protocol.topologies import StateDefinition
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
-from airflow_trident.runtime.mending.take_back import take_back
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_resources import OpenStates
+from airflow_trident.runtime.repair import take_back
 from airflow_trident.runtime.staged_batches import apply_batch
 from tests.fixtures import single
 from tests.fixtures.runtime import Sickness, Split, World

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.storm import (
     BaseTransactionalBolt,
     BatchOutputCollector,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, Max, MemoryState, MemoryTransactionalSpout, SqliteState, TransactionAttempt
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.storm import (
     BaseBatchBolt,

@@ -18,7 +18,7 @@ TWEETS = list(generated_tweets(600))
 PROGRAM = """
 import tweets
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 
 

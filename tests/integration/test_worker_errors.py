@@ -12,15 +12,14 @@ import pytest
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.storm.workers.deployment import WorkerStatus
 from airflow_trident.storm.workers.deployments import Deployments, deploy
-from airflow_trident.storm.workers.named_worker import NamedWorker, Patience
-from airflow_trident.storm.workers.running_topology import Means
+from airflow_trident.storm.workers.worker import Means, NamedWorker, Patience
 from airflow_trident.topology.topology import Topology
 from tests.fixtures.runtime import World
 

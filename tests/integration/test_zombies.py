@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.contracts.staged_batch import StagedFiles
-from airflow_trident.contracts.state import Applied
+from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.tables.appending import AppendingState
 from benchmarks.zombies import ROWS, ours, stores

@@ -1,7 +1,7 @@
 """The ledger as plain Python, which defines what a ledger means.
 
 The contract suite checks it like the product's ledgers, and `tests/integration/test_ledger_model.py` compares those
-with it step by step. It gives the same answers as a :class:`~airflow_trident.ledger.base.Ledger`, but does not derive
+with it step by step. It gives the same answers as a :class:`~airflow_trident.ledger.ledger.Ledger`, but does not derive
 from it. Threads may share it.
 """
 
@@ -21,9 +21,8 @@ from airflow_trident.errors import (
     TransitionError,
     UnknownTopologyError,
 )
-from airflow_trident.ledger.backup.export import export_json
-from airflow_trident.ledger.begin_result import Begun, MetadataOf, NextBatches, NotBegun, NothingNew
-from airflow_trident.ledger.group_answers import StagedAttempt
+from airflow_trident.ledger.answers import Begun, MetadataOf, NextBatches, NotBegun, NothingNew, StagedAttempt
+from airflow_trident.ledger.backup import export_json
 from airflow_trident.ledger.refusals import (
     batch_in_place,
     claim_pruned,
@@ -32,11 +31,16 @@ from airflow_trident.ledger.refusals import (
     no_commit_under_way,
     why_not,
 )
-from airflow_trident.ledger.verbs.tickets import ticket_of
+from airflow_trident.ledger.verbs.commits import ticket_of
 from airflow_trident.ledger.verbs.topology import redefined
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.decide import Begin, Commit, Full, decide_begin, decide_commit
-from airflow_trident.protocol.opaque import (
+from airflow_trident.protocol.decide import (
+    Begin,
+    Commit,
+    Full,
+    SeenTopology,
+    decide_begin,
+    decide_commit,
     invalidated,
     is_decided_anew,
     require_batch,
@@ -51,13 +55,13 @@ from airflow_trident.protocol.records import (
     CommitTicket,
     LedgerView,
     Owner,
+    Status,
     TopologyRecord,
     TxRecord,
+    move,
 )
-from airflow_trident.protocol.seen_by_person import SeenTopology
 from airflow_trident.protocol.state_gaps import require_all_states
-from airflow_trident.protocol.statuses import Status, move
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.types import Json
 from tests.oracle.ledger_groups import OracleGroups
@@ -67,7 +71,7 @@ KEPT_CLAIMS = 10_000
 
 
 class OracleLedger(OracleStates, OracleGroups):
-    """See :class:`~airflow_trident.ledger.base.Ledger` for what each call promises.
+    """See :class:`~airflow_trident.ledger.ledger.Ledger` for what each call promises.
 
     :param keep_claims: claim keys of this number of last transactions are kept.
     """

@@ -9,8 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_trident.ledger.begin_result import BeginResult, Begun, NextBatches, NotBegun
-from airflow_trident.ledger.group_answers import Committed, Processed, StagedAttempt
+from airflow_trident.ledger.answers import (
+    BeginResult,
+    Begun,
+    Committed,
+    NextBatches,
+    NotBegun,
+    Processed,
+    StagedAttempt,
+)
 from airflow_trident.ledger.verbs.begin import require_different
 from airflow_trident.ledger.verbs.group_steps import require_order
 from airflow_trident.protocol.records import CommitTicket, Owner, TxRecord

@@ -11,14 +11,21 @@ from typing import Any, Self
 
 from airflow_trident.errors import TransitionError
 from airflow_trident.ledger.refusals import may_be_held, nothing_to_take_back, passed_over
-from airflow_trident.ledger.verbs.tickets import ticket_of
+from airflow_trident.ledger.verbs.commits import ticket_of
 from airflow_trident.ledger.verbs.topology import noted, require_closable
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.protocol.accepted_source import MendedSources, accepted
-from airflow_trident.protocol.opaque import cannot_skip
-from airflow_trident.protocol.records import CommitTicket, Exceptions, LedgerView, Loss, Owner, TopologyRecord, TxRecord
-from airflow_trident.protocol.seen_by_person import SeenTransaction
-from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.decide import MendedSources, SeenTransaction, accepted, cannot_skip
+from airflow_trident.protocol.records import (
+    CommitTicket,
+    Exceptions,
+    LedgerView,
+    Loss,
+    Owner,
+    Status,
+    TopologyRecord,
+    TxRecord,
+    move,
+)
 from airflow_trident.protocol.txids import Txids
 
 

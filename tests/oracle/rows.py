@@ -14,9 +14,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from airflow_trident.engine.base import Engine, Job
 from airflow_trident.engine.custom_grouping import Choosing
-from airflow_trident.engine.fused.folds import (
+from airflow_trident.engine.engine import Engine, Job, conform, emitter_of
+from airflow_trident.engine.fused.aggregate import (
     AggregateStep,
     begins_empty,
     folds_of,
@@ -24,17 +24,21 @@ from airflow_trident.engine.fused.folds import (
     key_of_groups,
     shown_key,
 )
-from airflow_trident.engine.fused.reduces import multi_reduce
-from airflow_trident.engine.spout_reader import conform, emitter_of
+from airflow_trident.engine.fused.joins import multi_reduce
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.io.arrow import arrow_schema, python_values, rows_to_table, table_to_rows
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border, callable_of, prepared
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.grouping import CustomGrouping
-from airflow_trident.operations.vectors import VectorFilter, VectorFunction, called, kept
-from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.interfaces import CustomGrouping, OperationContext
+from airflow_trident.operations.user_code import (
+    Border,
+    VectorFilter,
+    VectorFunction,
+    callable_of,
+    called,
+    function_name,
+    kept,
+    prepared,
+)
 from airflow_trident.plan.nodes import (
     EachNode,
     FilterNode,
@@ -49,6 +53,7 @@ from airflow_trident.plan.nodes import (
     PeekNode,
     ProjectNode,
     SourceNode,
+    StateQueryNode,
     UnionNode,
 )
 from airflow_trident.plan.stages import Stage

@@ -13,7 +13,7 @@ from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.storm import ShellSpout
-from airflow_trident.storm.components.child_source import ChildSource
+from airflow_trident.storm.components.spouts import ChildSource
 from tests.programs.spooled_words import dying
 from tools import kills
 

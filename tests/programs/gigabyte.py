@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import load_catalog
 
 from airflow_trident import DeltaTable, FixedBatchSpout, IcebergTable, TableSink, Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.io.arrow import arrow_schema
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process

@@ -20,24 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Sum, Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import OutcomeUnknownError, SparkJobError
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import Ledger, ZNodeLedger
 from airflow_trident.ledger.znodes import Op
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.protocol.records import Claim
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.drains.process_many import process_many
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.phases import Attempts, coordinate
 from airflow_trident.staging.manifest import Manifest
 from tools import kills

@@ -25,10 +25,9 @@ from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import owner_of_this_process
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.storm.workers.deployment_steps import next_command
+from airflow_trident.storm.workers.deployment import next_command
 from airflow_trident.storm.workers.deployments import Deployments
-from airflow_trident.storm.workers.named_worker import NamedWorker, Patience
-from airflow_trident.storm.workers.running_topology import Means
+from airflow_trident.storm.workers.worker import Means, NamedWorker, Patience
 from tests.programs import word_count
 from tools import kills
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_trident import FileSpout, TableSpout, Topology
 from airflow_trident.contracts.spout import Emitter
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.local import LocalSessions

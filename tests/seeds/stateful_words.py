@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_trident import FixedBatchSpout, KeyValueStates, SqliteState, StatefulFunction, Topology
-from airflow_trident.operations.stateful import KeyValues
+from airflow_trident.operations.state_functions import KeyValues
 from airflow_trident.storm import BaseStatefulBolt, BasicOutputCollector, BoltTuple, FieldsDeclarer
 
 WORDS = ["storm", "spark", "storm", "kafka", "storm", "spark", "redis", "storm", "spark"]

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_trident.errors import HeldError
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.verbs import commits
-from airflow_trident.operators import coordinator
+from airflow_trident.operators import transaction
 from airflow_trident.protocol import codec, state_gaps
 from airflow_trident.protocol.records import LedgerView, Owner
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.runtime import state_agreement, taking_over
+from airflow_trident.runtime import state_agreement, waiting
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.shell_mutants import MUTANTS
@@ -104,12 +104,12 @@ def _() -> Sequence[Patch]:
 
 @mutant("a sweep takes over at once what another committer has begun")
 def _() -> Sequence[Patch]:
-    return [(taking_over, "TAKEOVER_S", 0.0)]
+    return [(waiting, "TAKEOVER_S", 0.0)]
 
 
 @mutant("a sweep takes over what a slow committer has begun", "tasks")
 def _() -> Sequence[Patch]:
-    return [(taking_over, "is_alive", lambda workers, owner: False)]
+    return [(waiting, "is_alive", lambda workers, owner: False)]
 
 
 @mutant("the claims of all tasks of a run are one", "tasks")
@@ -117,5 +117,5 @@ def _() -> Sequence[Patch]:
     def claim_key(dag_id: str, task_id: str, *more: Any) -> str:
         return original(dag_id, "", *more)
 
-    original = coordinator.claim_key
-    return [(coordinator, "claim_key", claim_key)]
+    original = transaction.claim_key
+    return [(transaction, "claim_key", claim_key)]

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.errors import StagingError, UserCodeError
-from airflow_trident.ledger.begin_result import BatchesOf, BeginResult, NextBatches
-from airflow_trident.ledger.group_answers import StagedAttempt
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.records import Claim, CommitTicket, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.answers import BatchesOf, BeginResult, NextBatches, StagedAttempt
+from airflow_trident.ledger.ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, CommitTicket, Status, TxRecord
 from airflow_trident.runtime.commit import OpenStates
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.state_agreement import require_agreement

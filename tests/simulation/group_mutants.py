@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.transact import Unchanged
-from airflow_trident.ledger.verbs import attempts, begin, commits, common, tickets
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit_group import GroupCommitter
+from airflow_trident.ledger.verbs import attempts, begin, commits, common
+from airflow_trident.protocol.records import Status
+from airflow_trident.runtime.commit import GroupCommitter
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.cure_mutants import MUTANTS
 from tests.simulation.mutants import Patch, mutant
@@ -73,14 +73,14 @@ def _() -> Sequence[Patch]:
 
 @mutant("the batches of a commit come in the order of their files", "ordered")
 def _() -> Sequence[Patch]:
-    def staged(self: GroupCommitter, tickets: Any, manifests: Any) -> Any:
-        files = list(dict.fromkeys(one.staged.manifest for one in tickets))
-        by_file = sorted(range(len(tickets)), key=lambda place: files.index(tickets[place].staged.manifest))
-        found = original(self, tickets, manifests)
+    def staged(self: GroupCommitter, commits: Any, manifests: Any) -> Any:
+        files = list(dict.fromkeys(one.staged.manifest for one in commits))
+        by_file = sorted(range(len(commits)), key=lambda place: files.index(commits[place].staged.manifest))
+        found = original(self, commits, manifests)
 
         def batches(state: str) -> Any:
             each = found(state)
-            return [each[place] for place in by_file] if len(each) == len(tickets) else each
+            return [each[place] for place in by_file] if len(each) == len(commits) else each
 
         return batches
 
@@ -131,8 +131,8 @@ def _() -> Sequence[Patch]:
 
 @mutant("who takes a commit back asks for what its group has not committed yet", "groups-taken-back")
 def _() -> Sequence[Patch]:
-    original = tickets.for_states
-    return [(tickets, "for_states", lambda view, txid, barred: original(view, txid, barred=False))]
+    original = commits.for_states
+    return [(commits, "for_states", lambda view, txid, barred: original(view, txid, barred=False))]
 
 
 @mutant("what a group went over is taken up before its commit has ended", "taken-back")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.protocol import codec
-from airflow_trident.runtime import commit, commit_group, downstream, phases
+from airflow_trident.runtime import commit, downstream, phases, repair
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.mending import rebuild, repair
+from airflow_trident.runtime.mending import rebuild
 from airflow_trident.runtime.milestones import Milestone, told
 from tests.simulation import jobs, levels
 from tests.simulation.clock import instead_of_time
@@ -27,7 +27,7 @@ from tests.simulation.world import MAX_STEPS, World, world_of
 
 JOBS_PER_WORKER = (10, 40)
 DECODERS = ("decode_topology", "decode_head", "decode_pointer", "decode_exceptions", "decode_tx")
-STAGE = (phases, commit, commit_group, rebuild, repair)
+STAGE = (phases, commit, commit, rebuild, repair)
 """The modules that open the staging folder."""
 MID_COMMIT = (Milestone.GATE_OPENED, Milestone.APPLIED)
 BETWEEN_LEVELS = (Milestone.APPLIED, Milestone.NEW_VALUES, Milestone.APPLIED_DOWNSTREAM)

@@ -19,16 +19,15 @@ from airflow_trident.errors import (
     UnknownTopologyError,
     UserCodeError,
 )
-from airflow_trident.ledger.begin_result import Begun
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.records import Claim, Command
-from airflow_trident.protocol.statuses import OnFailure, Status
+from airflow_trident.ledger.answers import Begun
+from airflow_trident.ledger.ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, Command, OnFailure, Status
 from airflow_trident.runtime import phases
 from airflow_trident.runtime.backfill import Backfill, BackfillOutcome, Selection
 from airflow_trident.runtime.commit import MOST_TOGETHER, Committer
-from airflow_trident.runtime.mending.take_back import take_back
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_resources import OpenStates
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.runtime.repair import take_back
 from airflow_trident.types import Json
 from tests.fixtures import single
 from tests.simulation.group_jobs import GROUP_JOBS

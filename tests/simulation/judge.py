@@ -10,8 +10,7 @@ from typing import Any
 from airflow_trident.contracts.state import Applied
 from airflow_trident.ledger.znodes import Create, Delete, Op, Set
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import CommitPointer, CommitTicket, Exceptions, TxRecord
-from airflow_trident.protocol.statuses import TRANSITIONS, Status
+from airflow_trident.protocol.records import TRANSITIONS, CommitPointer, CommitTicket, Exceptions, Status, TxRecord
 from airflow_trident.protocol.txids import Ranges, Txids
 from airflow_trident.staging.manifest import Slot
 from tests.simulation.levels import FED, contents

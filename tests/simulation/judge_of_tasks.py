@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.simulation.judge import Judge
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow_trident.contracts.state import Applied
 from airflow_trident.protocol.durable_format import Format, unknown_fields
-from airflow_trident.protocol.records import Owner
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Owner, Status
 from airflow_trident.runtime import backfill, commit, downstream, phases
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.downstream import apply_downstream

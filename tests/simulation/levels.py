@@ -10,11 +10,10 @@ from typing import Any, ClassVar, cast
 
 from airflow_trident import Sum
 from airflow_trident.contracts.state import Applied, StateSpec
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
-from airflow_trident.plan.commit.nodes import GivenTuples
-from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.plan.nodes import GivenTuples, SourceNode
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.topology.stream import Stream
 from tests.simulation.pieces import SimBatch

@@ -17,14 +17,13 @@ from unittest import mock
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import OutcomeUnknownError
 from airflow_trident.ledger import transact
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.transact import Change, Transactor, Unchanged
-from airflow_trident.ledger.verb import Prefetch
-from airflow_trident.ledger.verbs import attempts, begin, commits, common, manual
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.transact import Change, Prefetch, Transactor, Unchanged
+from airflow_trident.ledger.verbs import attempts, begin, commits, common
+from airflow_trident.ledger.verbs import topology as topology_module
 from airflow_trident.ledger.znodes import Create, Op, Set, WriteRefusedError
 from airflow_trident.protocol import codec, decide
-from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, Status, TxRecord
 from airflow_trident.runtime import commit, phases, state_agreement
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.states.core import marker as marker_module
@@ -337,7 +336,7 @@ def _() -> Sequence[Patch]:
     def over_all(upto: int, exceptions: Exceptions) -> int:
         return max([upto, *exceptions.skipped])
 
-    return [(commits, "over_skipped", over_all), (manual, "over_skipped", over_all)]
+    return [(commits, "over_skipped", over_all), (topology_module, "over_skipped", over_all)]
 
 
 @mutant("a late commit moves the pointer back")

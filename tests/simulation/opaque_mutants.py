@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verbs import attempts, begin, common, manual, opaque
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.verbs import attempts, begin, common, opaque, topology
 from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import Patch, mutant
 from tests.simulation.state_mutants import MUTANTS
@@ -95,7 +95,7 @@ def _() -> Sequence[Patch]:
         with mock.patch.object(common, "existing", lambda snap, txid: replace(existing(snap, txid), invalidated=False)):
             return original(snap, txid, reason)
 
-    original, existing = manual.skip, common.existing
+    original, existing = topology.skip, common.existing
     return [(Ledger.skip, "decide", skip)]
 
 

@@ -14,15 +14,13 @@ from airflow_trident.errors import (
     LostTransactionsError,
     TransitionError,
 )
-from airflow_trident.ledger.begin_result import NothingNew
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.records import Claim, Command, LedgerView, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.answers import NothingNew
+from airflow_trident.ledger.ledger import ZNodeLedger
+from airflow_trident.protocol.records import Claim, Command, LedgerView, Status, TxRecord
 from airflow_trident.protocol.txids import Ranges
 from airflow_trident.runtime.backfill import Selection
 from airflow_trident.runtime.mending.rebuild import Rebuild
-from airflow_trident.runtime.mending.repair import repair
-from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.runtime.repair import repair, take_back
 from tests.fixtures import single
 from tests.simulation.jobs import replay
 from tests.simulation.levels import FED, contents

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, Spout
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.contracts.state import StagedBatch
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import (
     LedgerUnavailableError,
     OutcomeUnknownError,
@@ -23,8 +23,7 @@ from airflow_trident.ledger.znodes import Create, Op, ReadResult, Set, WriteRefu
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.area import StagingArea, as_chunk, reference
-from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
-from airflow_trident.staging.packed import unpack
+from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember, unpack
 from airflow_trident.types import Field, Json, Schema
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.stores import Rows

@@ -7,8 +7,7 @@ import traceback
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, TridentError
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from tests.simulation.jobs import expected, expected_text
 from tests.simulation.shell import DAG_ID, OF_RUN, OVER, VERBS, Run, Task
 from tests.simulation.world import World

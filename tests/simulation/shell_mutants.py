@@ -10,9 +10,8 @@ from weakref import WeakKeyDictionary
 
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.operators import base
-from airflow_trident.operators.coordinator import TridentCoordinatorOperator
-from airflow_trident.protocol.records import Exceptions, LedgerView
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.operators.transaction import TridentCoordinatorOperator
+from airflow_trident.protocol.records import Exceptions, LedgerView, Status
 from airflow_trident.runtime import backfill, commit, phases
 from airflow_trident.sensors import ready
 from airflow_trident.sensors.ready import TridentReadySensor

@@ -8,13 +8,12 @@ from typing import Any
 from unittest import mock
 
 from airflow_trident.contracts.state import Marker
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.verbs import commits, common, manual, pruning
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.verbs import commits, common, topology
 from airflow_trident.protocol.records import Exceptions
-from airflow_trident.runtime import state_agreement
+from airflow_trident.runtime import repair, state_agreement
 from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.mending import repair
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_resources import OpenStates
 from airflow_trident.states.core import marker as marker_module
 from tests.simulation.mutants import MUTANTS, Patch, mutant, sees_only
 
@@ -86,7 +85,7 @@ def _() -> Sequence[Patch]:
 
 @mutant("a transaction is skipped although a state may hold it")
 def _() -> Sequence[Patch]:
-    original = manual.skip
+    original = topology.skip
 
     def skip(snap: Any, txid: int, reason: str) -> Any:
         with mock.patch.object(common, "existing", lambda snap, txid: replace(existing(snap, txid), touched=False)):
@@ -101,7 +100,7 @@ def _() -> Sequence[Patch]:
     def prune(snap: Any, upto: int, exceptions: Exceptions, retention: int, *, just_committed: int) -> Any:
         return original(snap, upto, Exceptions(), retention, just_committed=just_committed)
 
-    original = pruning.prune
+    original = commits.prune
     return [(commits, "prune", prune)]
 
 

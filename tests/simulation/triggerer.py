@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.sensors.ready import TridentReadySensor
 from airflow_trident.triggers import batch
 from airflow_trident.triggers.batch import TridentBatchTrigger

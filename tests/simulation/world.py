@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 from airflow_trident import Count, ReducerAggregator, Topology
 from airflow_trident.contracts.state import Applied
 from airflow_trident.errors import TridentError
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.runtime.backfill import Selection
-from airflow_trident.runtime.drains import group_size
+from airflow_trident.runtime.drains import limits
 from tests.simulation import levels
 from tests.simulation.clock import SimTime
 from tests.simulation.judge import Sweep
@@ -252,7 +252,7 @@ def _tell_judge(world: World) -> None:
         judge.ordered.update(levels.FED)
     elif kind.ordered:
         judge.ordered.add("second")
-    judge.group = group_size.FIRST if kind.tasks else MOST_TOGETHER if kind.groups else 1
+    judge.group = limits.FIRST if kind.tasks else MOST_TOGETHER if kind.groups else 1
     judge.process = lambda: world.process
     judge.now_ms = None if kind.tasks else world.clock.time_ms
 

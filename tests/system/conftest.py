@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import UnknownTopologyError
-from airflow_trident.ledger.base import Ledger
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status, TxRecord
 from airflow_trident.states.sql.dialect import TABLES
 from tests.fixtures.airflow import give_database
 from tests.fixtures.spark import soon

@@ -15,7 +15,7 @@ from datetime import datetime
 
 import pytest
 
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.system.batches import LATE_S, LINES, ROWS_OF_A_BATCH
 from tests.system.conftest import Scene
 

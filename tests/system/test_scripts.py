@@ -10,7 +10,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.system.conftest import Scene
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]

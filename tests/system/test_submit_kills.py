@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from airflow_trident.tasks.spark_driver import SparkDriver
+from airflow_trident.tasks.drivers import SparkDriver
 from tests.fixtures.submit_kills import CONNECTION, Contender, Deployment, Outcome, Point, deployment
 
 pytestmark = [pytest.mark.airflow, pytest.mark.zookeeper, pytest.mark.spark, pytest.mark.rare]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, Max, Min, Sum
-from airflow_trident.operations.api import CombinerAggregator, MergeKind
+from airflow_trident.operations.interfaces import CombinerAggregator, MergeKind
 
 NAN = float("nan")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import PlanError
-from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.spouts.memory import FixedBatchSpout
 from airflow_trident.states.delta.table import DeltaTable
 from airflow_trident.states.files.sink import FileSink
 from airflow_trident.states.sql.table_sink import TableSink

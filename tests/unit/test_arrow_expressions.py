@@ -13,9 +13,19 @@ from hypothesis import strategies as st
 from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.operations.expr.dtypes import dtype
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.expr.tree import Expression, col, concat, lit, lower, substring, trim, upper, when
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.expressions import (
+    Expression,
+    col,
+    concat,
+    dtype,
+    lit,
+    lower,
+    substring,
+    trim,
+    upper,
+    when,
+)
 from airflow_trident.types import names_of
 from tests.generated.expressions import DAY, LEAVES, ROWS, SCHEMA, Trees
 

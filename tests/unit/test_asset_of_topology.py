@@ -11,8 +11,7 @@ from airflow_trident import TridentBatchTrigger, TridentCommitterOperator, Tride
 from airflow_trident.errors import ConfigurationError, CorruptRecordError
 from airflow_trident.ledger.verbs.announcements import decode_events, encode_events
 from airflow_trident.protocol.announcements import AnnouncedEvents, Announcement
-from airflow_trident.protocol.records import Claim, Owner, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Owner, StagedRef, Status, TxRecord
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.tasks import asset_events
 from tests.unit.test_provider_tasks import words

@@ -27,8 +27,8 @@ from airflow_trident.io.arrow import (
 )
 from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.spouts.files.columns import from_text
+from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.parts import write_part
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import Field, members, parse_declared
 from tests.generated.types import VALUES

@@ -9,8 +9,8 @@ import pytest
 from airflow_trident.contracts.state import Marker
 from airflow_trident.errors import CorruptRecordError, NewerRecordError
 from airflow_trident.protocol.checkpoint import CheckpointRecord, CheckpointState
-from airflow_trident.states.keyvalue.checkpoints import Journal, Saved
-from airflow_trident.states.keyvalue.providers import make_provider
+from airflow_trident.states.keyvalue.base import make_provider
+from airflow_trident.states.keyvalue.checkpoint import Journal, Saved
 
 RECORD: dict[str, Any] = {"v": 1, "txid": 7, "state": "COMMITTING", "previous": 4}
 MARKER: dict[str, Any] = {

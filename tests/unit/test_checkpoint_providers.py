@@ -10,8 +10,8 @@ import pytest
 
 from airflow_trident import KeyValueStates
 from airflow_trident.errors import ConfigurationError, MissingExtraError
+from airflow_trident.states.keyvalue.base import BUILT_IN, GROUP, BuiltIn, make_provider, provider_class
 from airflow_trident.states.keyvalue.memory import MemoryStateProvider
-from airflow_trident.states.keyvalue.providers import BUILT_IN, GROUP, BuiltIn, make_provider, provider_class
 from airflow_trident.states.keyvalue.sqlite import SqliteStateProvider
 
 

@@ -17,8 +17,8 @@ from airflow_trident.errors import ChildError, ChildProtocolError, Configuration
 from airflow_trident.storm import NodeBolt, NodeSpout, ShellBolt
 from airflow_trident.storm.components import running
 from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.components.protocol import BoltPlace
 from airflow_trident.storm.components.running import NO_ROW
-from airflow_trident.storm.components.talk import BoltPlace
 from airflow_trident.types import parse_declared
 from tests.fixtures.child import emits, lines, module, needs_node, program, seed, shell, values, words
 

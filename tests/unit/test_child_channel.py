@@ -16,9 +16,8 @@ import psutil
 import pytest
 
 from airflow_trident.errors import ChildError, ChildProtocolError, ConfigurationError
-from airflow_trident.storm.components.channel import TAIL_BYTES, Channel
 from airflow_trident.storm.components.framing import Message
-from airflow_trident.storm.components.starting import Carrier, Program
+from airflow_trident.storm.components.process import TAIL_BYTES, Carrier, Channel, Program
 
 LIMIT_S = 60.0
 BEGIN = {
@@ -251,7 +250,7 @@ def test_folder_and_environment_are_what_was_said(
 def test_it_dies_with_a_parent_that_is_killed(carrier: Carrier) -> None:
     """It does not look at its pipe, so that end of file would not end it."""
     program = f"""
-        from airflow_trident.storm.components.starting import Carrier
+        from airflow_trident.storm.components.process import Carrier
         from tests.unit.test_child_channel import child, heard
         with child(Carrier({carrier.value!r}), 'say({{"pid": os.getpid()}})\\nwhile True: signal.pause()') as channel:
             print(heard(channel, 1)[0]["pid"], flush=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import time
 
-from airflow_trident.storm.components.channel import Channel
 from airflow_trident.storm.components.framing import Message
+from airflow_trident.storm.components.process import Carrier, Channel, Program
 from airflow_trident.storm.components.qtopology import script
-from airflow_trident.storm.components.starting import Carrier, Program
 from tests.fixtures.child import COMPONENTS, needs_node
 
 pytestmark = needs_node

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.storm.components.json_values import reader_of
+from airflow_trident.storm.components.protocol import reader_of
 from airflow_trident.types import parse_declared
 
 DAY = datetime.date(2022, 2, 2)

@@ -13,8 +13,7 @@ from airflow_trident.cli.commands.ledger import late_rows, plan_changes
 from airflow_trident.cli.commands.transactions import late_text
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.plugin.page_data import Sight, row
-from airflow_trident.protocol.records import Claim, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status, TxRecord
 
 
 def record(txid: int, plan: str, **late: int) -> TxRecord:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MaxBy, MemoryState, SqliteState, Sum, Topology
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.operations.expr.tree import col, explode, split_words
+from airflow_trident.operations.expressions import col, explode, split_words
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Coalesces, Coalescing
 from airflow_trident.protocol.spout_kinds import SpoutKind

@@ -17,11 +17,11 @@ from airflow_trident import (
     SqliteState,
     Topology,
 )
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.plan.transform_node import changed_code, code_of
+from airflow_trident.plan.nodes import changed_code, code_of
+from airflow_trident.runtime.debugging import dry_replay
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.dry_replay import dry_replay
 from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import publish
 from airflow_trident.staging.area import StagingArea

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError
-from airflow_trident.protocol import codec, large_metadata
-from airflow_trident.protocol.large_metadata import BlobRef
+from airflow_trident.protocol import codec, metadata
+from airflow_trident.protocol.metadata import BlobRef
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,
     Claim,
@@ -24,11 +24,11 @@ from airflow_trident.protocol.records import (
     Exceptions,
     Owner,
     StagedRef,
+    Status,
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition, StateDefinition
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
 from airflow_trident.protocol.txids import Txids
 from tests.fixtures.record import (
     BASE,
@@ -145,7 +145,7 @@ def test_large_metadata_comes_back_as_it_was_from_chunks_of_any_size(
     record: TxRecord, length: int, chunk_bytes: int
 ) -> None:
     record = replace(record, metadata={"files": [f"{index:x}" * 3 for index in range(length * 4)]})
-    packed = large_metadata.pack_metadata(record, chunk_bytes=chunk_bytes)
+    packed = metadata.pack_metadata(record, chunk_bytes=chunk_bytes)
     assert packed is not None
     ref, chunks = packed
     data = codec.encode_tx(record, ref)
@@ -202,7 +202,7 @@ def test_pointers_heads_and_lists_come_back_as_they_were(head: int, committed: i
 
 
 def test_small_metadata_stays_in_its_record() -> None:
-    assert large_metadata.pack_metadata(COMMITTED) is None
+    assert metadata.pack_metadata(COMMITTED) is None
     assert codec.blob_of(codec.encode_tx(COMMITTED), "p") is None
 
 
@@ -316,16 +316,16 @@ def test_a_transaction_that_is_two_exceptions_at_once_is_refused() -> None:
 
 @pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: b"", lambda packed: packed[::-1]])
 def test_damaged_chunks_are_refused(damage: Callable[[bytes], bytes]) -> None:
-    ref, chunks = large_metadata.pack_metadata(LARGE)  # type: ignore[misc]
+    ref, chunks = metadata.pack_metadata(LARGE)  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match=f"{tx_path(44)} metadata"):
-        large_metadata.unpack_metadata(ref, damage(b"".join(chunks)), tx_path(44))
+        metadata.unpack_metadata(ref, damage(b"".join(chunks)), tx_path(44))
 
 
 def test_chunks_of_another_transaction_are_refused() -> None:
-    ref, _ = large_metadata.pack_metadata(LARGE)  # type: ignore[misc]
-    _, others = large_metadata.pack_metadata(replace(LARGE, carried={"a": 1}))  # type: ignore[misc]
+    ref, _ = metadata.pack_metadata(LARGE)  # type: ignore[misc]
+    _, others = metadata.pack_metadata(replace(LARGE, carried={"a": 1}))  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match="sha256 differs"):
-        large_metadata.unpack_metadata(ref, b"".join(others), tx_path(44))
+        metadata.unpack_metadata(ref, b"".join(others), tx_path(44))
 
 
 def test_a_patch_of_another_base_is_refused() -> None:
@@ -333,15 +333,15 @@ def test_a_patch_of_another_base_is_refused() -> None:
     ref = codec.blob_of(text, tx_path(45))
     assert ref is not None
     packed = (GOLDEN / "v1-tx-shared.chunk-0").read_bytes()
-    for base in (b"", large_metadata.plain_metadata(SHARED)):
+    for base in (b"", metadata.plain_metadata(SHARED)):
         with pytest.raises(CorruptRecordError, match="sha256 differs"):
-            large_metadata.unpack_metadata(ref, packed, tx_path(45), base)
+            metadata.unpack_metadata(ref, packed, tx_path(45), base)
     with pytest.raises(CorruptRecordError, match="its patch is damaged: it is no list"):
-        large_metadata.unpack_metadata(ref, zlib.compress(b"{}"), tx_path(45), b"")
+        metadata.unpack_metadata(ref, zlib.compress(b"{}"), tx_path(45), b"")
 
 
 def test_metadata_that_is_kept_apart_cannot_be_done_without() -> None:
-    ref, _ = large_metadata.pack_metadata(LARGE)  # type: ignore[misc]
+    ref, _ = metadata.pack_metadata(LARGE)  # type: ignore[misc]
     with pytest.raises(CorruptRecordError, match="kept apart"):
         codec.decode_tx(codec.encode_tx(LARGE, ref), tx_path(44))
 
@@ -354,4 +354,4 @@ def test_what_json_would_change_is_refused_before_it_is_written(value: object) -
 
 def test_chunk_names_sort_by_transaction_and_tell_their_content() -> None:
     ref = BlobRef(sha256="abcdef0123", bytes=1, chunks=2)
-    assert large_metadata.chunk_name(7, ref, 1) == "0000000000000000007-abcdef01-1"
+    assert metadata.chunk_name(7, ref, 1) == "0000000000000000007-abcdef01-1"

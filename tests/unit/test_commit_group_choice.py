@@ -7,9 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.protocol.records import Claim, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.commit_group_choice import MOST_ROWS, first_group, waiting_run
+from airflow_trident.protocol.records import Claim, StagedRef, Status, TxRecord
+from airflow_trident.runtime.commit import MOST_ROWS, first_group, waiting_run
 from airflow_trident.staging.manifest import Manifest, Slot, StagedMember
 
 STAGED = (Status.PROCESSED, Status.COMMITTING)

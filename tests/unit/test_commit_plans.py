@@ -6,7 +6,7 @@ import pytest
 
 from airflow_trident import Count, MapGet, Sum, Topology
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.plan.nodes import StateQueryNode
 from tests.fixtures.commit_plan import words
 from tests.fixtures.plan import PaperState
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.engine.spark.driver_tags import label
-from airflow_trident.engine.spark.worker_notes import NOTES
+from airflow_trident.engine.spark.submit import label
+from airflow_trident.engine.spark.workers import NOTES
 from airflow_trident.errors import PlanError
 from airflow_trident.names import Composed, require_name
 from airflow_trident.plan.show.explain import _IDENTIFIERS
-from airflow_trident.plugin.mending_runs import _RUNS
+from airflow_trident.plugin.airflow_runs import _RUNS
 from airflow_trident.protocol.records import claim_key
 from airflow_trident.runtime.drains.order import _NAMES as DRAINS
 from airflow_trident.states.core.checks import _APPLICATIONS, application_of, file_names, key_of
@@ -52,7 +52,7 @@ GIVEN_BY_USERS = {
 UNIQUE = {
     "operators/base.py": "{me.dag_id}/{me.run_id}/{me.task_id}/{me.map_index}/{kind}: only a run id may have slashes",
     "protocol/records.py": "{dag_id}:{task_id}:{map_index}:{index}:{run_id}: only a run id may have colons",
-    "plan/transform_node.py": "{name}={one.name}: for people",
+    "plan/nodes.py": "{name}={one.name}: for people",
     "sensors/turn.py": "{dag_id}{self.task_id}{text}{...}: asks only whether all of it is ASCII",
     "storm/compiling.py": "{outputs.component}.{stream}: a name in a plan, for people",
 }

@@ -17,7 +17,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse
 from airflow_trident.errors import ConfigurationError, Outcome, RetryableError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection, resolve
-from airflow_trident.tasks.connections import install_resolver
+from airflow_trident.tasks.engines import install_resolver
 
 SECRET = "s3cr/t@:word"
 

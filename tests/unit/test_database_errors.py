@@ -10,9 +10,9 @@ import pymysql
 import pytest
 import sqlalchemy as sa
 
-from airflow_trident.io import database_errors
+from airflow_trident.io import database_drivers
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.database_errors import Fault, errors_of, fault_of
+from airflow_trident.io.database_drivers import Fault, errors_of, fault_of
 
 PERMANENT_OF_MYSQL = (1044, 1045, 1049, 1054, 1142, 1146, 1153, 1175, 1364, 1665)
 PASSING_OF_MYSQL = (1040, 1205, 1213, 1969, 2003, 2006, 2013, 3024)
@@ -60,7 +60,7 @@ def test_a_standby_is_no_mistake_of_the_table() -> None:
 
 
 def test_no_code_has_two_meanings() -> None:
-    for table in (database_errors._MYSQL_CODES, database_errors._MSSQL_CODES, database_errors._SQLITE_CODES):
+    for table in (database_drivers._MYSQL_CODES, database_drivers._MSSQL_CODES, database_drivers._SQLITE_CODES):
         codes = list(itertools.chain.from_iterable(table.values()))
         assert len(codes) == len(set(codes))
 

@@ -31,11 +31,11 @@ from airflow_trident.protocol.records import (
     Exceptions,
     LedgerView,
     StagedRef,
+    Status,
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import Txids
 
 STAGED = StagedRef(manifest="m", rows_read=1, rows={"s": 1}, bytes=1)

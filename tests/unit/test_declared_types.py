@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import FieldError
-from airflow_trident.operations.aggregators import Count, Max, Sum
-from airflow_trident.operations.expr.tree import col
-from airflow_trident.operations.summaries import MaxBy
-from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.operations.aggregators import Count, Max, MaxBy, Sum
+from airflow_trident.operations.expressions import col
+from airflow_trident.spouts.memory import FixedBatchSpout
 from airflow_trident.topology.topology import Topology
 
 FIELDS = "a int, b int, x double, f float, d decimal(10,2), n long, s string, m array<int>"

@@ -12,29 +12,29 @@ from hypothesis import strategies as st
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, NewerRecordError, TransitionError
 from airflow_trident.protocol.records import Command, Definition, TopologyRecord
 from airflow_trident.storm.workers.deployment import (
+    COMMANDS,
     Acknowledgement,
     Deployment,
     DeploymentCommand,
+    Doing,
+    Duty,
+    Placeable,
     Presence,
     Registration,
     Roster,
     WorkerStatus,
     decode,
-    encode,
-)
-from airflow_trident.storm.workers.deployment_steps import (
-    COMMANDS,
-    Doing,
-    Duty,
     duty,
+    encode,
     missing,
     next_command,
     obeying,
+    placed,
+    placement,
     require_workers,
     standstill,
     told,
 )
-from airflow_trident.storm.workers.placement import Placeable, placed, placement
 from tests.fixtures.record import GOLDEN
 
 INTRODUCE, INIT, RUN, PAUSE, SHUTDOWN = DeploymentCommand

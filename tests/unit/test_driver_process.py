@@ -11,13 +11,12 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from airflow_trident.engine.spark.driver_tags import DriverTags
+from airflow_trident.engine.spark.submit import DriverTags
 from airflow_trident.errors import SparkJobError
 from airflow_trident.ledger.workers import Worker, is_alive, own_process_ids
 from airflow_trident.protocol.records import Owner
 from airflow_trident.runtime.drains import app as drain_app
-from airflow_trident.tasks.driver_process import DriverProcess, find_client_driver
-from airflow_trident.tasks.spark_driver import ClusterKind, DriverCluster
+from airflow_trident.tasks.drivers import ClusterKind, DriverCluster, DriverProcess, find_client_driver
 from tests.fixtures.spark import free_port
 
 ORDER = "/staging/drains/fruit-1.order"

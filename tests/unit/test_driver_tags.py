@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_trident.engine.spark.driver_tags import NO_TAGS, POD_NAME, DriverTags, label
+from airflow_trident.engine.spark.submit import NO_TAGS, POD_NAME, DriverTags, label
 
 YARN = "spark.yarn.tags"
 

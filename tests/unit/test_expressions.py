@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.expr.dtypes import dtype
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.expr.tree import (
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.expressions import (
     Expression,
     cast,
     coalesce,
     col,
     concat,
     contains,
+    dtype,
     explode,
     is_not_null,
     is_null,

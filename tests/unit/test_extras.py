@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident.errors import ConfigurationError, MissingExtraError, Outcome
-from airflow_trident.io.extras import require_extra
+from airflow_trident.io.connections import require_extra
 
 
 def test_an_installed_driver_is_imported() -> None:

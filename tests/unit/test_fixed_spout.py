@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, FieldError
-from airflow_trident.spouts.fixed import FixedBatchSpout
+from airflow_trident.spouts.memory import FixedBatchSpout
 
 
 def rows(spout: FixedBatchSpout) -> list[tuple[Any, ...]]:

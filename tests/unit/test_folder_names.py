@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.ledger.folder_names import FolderNames
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
+from airflow_trident.ledger.snapshot import FolderNames
 from tests.contracts.test_ledger_groups import gated_many
 from tests.fixtures.ledger import DEFINITION
 

@@ -21,11 +21,10 @@ import airflow_trident
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.ledger.workers import Worker, is_alive
 from airflow_trident.operations.aggregators import Count
-from airflow_trident.operations.calls.user_code import Border, copied
+from airflow_trident.operations.user_code import Border, copied
 from airflow_trident.protocol.records import Claim, Owner
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.storm.workers.named_worker import NamedWorker, _Served
-from airflow_trident.storm.workers.running_topology import Means, RunningTopology
+from airflow_trident.storm.workers.worker import Means, NamedWorker, RunningTopology, _Served
 
 ENDS = ["raise SystemExit(3)", "class Own(BaseException): pass\nraise Own('all of it')", "import sys; sys.exit()"]
 
@@ -125,7 +124,7 @@ def test_a_deadline_keeps_the_scheduler_no_longer_than_it_may(
 
 
 def test_a_backend_that_hangs_silences_only_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_trident.plugin import mending_runs
+    from airflow_trident.plugin import airflow_runs
 
     hangs, asked = threading.Event(), []
 
@@ -135,19 +134,19 @@ def test_a_backend_that_hangs_silences_only_what_it_keeps(monkeypatch: pytest.Mo
             hangs.wait()
         return [value]
 
-    monkeypatch.setattr(mending_runs, "_of_backend", of_backend)
-    monkeypatch.setattr(mending_runs, "DEADLINE_S", 0.05)
-    for _ in range(3 * mending_runs.MOST_READ):
-        assert mending_runs._fetched({"run-1": "hangs"}) == {}
+    monkeypatch.setattr(airflow_runs, "_of_backend", of_backend)
+    monkeypatch.setattr(airflow_runs, "DEADLINE_S", 0.05)
+    for _ in range(3 * airflow_runs.MOST_READ):
+        assert airflow_runs._fetched({"run-1": "hangs"}) == {}
     assert asked == ["hangs"], "what hangs is not asked again"
-    monkeypatch.setattr(mending_runs, "DEADLINE_S", 30)
-    assert mending_runs._fetched({"run-2": "fine"}) == {"run-2": ["fine"]}
+    monkeypatch.setattr(airflow_runs, "DEADLINE_S", 30)
+    assert airflow_runs._fetched({"run-2": "fine"}) == {"run-2": ["fine"]}
     hangs.set()
-    assert mending_runs._fetched({"run-1": "hangs"}) == {"run-1": ["hangs"]}
+    assert airflow_runs._fetched({"run-1": "hangs"}) == {"run-1": ["hangs"]}
 
 
 def test_submitters_change_nothing_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_trident.tasks.hook_submit import _our_python_first
+    from airflow_trident.tasks.spark_submit import _our_python_first
 
     before = dict(os.environ)
     child = _our_python_first(os.environ)

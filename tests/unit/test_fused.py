@@ -13,14 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, Filter, FixedBatchSpout, Function, Max, Min, OperationContext, Sum, Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.fused import aggregate as fused_aggregate
-from airflow_trident.engine.fused import columnwise_join
+from airflow_trident.engine.fused import joins
 from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
-from airflow_trident.operations.expr.tree import col, explode, split_words
+from airflow_trident.operations.expressions import col, explode, split_words
 from airflow_trident.plan.stages import Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
@@ -266,7 +266,7 @@ def test_a_join_of_columns_gives_what_the_joiner_gives_tuple_by_tuple(
         staging_root="",
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columnwise_join, "BATCH_ROWS", 4)
+        patch.setattr(joins, "BATCH_ROWS", 4)
         found = dict(LocalEngine(2).tables(job))
     expected = dict(OracleEngine(2).tables(job))
     assert found.keys() == expected.keys()

@@ -6,11 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.protocol.records import Claim, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Status, TxRecord
 from airflow_trident.runtime.drains.drain_passes import parts_of
-from airflow_trident.runtime.drains.group_size import FIRST, GROUP_BYTES, REMEMBERED, ROW_BYTES, GroupSize, next_size
-from airflow_trident.runtime.drains.limits import MOST_IN_GROUP, DrainLimits
+from airflow_trident.runtime.drains.limits import (
+    FIRST,
+    GROUP_BYTES,
+    MOST_IN_GROUP,
+    REMEMBERED,
+    ROW_BYTES,
+    DrainLimits,
+    GroupSize,
+    next_size,
+)
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, StagedMember
 
 SHARE = GROUP_BYTES // 64

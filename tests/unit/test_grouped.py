@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident.io.grouped import grouped
-from airflow_trident.io.partitioned import split_by
+from airflow_trident.io.arrow import grouped, split_by
 
 
 def test_a_result_is_found_beside_a_key_of_the_name_that_arrow_gives_it() -> None:

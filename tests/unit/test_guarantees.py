@@ -11,7 +11,7 @@ import pytest
 from airflow_trident import Count, DeltaTable, IcebergTable, MemoryState, SqliteState, Topology
 from airflow_trident.contracts.state import Capabilities, StateKind
 from airflow_trident.errors import PlanError
-from airflow_trident.plan.guarantees import EXACTLY_ONCE
+from airflow_trident.plan.checks import EXACTLY_ONCE
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plugin.page_data import Sight, summary
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.spouts.kafka.client import KafkaCluster
+from airflow_trident.spouts.kafka.consumer import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import (
     NO_ID,
     NOTHING,

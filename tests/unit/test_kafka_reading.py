@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_trident.errors import DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts.kafka.client import KafkaCluster
+from airflow_trident.spouts.kafka.consumer import KafkaCluster, RecordedRange, SplitReader
 from airflow_trident.spouts.kafka.ranges import LogOffsets, OffsetRange, TopicPartition
-from airflow_trident.spouts.kafka.read import RecordedRange, SplitReader
 from airflow_trident.types import parse_declared
 
 PLACE = TopicPartition("t", 0)

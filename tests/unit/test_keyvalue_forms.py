@@ -14,8 +14,8 @@ import pytest
 from airflow_trident import FixedBatchSpout, KeyValueStates, StatefulFunction, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.operations.stateful import KeyValues
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.operations.state_functions import KeyValues
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.storm.config import read_config
 
@@ -163,7 +163,7 @@ class Reads(StatefulFunction[Any, Any]):
         """Nothing."""
 
     def read(self, topology: Topology) -> list[Any]:
-        from airflow_trident.states.keyvalue.forms import Forms
+        from airflow_trident.states.keyvalue.base import Forms
         from airflow_trident.states.keyvalue.stateful_partition import Window
 
         spec = topology.states["counts"]

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.contracts.held import digest_of
-from airflow_trident.contracts.state import Marker
+from airflow_trident.contracts.state import Marker, digest_of
 from airflow_trident.errors import LedgerBehindStateError
-from airflow_trident.protocol.records import Claim, CommitPointer, Exceptions, LedgerView, TopologyRecord, TxRecord
+from airflow_trident.protocol.records import (
+    Claim,
+    CommitPointer,
+    Exceptions,
+    LedgerView,
+    Status,
+    TopologyRecord,
+    TxRecord,
+)
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition, SpoutDefinition
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.state_agreement import require_ledger_ahead
 

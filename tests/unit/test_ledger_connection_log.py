@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from airflow_trident.errors import LedgerUnavailableError
-from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
-from airflow_trident.ledger.zookeeper.connection_log import SAY_AGAIN_S, ConnectionLog
+from airflow_trident.ledger.zookeeper.client import SAY_AGAIN_S, ConnectionLog, ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 
 REFUSED = "Connection dropped: socket connection error: Connection refused"

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident.contracts.held import digest_of
-from airflow_trident.contracts.state import Marker, Verdict
+from airflow_trident.contracts.state import Marker, Verdict, digest_of
 from airflow_trident.errors import (
     FencedError,
     GoneOverError,

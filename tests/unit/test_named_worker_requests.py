@@ -11,15 +11,14 @@ import pytest
 
 from airflow_trident import Count, FixedBatchSpout, MemoryState, Topology
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Claim, Command
 from airflow_trident.runtime.local import owner_of_this_process
 from airflow_trident.runtime.phases import Attempts
 from airflow_trident.storm.workers.deployment import Roster, WorkerStatus
 from airflow_trident.storm.workers.deployments import Deployed, Deployments, deploy
-from airflow_trident.storm.workers.named_worker import NamedWorker, Patience
-from airflow_trident.storm.workers.running_topology import Means
+from airflow_trident.storm.workers.worker import Means, NamedWorker, Patience
 
 LIMIT_S = 60.0
 RESTS = 20

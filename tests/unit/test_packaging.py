@@ -19,7 +19,7 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from airflow_trident.cli.doctor_checks import changed_files
+from airflow_trident.cli.commands.doctor import changed_files
 from airflow_trident.version import VERSION
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident import FileSpout
 from airflow_trident.contracts.spout import Split
-from airflow_trident.engine.spark.worker import FEW_PARTITIONS, PARTITION_BYTES, dealt, partitions_for
+from airflow_trident.engine.spark.workers import FEW_PARTITIONS, PARTITION_BYTES, dealt, partitions_for
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from airflow_trident.plugin.list_filters import Choice
+from airflow_trident.plugin.page_data import Choice
 from airflow_trident.protocol.records import (
     Claim,
     CommitPointer,
     Exceptions,
     LedgerView,
+    Status,
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import Txids
 
 KEPT = list(range(3, 41))

@@ -8,13 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.plugin import page_data
-from airflow_trident.plugin.list_filters import Choice
+from airflow_trident.plugin.page_data import Choice
 from airflow_trident.plugin.rows import Sight, summary
-from airflow_trident.protocol.records import Claim, Exceptions, StagedRef
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Exceptions, StagedRef, Status
 from airflow_trident.protocol.txids import Txids
 from tests.fixtures import single
 from tests.fixtures.page import DEFINITION

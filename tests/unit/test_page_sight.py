@@ -17,11 +17,11 @@ from airflow_trident.protocol.records import (
     LedgerView,
     Owner,
     PastAttempt,
+    Status,
     TopologyRecord,
     TxRecord,
 )
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.tasks.liveness import Gone
 
 OF_WORDS = Sight(frozenset({"words"}), unowned=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import FileSpout
-from airflow_trident.plugin.batch_words import batch_words, size_words
+from airflow_trident.plugin.rows import batch_words, size_words
 from airflow_trident.types import Json
 
 

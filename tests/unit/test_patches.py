@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from airflow_trident.protocol.text_patches import patch_of, patched
+from airflow_trident.protocol.metadata import patch_of, patched
 
 
 def names(count: int, seed: int = 0) -> list[str]:

@@ -33,11 +33,10 @@ from airflow_trident import (
     TransactionAttempt,
     storm,
 )
-from airflow_trident.operations.expr.tree import col, explode, split
-from airflow_trident.plan.graph import Sinks, ordered, same
-from airflow_trident.plan.groupings import Grouping
+from airflow_trident.operations.expressions import col, explode, split
+from airflow_trident.plan.graph import Grouping, Sinks, ordered, same
 from airflow_trident.plan.nodes import PartitionNode, PersistNode
-from airflow_trident.plan.rewrites.fixed_point import REWRITES
+from airflow_trident.plan.rewrites.pushdown import REWRITES
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Plan
 from airflow_trident.storm import ShellBolt

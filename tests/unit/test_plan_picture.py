@@ -7,12 +7,11 @@ import json
 import pytest
 
 from airflow_trident import Count, FileSink, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import Ledger, MemoryLedger
 from airflow_trident.ledger.plan_pictures import note_picture, picture_in
 from airflow_trident.ledger.znodes import Set
-from airflow_trident.plan.show.picture import MOST_BOXES, picture_of
-from airflow_trident.protocol.plan_picture import BoxKind
+from airflow_trident.plan.show.explain import MOST_BOXES, picture_of
+from airflow_trident.protocol.topologies import BoxKind
 from airflow_trident.runtime.outcomes import tell_plan
 from tests.fixtures.ledger import begun
 

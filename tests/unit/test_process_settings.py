@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from airflow_trident import CombinerAggregator, Count, FixedBatchSpout, Function, MemoryState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError, guarded, spout_code, state_code
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.process_settings import MANNERS, Watch, _decimals, _mask, _zone
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.phases import Attempts, process

@@ -20,11 +20,10 @@ from airflow_trident import (
     TridentTurnSensor,
 )
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.outcomes import OutcomeKind
-from airflow_trident.protocol.records import Claim, Owner
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Claim, Owner, Status
 from airflow_trident.runtime import commit
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
-from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, Status, TxRecord
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.runtime.waiting import lowest_uncommitted, waiting_story
 from airflow_trident.tasks.asking_airflow import answers_about, ask, ask_airflow
 from airflow_trident.tasks.liveness import (

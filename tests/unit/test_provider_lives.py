@@ -25,9 +25,9 @@ from airflow_trident import (
     TridentTurnSensor,
     trident_transaction,
 )
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from tests.fixtures import single
 
 

@@ -23,7 +23,7 @@ from airflow_trident import (
     trident_transaction,
 )
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.triggers.turn import TridentTurnTrigger
+from airflow_trident.triggers.transaction import TridentTurnTrigger
 
 RUN: dict[str, Any] = {
     "dag_id": "plays",

@@ -8,9 +8,9 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, TridentBackfillOperator, trident_transaction
-from airflow_trident.operators.committer import TridentCommitterOperator
 from airflow_trident.operators.drain import TridentDrainOperator
 from airflow_trident.operators.mending import _worker
+from airflow_trident.operators.transaction import TridentCommitterOperator
 from airflow_trident.tasks.mending_order import MendingAction, MendingOrder
 from airflow_trident.tasks.topology_search import engine_of, retention_of
 from tests.unit.test_provider_runs import Site, context_of, site

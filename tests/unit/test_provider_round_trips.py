@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident.cli import doctor_checks as checks
+from airflow_trident.cli.commands import doctor as checks
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.ledger.znodes import Op, ReadResult
 from tests.unit.test_provider_lives import Site, site
 

@@ -29,8 +29,8 @@ from airflow_trident import (
     trident_transaction,
 )
 from airflow_trident.errors import UnknownTopologyError
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol.records import Command
 from tests.fixtures import single
 

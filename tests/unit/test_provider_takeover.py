@@ -11,18 +11,17 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
-from airflow_trident.operators import committer
-from airflow_trident.protocol.records import Claim, Owner
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.operators import transaction
+from airflow_trident.protocol.records import Claim, Owner, Status
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.runtime.taking_over import TAKEOVER_S
+from airflow_trident.runtime.waiting import TAKEOVER_S
 from airflow_trident.staging.manifest import Manifest
 from airflow_trident.tasks import asking_airflow, liveness
 from airflow_trident.tasks.asking_airflow import ask_airflow
@@ -185,7 +184,7 @@ def test_what_is_skipped_while_a_committer_processes_it_is_blocked_and_no_fault_
     original = LocalEngine.run
     site.run("words.commit", "second")
     site.run("words.coordinate", "third")
-    monkeypatch.setattr(committer, "ask", lambda record: {})
+    monkeypatch.setattr(transaction, "ask", lambda record: {})
     monkeypatch.setattr(liveness, "state_in", lambda worker, answers: "success")
     monkeypatch.setattr(LocalEngine, "run", skipped_meanwhile)
     with pytest.raises(AirflowFailException, match=r"transaction 3 .* is SKIPPED"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.storm.components.definition import (
+from airflow_trident.storm.components.topology_file import (
     Generation,
     Input,
     TopologyDefinition,

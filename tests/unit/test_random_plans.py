@@ -10,13 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 
 from airflow_trident import Topology
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import UserCodeError
-from airflow_trident.plan.graph import same
-from airflow_trident.plan.resources import PlanSettings
-from airflow_trident.plan.rewrites.fixed_point import REWRITES, Rewrite, rewrite
+from airflow_trident.plan.graph import PlanSettings, same
 from airflow_trident.plan.rewrites.fusion import fuse
+from airflow_trident.plan.rewrites.pushdown import REWRITES, Rewrite, rewrite
 from tests.fixtures.engine import TOPOLOGIES, computed, make_job, rows_as_text, run
 from tests.fixtures.verb import VERBS
 from tests.generated.commit_phases import run_committed

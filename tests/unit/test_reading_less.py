@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, FileSpout, Topology
+from airflow_trident.engine.engine import emitter_of
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.engine.spout_reader import emitter_of
 from airflow_trident.io.arrow import table_to_rows
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.expr.tree import Expression, col, lit
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.expressions import Expression, col, lit
 from airflow_trident.plan.nodes import SourceNode
 from airflow_trident.types import parse_declared
 from tests.fixtures.engine import JobOf, keep, run

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
-from airflow_trident.ledger.znode_ledger import ZNodeLedger
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command
 from tests.fixtures.ledger import DEFINITION, begun

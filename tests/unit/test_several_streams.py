@@ -7,8 +7,8 @@ from pathlib import Path
 from airflow_trident import Count, FixedBatchSpout, JoinType, MapGet, MemoryState, Sum, Topology
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.operations.expr.tree import col
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.operations.expressions import col
 from airflow_trident.runtime.local import LocalRunner
 
 Rows = dict[tuple[object, ...], tuple[object, ...]]

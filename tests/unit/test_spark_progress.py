@@ -11,7 +11,7 @@ import pytest
 from airflow_trident.engine.spark import progress as spark_progress
 from airflow_trident.engine.spark.errors import from_json, to_json
 from airflow_trident.errors import UserCodeError
-from airflow_trident.operations.calls.user_code import Border
+from airflow_trident.operations.user_code import Border
 
 
 def test_a_job_says_again_and_again_what_it_is_at(monkeypatch: pytest.MonkeyPatch) -> None:

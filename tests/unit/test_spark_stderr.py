@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_trident.engine.spark.sessions.stderr import leveled
+from airflow_trident.engine.spark.sessions.local import leveled
 
 
 @pytest.mark.parametrize(

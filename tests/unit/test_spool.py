@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_trident.contracts.spout import as_json
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts.metadata import as_json
 from airflow_trident.spouts.spool import sources as spool_sources
-from airflow_trident.spouts.spool import spool
+from airflow_trident.spouts.spool import spout as spout_module
 from airflow_trident.spouts.spool.sources import CallableSource, CommandSource, Polled, SpoolSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.types import Json
@@ -60,16 +60,16 @@ def test_a_batch_that_was_spooled_before_a_kill_is_taken_by_the_next_coordinator
 def test_the_file_of_a_batch_is_read_once_however_many_parts_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool, "PART_ROWS", 1)
+    monkeypatch.setattr(spout_module, "PART_ROWS", 1)
     spout = spooled(tmp_path, given_polls(ROWS))
     metadata = begin(spout, None)
-    whole, read = [], spool.Spool._read
+    whole, read = [], spout_module.Spool._read
 
-    def counted(self: spool.Spool, number: int) -> bytes:
+    def counted(self: spout_module.Spool, number: int) -> bytes:
         whole.append(number)
         return read(self, number)
 
-    monkeypatch.setattr(spool.Spool, "_read", counted)
+    monkeypatch.setattr(spout_module.Spool, "_read", counted)
     emitter = spout.emitter()
     splits = emitter.splits(metadata)
     assert len(splits) == len(ROWS)
@@ -85,8 +85,8 @@ def test_ids_are_known_from_one_reading_of_each_batch_however_many_wait(
     """Each poll gives items, some of them again; between two, the oldest waiting batch may be committed."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         read: Counter[int] = Counter()
-        ids_of = spool.Spool._ids
-        patch.setattr(spool.Spool, "_ids", lambda self, number: (read.update([number]), ids_of(self, number))[1])
+        ids_of = spout_module.Spool._ids
+        patch.setattr(spout_module.Spool, "_ids", lambda self, number: (read.update([number]), ids_of(self, number))[1])
         source = given_polls(*(Polled(rows=[(i, "") for i in ids], ids=list(map(str, ids))) for ids, _ in polls))
         spout = spooled(Path(folder), source, keep=1)
         batches: list[list[int]] = []

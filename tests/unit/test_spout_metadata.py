@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from airflow_trident.contracts.spout import NumberRange, as_json, read_back
 from airflow_trident.errors import SourceChangedError
-from airflow_trident.spouts.fixed import _range
 from airflow_trident.spouts.kafka.ranges import KafkaBatch, OffsetRange, TopicPartition, batch_of
-from airflow_trident.spouts.metadata import NumberRange, as_json, read_back
-from airflow_trident.spouts.redis.stream import _Part, _part
-from airflow_trident.spouts.spool.spool import SpooledBatch
-from airflow_trident.spouts.spool.spout import _batch
+from airflow_trident.spouts.memory import _range_of_rows
+from airflow_trident.spouts.redis import _Part, _part
+from airflow_trident.spouts.spool.spout import SpooledBatch, _batch
 
 SPOOL = '{"batch":7,"rows":3,"sha256":"c0ffee"}'
 STREAM = '{"after":"0-0","to":"1700000000000-5","rows":4,"added":9,"lost":1}'
@@ -32,7 +31,7 @@ READ: dict[str, tuple[str, Callable[[Any], object], object]] = {
             {TopicPartition("clicks", 0): OffsetRange(3, 8), TopicPartition("clicks", 10): OffsetRange(0, 0)},
         ),
     ),
-    "fixed": (RANGE, _range, (4, 9)),
+    "fixed": (RANGE, _range_of_rows, (4, 9)),
 }
 
 

@@ -9,10 +9,10 @@ import pytest
 from airflow_trident import Count, Stream, col, concat, explode, lit, spark_sql, when
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError, UnknownNodeError
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.expressions import Expression
 from airflow_trident.plan.graph import ordered
-from airflow_trident.plan.transform_node import TransformNode, recorded_transforms
+from airflow_trident.plan.nodes import TransformNode, recorded_transforms
 from tests.fixtures.engine import JobOf, keep
 from tests.fixtures.plan import PaperState
 from tests.fixtures.transform import orders

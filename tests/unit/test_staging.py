@@ -14,16 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_trident.contracts.committed_table import ReplacedFiles
+from airflow_trident.contracts.state import ReplacedFiles
 from airflow_trident.errors import (
     ConfigurationError,
     NewerRecordError,
     StagingError,
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
-from airflow_trident.staging.area import StagingArea, reference
+from airflow_trident.staging.area import StagingArea, reference, write_part
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, TableRewrite, decode, encode
-from airflow_trident.staging.parts import write_part
 from airflow_trident.types import Schema, ddl, parse_declared
 
 WORDS = parse_declared("word string, n long")
@@ -193,7 +192,7 @@ def test_a_second_owner_of_an_attempt_is_refused_and_the_first_one_stands(area: 
 def test_of_many_publishers_at_once_exactly_one_wins(tmp_path: Path) -> None:
     """Real processes behind a barrier: a pipe that is closed for all of them at once."""
     script = (
-        "import sys; from airflow_trident.staging.files import put_if_absent\n"
+        "import sys; from airflow_trident.staging.verbs import put_if_absent\n"
         "print('ready', flush=True); sys.stdin.read()\n"
         "print(put_if_absent(sys.argv[1], sys.argv[2].encode()), flush=True)"
     )

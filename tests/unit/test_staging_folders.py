@@ -19,8 +19,8 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.staging.files import put_if_absent, storage_error, write_durably
 from airflow_trident.staging.manifest import Slot
+from airflow_trident.staging.verbs import put_if_absent, storage_error, write_durably
 from airflow_trident.types import parse_declared
 
 SLOT = Slot(topology="words", incarnation="i1", txid=7, attempt=2)

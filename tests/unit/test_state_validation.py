@@ -12,8 +12,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.states.delta.state import DeltaState
 from airflow_trident.states.files.sink import FileSink
 from airflow_trident.states.memory import MemoryState
-from airflow_trident.states.redis.nontransactional import NonTransactionalRedisState
-from airflow_trident.states.redis.state import RedisState
+from airflow_trident.states.redis.state import NonTransactionalRedisState, RedisState
 from airflow_trident.states.sql.postgres import PostgresState
 from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.states.sql.sqlite import SqliteState

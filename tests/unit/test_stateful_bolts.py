@@ -12,8 +12,8 @@ import pytest
 from airflow_trident import FixedBatchSpout, KeyValueStates, MemoryState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError, UserCodeError
-from airflow_trident.ledger.memory import MemoryLedger
-from airflow_trident.operations.stateful import KeyValues
+from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.operations.state_functions import KeyValues
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.storm import BaseStatefulBolt, BasicOutputCollector, BoltTuple, FieldsDeclarer, TopologyContext
 from tests.seeds.stateful_words import WordCountBolt

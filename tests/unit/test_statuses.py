@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.protocol.statuses import TRANSITIONS, Status, move
+from airflow_trident.protocol.records import TRANSITIONS, Status, move
 
 # Written out a second time on purpose: row = from, column = to, in the order of the enum.
 #                 PROCESSING PROCESSED COMMITTING COMMITTED FAILED SKIPPED CLOSED

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_trident.operations.stored_keys import stored_keys
+from airflow_trident.operations.equality import stored_keys
 from airflow_trident.types import parse_declared
 
 NOON = datetime.datetime(2024, 2, 29, 12, tzinfo=ZoneInfo("UTC"))

@@ -18,7 +18,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.states.memory import OpenMemoryState
 from airflow_trident.testing import SpoutCase, contents, local_runner, spout_suite, state_suite
-from airflow_trident.topology.state import StateHandle
+from airflow_trident.topology.stream_base import StateHandle
 
 WORDS = ["cow", "moon", "cow"]
 COUNTED = {("cow",): (2,), ("moon",): (1,)}

@@ -12,11 +12,11 @@ import pytest
 
 from airflow_trident import Count, KeyValueStates, Max, Min, StatefulFunction, StateUpdater, Sum, Topology
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.expr.tree import col, explode, split
+from airflow_trident.operations.expressions import col, explode, split
 from airflow_trident.plan.rewrites.fusion import MOST_FUSED
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.protocol.topology_definition import Definition, StateDefinition
+from airflow_trident.protocol.topologies import Definition, StateDefinition
 from airflow_trident.topology.stream import Stream
 from airflow_trident.types import ddl
 from tests.fixtures.plan import Joined, Longer, Longest, PaperSpout, PaperState, Split, letters, shout

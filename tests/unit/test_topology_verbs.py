@@ -30,7 +30,7 @@ from airflow_trident import (
 )
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.expr.tree import col
+from airflow_trident.operations.expressions import col
 from airflow_trident.types import ddl
 from tests.fixtures.commit_plan import Seen
 from tests.fixtures.engine import JobOf, keep, run, sales

@@ -16,8 +16,8 @@ from airflow_trident import (
     TransactionAttempt,
 )
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
-from airflow_trident.plan.groupings import Grouping
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.plan.graph import Grouping
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.storm import (
     BaseBatchBolt,
     BaseTransactionalBolt,

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_trident import Count, FirstN, MapGet, Stream, Topology
 from airflow_trident.errors import FieldError, PlanError
-from airflow_trident.operations.sql_query import plain, query_names, require_query
+from airflow_trident.operations.sql import plain, query_names, require_query
 from airflow_trident.plan.nodes import FilterNode, SourceNode
 from tests.fixtures.engine import keep
 from tests.fixtures.plan import PaperState

@@ -12,12 +12,11 @@ from airflow_trident import Count, DeltaState, FixedBatchSpout, PostgresState, R
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, HeldError, Outcome
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.plan.commit.window_updater import _encode
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.local import LocalRunner
-from airflow_trident.runtime.mending.accept_definition import accept_definition
-from airflow_trident.runtime.mending.take_back import take_back
+from airflow_trident.runtime.repair import accept_definition, take_back
 from airflow_trident.types import parse_declared
 
 SALES = [("apple", place * 1_000) for place in range(120)]

@@ -21,7 +21,7 @@ from airflow_trident.contracts.state import Applied, State, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import DefinitionChangedError, FieldError, LateBatchError, PlanError
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
-from airflow_trident.ledger.memory import MemoryLedger
+from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.operations.windows import (
     SlidingCountWindow,
     SlidingDurationWindow,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_trident.cli.console import OK, PROBLEM, spark_conf, trident_command
-from airflow_trident.io.local_paths import require_local_path
+from airflow_trident.io.private_files import require_local_path
 
 if TYPE_CHECKING:
-    from airflow_trident.engine.spark.sessions.server import EmbeddedConnectServer
+    from airflow_trident.engine.spark.sessions.connect import EmbeddedConnectServer
 
 
 @trident_command
@@ -64,7 +64,7 @@ def spark_archive(_args: Namespace) -> int | None:
 def _server(args: Namespace) -> EmbeddedConnectServer:
     from airflow.configuration import AIRFLOW_HOME
 
-    from airflow_trident.engine.spark.sessions.server import DEFAULT_HEAP_MB, EmbeddedConnectServer
+    from airflow_trident.engine.spark.sessions.connect import DEFAULT_HEAP_MB, EmbeddedConnectServer
 
     folder = args.data_dir or Path(AIRFLOW_HOME) / "trident" / "connect-server"
     return EmbeddedConnectServer(

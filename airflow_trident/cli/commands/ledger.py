@@ -1,30 +1,48 @@
-"""``airflow trident ledger``: shows and moves what the ledger holds."""
+"""``airflow trident ledger``: shows and moves what the ledger holds.
+
+``airflow trident run | pause | resume | shutdown``: tell coordinators whether to begin new transactions.
+
+``airflow trident query`` and ``airflow trident state get``: read what is committed.
+
+``airflow trident plan``: shows the plan of a topology.
+
+``airflow trident state fold | publish``.
+"""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.cli.console import (
     OK,
     PROBLEM,
+    UsageError,
+    lag_text,
     one_line,
     open_hook,
     open_ledger,
+    outcome_text,
     print_record,
     print_rows,
+    say,
+    state_of,
+    time_text,
+    topology_of,
     trident_command,
 )
-from airflow_trident.cli.outcomes import lag_text, outcome_text, time_text
+from airflow_trident.contracts.state import Upkeep
 from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
+from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.codec import tx_fields
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, LedgerView, PastAttempt, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, PastAttempt, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.task_instances import eventless_text, standstill, without_event
+from airflow_trident.tasks.topology_search import topologies_of
 
 if TYPE_CHECKING:
     from airflow_trident.types import Json
@@ -280,7 +298,7 @@ def export(args: Namespace) -> int | None:
 
 @trident_command
 def import_(args: Namespace) -> int | None:
-    from airflow_trident.cli.topologies import topology_of
+    from airflow_trident.cli.console import topology_of
     from airflow_trident.runtime.state_agreement import require_agreement
 
     topology = topology_of(args)
@@ -303,12 +321,93 @@ def import_(args: Namespace) -> int | None:
 
 @trident_command
 def accept(args: Namespace) -> int | None:
-    from airflow_trident.cli.topologies import topology_of
-    from airflow_trident.runtime.mending.accept_definition import accept_definition
+    from airflow_trident.cli.console import topology_of
+    from airflow_trident.runtime.repair import accept_definition
 
     topology = topology_of(args)
     with open_ledger(args) as ledger:
         accepted = accept_definition(ledger, topology)
     for line in accepted.lines(args.topology):
         print(line)
+    return OK
+
+
+def _setting(command: Command, meaning: str) -> Callable[[Namespace], None]:
+    @trident_command
+    def tell(args: Namespace) -> int | None:
+        from airflow_trident.runtime.local import owner_of_this_process
+
+        with open_ledger(args) as ledger:
+            record = ledger.set_command(command, by=str(owner_of_this_process(f"airflow trident {command}")))
+        print(f"topology {args.topology}: {meaning} (command {record.command}, epoch {record.epoch})")
+        return OK
+
+    return tell
+
+
+pause = _setting(Command.PAUSE, "begins no new transactions; those that were begun are finished")
+resume = run = _setting(Command.RUN, "begins new transactions")
+shutdown = _setting(Command.SHUTDOWN, "begins no new transactions any more; those that were begun are finished")
+
+
+@trident_command
+def query(args: Namespace) -> int | None:
+    from airflow_trident.runtime.query import query_texts
+
+    topology = topology_of(args)
+    result = query_texts(topology, args.query, args.args)
+    print_rows(result.as_json(), args.output, empty="no tuples")
+    return OK
+
+
+@trident_command
+def state_get(args: Namespace) -> int | None:
+    from airflow_trident.engine.state_queries import Reading
+    from airflow_trident.runtime.query import json_value, parse_text
+
+    spec = state_of(args)
+    if len(args.key) != len(spec.keys) or spec.stateful is not None:
+        raise UsageError(f"the key of state {args.state} is ({', '.join(map(str, spec.keys))})")
+    key = tuple(parse_text(field, text) for field, text in zip(spec.keys, args.key, strict=True))
+    with spec.factory.make_state(spec) as state:
+        (value,) = Reading(state, spec).multi_get([key])
+    if value is None:
+        print_rows([], args.output, empty="no such key")
+        return PROBLEM
+    named: dict[str, Any] = dict(
+        zip((*spec.key_names, *spec.value_names), map(json_value, (*key, *value)), strict=True)
+    )
+    print_rows([named], args.output, empty="")
+    return OK
+
+
+@trident_command
+def plan(args: Namespace) -> int | None:
+    plans = (
+        topology.queries.compile(args.query) if args.query else topology.compile()
+        for topology in topologies_of(args.dag_or_module)
+    )
+    texts = [explain(one, args.format) for one in plans]
+    print("\n".join(texts), end="")
+    return OK
+
+
+_DONE = {Upkeep.FOLD: "folded", Upkeep.PUBLISH: "published"}
+
+
+@trident_command
+def fold(args: Namespace) -> int | None:
+    return _keep_up(args, Upkeep.FOLD)
+
+
+@trident_command
+def publish(args: Namespace) -> int | None:
+    return _keep_up(args, Upkeep.PUBLISH)
+
+
+def _keep_up(args: Namespace, act: Upkeep) -> int:
+    from airflow_trident.runtime.query import keep_up
+
+    done = keep_up(state_of(args), act, lambda line: say(f"state {args.state}: {line}"))
+    say(f"state {args.state}: {_DONE[act] if done else f'nothing to {act}'}")
     return OK

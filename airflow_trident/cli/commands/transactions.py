@@ -1,4 +1,7 @@
-"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source | take-back``."""
+"""``airflow trident drain | backfill | replay | bisect | repair | skip | accept-source | take-back``.
+
+``airflow trident rebuild | close``: replay what a state lacks, and close transactions that nobody will replay.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,24 @@ from airflow_trident import settings
 from airflow_trident.cli.console import (
     OK,
     PROBLEM,
+    UsageError,
     open_ledger,
     require_one_choice,
     say,
     signed,
     spark_conf,
+    topology_and_retention,
+    topology_of,
     trident_command,
 )
-from airflow_trident.cli.topologies import topology_and_retention, topology_of
 from airflow_trident.errors import TridentError, guarded
 from airflow_trident.tasks.task_instances import known_abandoned
 from airflow_trident.tasks.topology_search import topology_and_tasks
 
 if TYPE_CHECKING:
-    from airflow_trident.engine.base import Engine
+    from airflow_trident.engine.engine import Engine
+    from airflow_trident.protocol.records import LedgerView
+    from airflow_trident.protocol.txids import Txids
     from airflow_trident.runtime.backfill import Selection
     from airflow_trident.runtime.drains.drain import DrainResult
     from airflow_trident.tasks.submitted_drain import SubmittedDrain
@@ -131,7 +138,7 @@ def _selection(args: Namespace) -> Selection:
 
 @trident_command
 def replay(args: Namespace) -> int | None:
-    from airflow_trident.runtime.mending.dry_replay import dry_replay
+    from airflow_trident.runtime.debugging import dry_replay
 
     conf = spark_conf(args.spark_conf)
     topology = topology_of(args)
@@ -155,8 +162,8 @@ def replay(args: Namespace) -> int | None:
 
 @trident_command
 def bisect(args: Namespace) -> int | None:
-    from airflow_trident.runtime.mending.bisect import bisect as find_poison
-    from airflow_trident.runtime.mending.bisect import poison_lines
+    from airflow_trident.runtime.debugging import bisect as find_poison
+    from airflow_trident.runtime.debugging import poison_lines
 
     conf = spark_conf(args.spark_conf)
     topology = topology_of(args)
@@ -170,7 +177,7 @@ def bisect(args: Namespace) -> int | None:
 
 @trident_command
 def repair(args: Namespace) -> int | None:
-    from airflow_trident.runtime.mending.repair import repair as seed_ledger
+    from airflow_trident.runtime.repair import repair as seed_ledger
 
     topology = topology_of(args)
     with open_ledger(args) as ledger:
@@ -215,7 +222,7 @@ def late_text(args: Namespace, find: Callable[[], Topology]) -> str:
 
 @trident_command
 def accept_source(args: Namespace) -> int | None:
-    from airflow_trident.runtime.mending.accept_source import accept_source as take_source
+    from airflow_trident.runtime.repair import accept_source as take_source
 
     reason = signed(args, "accepted", ask='why? Give --reason "what was mended".')
     topology = topology_of(args)
@@ -231,7 +238,7 @@ def accept_source(args: Namespace) -> int | None:
 @trident_command
 def take_back(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
-    from airflow_trident.runtime.mending.take_back import take_back as let_go
+    from airflow_trident.runtime.repair import take_back as let_go
 
     topology = topology_of(args)
     owner = owner_of_this_process("airflow trident take-back")
@@ -274,3 +281,55 @@ def _submitted(args: Namespace, conf: dict[str, str], topology: Topology) -> Sub
         staging_root=settings.staging_root(args.staging_dir),
         say=say,
     )
+
+
+@trident_command
+def rebuild(args: Namespace) -> int | None:
+    from airflow_trident.runtime.local import owner_of_this_process
+    from airflow_trident.runtime.mending.rebuild import Rebuild
+
+    reason = args.reason.strip()
+    if args.accept_loss != bool(reason):
+        raise UsageError('a loss is accepted with a reason. Give --accept-loss and --reason "..." together.')
+    conf = spark_conf(args.spark_conf)
+    topology = topology_of(args)
+    with open_ledger(args) as ledger:
+        ledger.topology()  # an unknown name is an error here, not a new ledger
+        done = Rebuild(
+            ledger=ledger,
+            topology=topology,
+            engine=lambda: engine_of(args, conf, topology),
+            staging_root=settings.staging_root(args.staging_dir),
+            by=str(owner_of_this_process()),
+            progress=say,
+        ).run(args.state, accept_loss=reason, dry_run=args.dry_run)
+    if not args.dry_run:
+        for name, txids in done.replayed.items():
+            if txids:
+                say(f"state {name}: {len(txids)} transactions were replayed ({txids})")
+    return OK
+
+
+@trident_command
+def close(args: Namespace) -> int | None:
+    reason = signed(args, "closed", ask='closing is for good. Say why, with --reason "...".')
+    with open_ledger(args) as ledger:
+        txids = _to_close(args, ledger.view(0))
+        for txid in txids:
+            ledger.close_transaction(txid, reason)
+    say(
+        f"topology {args.topology}: {len(txids)} transactions are CLOSED ({txids})"
+        if txids
+        else f"topology {args.topology}: nothing to close"
+    )
+    return OK
+
+
+def _to_close(args: Namespace, view: LedgerView) -> Txids:
+    from airflow_trident.protocol.txids import Txids
+
+    require_one_choice(args, "all")
+    if args.txid is not None:
+        return Txids.of(args.txid)  # the ledger refuses a wrong one and says why
+    wanted = Txids.span(1, view.pointer.committed) if args.all else Txids.span(args.first, args.last)
+    return view.exceptions.skipped & wanted

@@ -1,7 +1,7 @@
 """Expressions over whole columns in Arrow, where the result is the same as tuple by tuple.
 
 Operations without a rule here, and batches with a faulty value, are evaluated tuple by tuple
-(`airflow_trident.operations.expr.evaluate`): that defines the meaning and finds the faulty tuple.
+(`airflow_trident.operations.evaluate`): that defines the meaning and finds the faulty tuple.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.io.arrow import arrow_type
-from airflow_trident.operations.expr.dtypes import Typed, resolve
-from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.expressions import Expression, Typed, resolve
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Schema
 
 if TYPE_CHECKING:

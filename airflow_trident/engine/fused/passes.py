@@ -14,25 +14,27 @@ from itertools import islice
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.fused.aggregate import aggregate
+from airflow_trident.engine.fused.aggregate import AggregateStep, aggregate
 from airflow_trident.engine.fused.arrow_expressions import ArrowExpression
-from airflow_trident.engine.fused.columnwise_join import join
-from airflow_trident.engine.fused.folds import AggregateStep
 from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
-from airflow_trident.engine.fused.reduces import multi_reduce
+from airflow_trident.engine.fused.joins import join, multi_reduce
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.engine.state_queries import state_query
 from airflow_trident.errors import UnknownNodeError, is_foreign
 from airflow_trident.io.arrow import columns_of
 from airflow_trident.io.values import UnfitValueError, coerce_column
-from airflow_trident.operations import vectors
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border, as_tuple, callable_of, prepared
-from airflow_trident.operations.expr.evaluate import bind
-from airflow_trident.operations.multireduce import Joiner
-from airflow_trident.operations.vectors import VectorFilter, VectorFunction
-from airflow_trident.plan.commit.nodes import StateQueryNode
+from airflow_trident.operations import user_code
+from airflow_trident.operations.evaluate import bind
+from airflow_trident.operations.interfaces import Joiner, OperationContext
+from airflow_trident.operations.user_code import (
+    Border,
+    VectorFilter,
+    VectorFunction,
+    as_tuple,
+    callable_of,
+    function_name,
+    prepared,
+)
 from airflow_trident.plan.graph import Node, ProcessorNode, brings_pass
 from airflow_trident.plan.nodes import (
     EachNode,
@@ -44,6 +46,7 @@ from airflow_trident.plan.nodes import (
     PartitionAggregateNode,
     PeekNode,
     ProjectNode,
+    StateQueryNode,
 )
 from airflow_trident.process_settings import Watch
 from airflow_trident.types import Schema, names_of
@@ -264,7 +267,7 @@ def _vectors(
         if not frame.rows:
             continue
         arrays = _arrays(at, frame, caller.reads)
-        columns = vectors.called(caller.function, caller.border, arrays, frame.rows, outputs)
+        columns = user_code.called(caller.function, caller.border, arrays, frame.rows, outputs)
         yield frame, dict(zip(names_of(outputs), columns, strict=True))
 
 
@@ -316,7 +319,7 @@ def _filter(node: FilterNode, at: _At, frames: Iterator[Frame]) -> Iterator[Fram
                 continue
             mask = None if by_arrow is None else by_arrow.values(frame)
             if isinstance(caller.function, VectorFilter):
-                mask = vectors.kept(caller.function, caller.border, _arrays(at, frame, node.reads), frame.rows)
+                mask = user_code.kept(caller.function, caller.border, _arrays(at, frame, node.reads), frame.rows)
             if mask is not None:
                 kept = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
             else:

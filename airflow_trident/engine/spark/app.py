@@ -11,7 +11,7 @@ def main(job_path: str, result_path: str) -> int:
     """Returns 0 with the manifest in the result file, or 1 with the error. Also 0 if the order is not for this driver:
     then nothing was done.
 
-    :param job_path: the pickled `engine.base.Job` of each transaction, written by `SubmitEngine`.
+    :param job_path: the pickled `engine.engine.Job` of each transaction, written by `SubmitEngine`.
     """
     from pyspark.sql import SparkSession
 

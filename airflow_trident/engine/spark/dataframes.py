@@ -10,22 +10,20 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.base import Job
-from airflow_trident.engine.shaken_run import MORE, shaken_conf, told
+from airflow_trident.engine.engine import MORE, Job, shaken_conf, told
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
 from airflow_trident.engine.spark.refused_actions import no_actions
 from airflow_trident.engine.spark.sessions.session import Attached, Sibling, is_connect, is_of_session
-from airflow_trident.engine.spark.ship import keep_modules_by_value, modules_by_value
+from airflow_trident.engine.spark.shipping import keep_modules_by_value, modules_by_value
 from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import SET_BACK, FieldError, TridentError, UserCodeError, error_text, is_foreign
-from airflow_trident.operations.calls.infer import takes_context
-from airflow_trident.operations.sql_query import SqlQuery
-from airflow_trident.operations.transform_context import TransformContext
-from airflow_trident.plan.graph import Node
-from airflow_trident.plan.groupings import Grouping
+from airflow_trident.operations.interfaces import TransformContext
+from airflow_trident.operations.sql import SqlQuery
+from airflow_trident.operations.user_code import takes_context
+from airflow_trident.plan.graph import Grouping, Node
+from airflow_trident.plan.nodes import TransformNode
 from airflow_trident.plan.stages import Plan, Stage
-from airflow_trident.plan.transform_node import TransformNode
 from airflow_trident.process_settings import Watch
 from airflow_trident.types import Field, names_of, parse_type
 

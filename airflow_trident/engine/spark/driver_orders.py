@@ -20,9 +20,8 @@ from airflow_trident.io import connections
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
 from airflow_trident.io.private_files import create_private, file_mode, read_own
-from airflow_trident.staging.files import make_folder
 from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import Storage
+from airflow_trident.staging.verbs import Storage, make_folder
 
 _CODE = (".py", ".zip")
 _MODE = 0o600

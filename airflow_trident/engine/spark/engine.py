@@ -2,6 +2,8 @@
 
 A stage has at most three parts: expressions in the JVM, one fused pass over Arrow in Python, and expressions in the JVM
 again.
+
+What a Spark says of itself and of its Python workers, for people.
 """
 
 from __future__ import annotations
@@ -9,26 +11,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.base import Engine, Job
-from airflow_trident.engine.group_passes import require_group
-from airflow_trident.engine.known_nodes import SPARK_NODES, require_known
+from airflow_trident.engine.engine import SPARK_NODES, Engine, Job, require_group, require_known
 from airflow_trident.engine.spark.dataframes import failed_in_transform, own_session, transforms_of
 from airflow_trident.engine.spark.errors import is_expression_error, is_read_error, translate
-from airflow_trident.engine.spark.group_run import GroupRun
-from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import watched
-from airflow_trident.engine.spark.run import PlanRun, name_of_run
+from airflow_trident.engine.spark.run import GroupRun, PlanRun, name_of_run
 from airflow_trident.engine.spark.sessions.session import Attached, Sessions
-from airflow_trident.engine.spark.versions import error_loggers, mixes_runs, require_version
+from airflow_trident.engine.spark.shipping import package_zip
+from airflow_trident.engine.spark.versions import (
+    error_loggers,
+    mixes_runs,
+    require_executors,
+    require_version,
+    to_arrow,
+)
 from airflow_trident.engine.state_queries import require_reachable
 from airflow_trident.errors import ExecutorPackageError, SparkJobError, TridentError
-from airflow_trident.io.extras import require_extra
+from airflow_trident.io.connections import require_extra
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan
 from airflow_trident.staging.manifest import Manifest, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
 
 
 class SparkEngine(Engine):
@@ -218,3 +228,56 @@ def _cause(typed: TridentError, error: Exception) -> BaseException | None:
     if isinstance(error, TridentError):
         return error.__cause__
     return error if isinstance(typed, SparkJobError) else None
+
+
+_SLOT = Slot(topology="doctor", incarnation="doctor", txid=0, attempt=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """`about`: the session, `workers`: Python and pyarrow of a worker, both in words. `pyarrow`: its major version.
+    `sees`: does the worker see the file that it was asked for? `mixes`: see `versions.mixes_runs`."""
+
+    about: str
+    workers: str
+    pyarrow: int
+    sees: bool = True
+    mixes: str = ""
+
+
+def tried(sessions: Sessions, path: str = "/") -> TrialResult:
+    """Opens a session and runs one task in it, which needs nothing of this package.
+
+    :param path: a file that the worker may see.
+    :raises SparkJobError: it cannot be reached.
+    :raises ConfigurationError: it is of a release that is refused, its executors are of another one, or its workers
+        have no pyarrow or another Python.
+    """
+
+    def versions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # inside, so it travels by value
+        import os
+        import platform
+
+        import pyarrow
+        import pyspark
+
+        for _ in batches:
+            found = [platform.python_version(), pyarrow.__version__, str(os.path.exists(path)), pyspark.__version__]
+            yield pyarrow.RecordBatch.from_pydict({"found": found})
+
+    attached = sessions.open(_SLOT, trial=True)
+    try:
+        one: Any = attached.session.range(0, 1, 1, 1)
+        python, arrow, sees, spark = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
+        require_executors(spark, attached.session.version)
+    except Exception as error:
+        raise translate(error, "a task on Spark's executors") from error
+    finally:
+        attached.release()
+    return TrialResult(
+        about=attached.about,
+        workers=f"Python {python}, pyarrow {arrow}",
+        pyarrow=int(arrow.partition(".")[0]),
+        sees=sees == str(True),
+        mixes="" if attached.local else mixes_runs(attached.session.version),
+    )

@@ -1,4 +1,4 @@
-"""Column expressions as Spark columns, with the meaning of `operations.expr.evaluate`. Spark's own rules (coercions,
+"""Column expressions as Spark columns, with the meaning of `operations.evaluate`. Spark's own rules (coercions,
 lenient casts, division) are avoided: types are made explicit before, and the same patterns check texts. Needs ANSI
 mode, UTC as session time zone and case-sensitive names."""
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.spark.errors import CANNOT_BE_CAST
 from airflow_trident.engine.spark.versions import try_mod
-from airflow_trident.operations.expr.conversions import TEXT_PATTERNS
-from airflow_trident.operations.expr.dtypes import Typed, resolve
-from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.evaluate import TEXT_PATTERNS
+from airflow_trident.operations.expressions import Expression, Typed, resolve
 from airflow_trident.types import REAL_TYPES, Schema, members
 
 if TYPE_CHECKING:

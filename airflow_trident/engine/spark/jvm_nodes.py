@@ -1,19 +1,25 @@
-"""Plan nodes that stay in the JVM, as operations on DataFrames."""
+"""Plan nodes that stay in the JVM, as operations on DataFrames.
+
+Orders tuples in Spark's SQL as `MinBy` and `MaxBy` do.
+
+The first tuples of a batch, chosen by Spark itself: `FirstN`, and `min_by` and `max_by` of one partition. Spark
+keeps the first of each partition before the shuffle; a Python pass would need all tuples in one place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_trident.engine.spark.expressions import compile_expression
-from airflow_trident.engine.spark.tuple_order import ranked
-from airflow_trident.engine.spark.worker import MARKER
+from airflow_trident.engine.spark.workers import MARKER
 from airflow_trident.errors import UnknownNodeError
-from airflow_trident.operations.aggregators import Count
-from airflow_trident.operations.api import MergeKind
-from airflow_trident.operations.expr.dtypes import dtype, resolve
-from airflow_trident.operations.expr.tree import Expression
+from airflow_trident.operations.aggregators import ComparisonAggregator, Count, MaxBy
+from airflow_trident.operations.builtin import FirstNAggregator
+from airflow_trident.operations.expressions import Expression, dtype, resolve
+from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.plan.graph import Node
 from airflow_trident.plan.nodes import (
     Aggregation,
@@ -22,12 +28,51 @@ from airflow_trident.plan.nodes import (
     FinalAggregateNode,
     PartialAggregateNode,
     PartitionAggregateNode,
+    PartitionNode,
     ProjectNode,
 )
-from airflow_trident.types import Field, Schema, names_of
+from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of, select
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def ranked(one: Aggregation, before: Schema) -> str:
+    """A value of `MinBy` or `MaxBy` after its rank, of which the smallest is best; null for a skipped tuple. In Spark,
+    NaN is above every number and both zeros are equal; of the values, -0.0 is smaller."""
+    value, by = select(before, one.reads, str(one))
+    ranks = _reversed(by.name, by.type) if isinstance(one.aggregator, MaxBy) else [f"`{by.name}`"]
+    ranks += [f"`{value.name}` is null", f"`{value.name}`"]
+    if value.type in REAL_TYPES:
+        ranks.append(f"not (`{value.name}` = 0 and cast(`{value.name}` as string) = '-0.0')")
+    parts = ", ".join(f"'{place}', {text}" for place, text in enumerate(ranks))
+    return f"case when `{by.name}` is not null then named_struct({parts}, 'value', `{value.name}`) end"
+
+
+def _reversed(name: str, type_text: str) -> list[str]:
+    """A key that is smaller if the value is larger."""
+    value = f"`{name}`"
+    if type_text in WHOLE_TYPES:
+        return [f"~{value}"]  # the smallest number has no negative
+    if type_text in REAL_TYPES:
+        return [f"not isnan({value})", f"-{value}"]
+    match type_text:
+        case "boolean":
+            return [f"not {value}"]
+        case "date":
+            return [f"-unix_date({value})"]
+        case "timestamp":
+            return [f"-unix_micros({value})"]
+        case "string" | "binary":
+            return [_reversed_text(value)]
+        case "time":
+            return [_reversed_text(f"cast({value} as string)")]
+    return [f"-{value}"]  # decimals, intervals
+
+
+def _reversed_text(text: str) -> str:
+    """The hexadecimal digits of its bytes, inverted, with a larger character at the end: "a" is smaller than "ab"."""
+    return f"concat(translate(hex({text}), '0123456789ABCDEF', 'FEDCBA9876543210'), 'G')"
 
 
 class Columns:
@@ -202,3 +247,55 @@ def with_tail(nodes: Sequence[Node], end: int) -> tuple[tuple[Node, ...], tuple[
     while 0 < end < len(nodes) and (kind := _IN_JVM.get(type(nodes[end]))) is not None and kind.less_after:
         end += 1
     return tuple(nodes[:end]), tuple(nodes[end:])
+
+
+_PLACE = "place of tuple"
+"""A column. No field of a user can have this name."""
+
+
+@dataclass(frozen=True)
+class JvmChoice:
+    """The first `count` of all tuples in the order of a field, or in stream order. Of tuples with equal values, those
+    first in the stream win, with `latest` those last.
+
+    `field`: the position of the field. `reverse`: the largest first. `nulls`: include tuples whose field is null, at
+    the end.
+    """
+
+    given: Aggregation
+    count: int
+    field: int | None
+    reverse: bool
+    nulls: bool = True
+    latest: bool = False
+
+    @classmethod
+    def of(cls, how: PartitionNode, nodes: tuple[Node, ...]) -> JvmChoice | None:
+        """The choice at the start of a stage, after a repartition into one partition; None: there is none, or Spark
+        cannot make it."""
+        first = nodes[0] if nodes else None
+        if not how.grouping.gathers or not isinstance(first, PartitionAggregateNode) or first.groups:
+            return None
+        if len(first.aggregations) != 1 or any(node.runs_without_tuples for node in nodes[1:]):
+            return None
+        (one,) = first.aggregations
+        if [field.type for field in select(how.schema, one.reads, first.name)] != [field.type for field in one.output]:
+            return None
+        match one.aggregator:
+            case FirstNAggregator(n=count, place=place, reverse=reverse):
+                return cls(one, count, place, reverse)
+            case ComparisonAggregator(place=int(place), comparator=None, sign=sign):
+                return cls(one, 1, place, sign > 0, nulls=False, latest=True)
+        return None
+
+    def data(self, columns: Columns, data: DataFrame) -> DataFrame:
+        """The chosen tuples in one partition, in order."""
+        data = data.select(*columns.given(self.given), columns.functions.monotonically_increasing_id().alias(_PLACE))
+        names = [columns.named(field.name) for field in self.given.output]
+        place = columns.named(_PLACE)
+        order = [place.desc() if self.latest else place.asc()]
+        if self.field is not None:
+            by = names[self.field]
+            data = data if self.nulls else data.where(by.isNotNull())
+            order.insert(0, by.desc_nulls_last() if self.reverse else by.asc_nulls_last())
+        return data.orderBy(*order).limit(self.count).select(*names)

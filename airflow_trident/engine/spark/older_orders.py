@@ -13,7 +13,7 @@ from airflow_trident.engine.spark.order_takers import Taker, take_back
 from airflow_trident.staging.storage import storage_at
 
 if TYPE_CHECKING:
-    from airflow_trident.engine.base import Job
+    from airflow_trident.engine.engine import Job
 
 _FILE = re.compile(r"([0-9a-f]{32})-(\d+)(?:-[0-9a-f]{64})?\.(?:job|script\.json)\Z")
 _TAKEN = ".taken"

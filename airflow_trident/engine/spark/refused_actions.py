@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from airflow_trident.errors import PlanError, UserCodeError
-from airflow_trident.operations.sql_query import plain, require_query
+from airflow_trident.operations.sql import plain, require_query
 
 _INSIDE: ContextVar[str] = ContextVar("inside_transform", default="")
 _LOCK = Lock()

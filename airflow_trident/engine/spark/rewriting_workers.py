@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.jvm_nodes import Columns
 from airflow_trident.engine.spark.sessions.session import Attached
-from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.shipping import ship
 from airflow_trident.engine.spark.versions import to_arrow
-from airflow_trident.engine.spark.worker import WorkerPass
+from airflow_trident.engine.spark.workers import WorkerPass
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.staging.manifest import StagedFile, TableRewrite
 from airflow_trident.staging.storage import storage_at

@@ -1,49 +1,98 @@
-"""One plan over one batch as DataFrames."""
+"""One plan over one batch as DataFrames.
+
+Rows on their way through a run on Spark.
+
+Transforms of a group, and what is before them: planned for each transaction as in a run of its own.
+
+A user's function may do anything with the DataFrame that it gets, so it gets the rows of one transaction at a time,
+with that transaction's context, in a session of its own. Nothing of this runs: the results are united, each with the
+position of its transaction, and become part of the group's jobs.
+
+One plan over the batches of several transactions as DataFrames: one pass, with rows that name their transaction.
+
+By transaction, every row carries the position of its transaction in the group, and aggregations group by it, too. If
+all rows of a transaction can be read into one partition, they need not move for that. By key, rows carry no such
+position. :mod:`airflow_trident.plan.coalescing` says which plans are allowed here: after a repartition or a merge there
+are only expressions and built-ins. So a row's partition matters only before these, where users' code runs; there each
+transaction has the same partitions as in a pass of its own.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Split
-from airflow_trident.engine.base import Job
+from airflow_trident.contracts.spout import Emitter, Split, TextFiles
 from airflow_trident.engine.custom_grouping import Choosing
+from airflow_trident.engine.engine import (
+    Job,
+    blaming,
+    emitter_of,
+    manifest_of_all,
+    manifest_of_each,
+    splits_of,
+    stage_each,
+    turned,
+)
 from airflow_trident.engine.fused.passes import FusedPass
-from airflow_trident.engine.shaken_run import turned
 from airflow_trident.engine.spark import progress, results
-from airflow_trident.engine.spark.dataframes import is_told_partitions, meets_others, of_halves, transformed
+from airflow_trident.engine.spark.dataframes import (
+    is_told_partitions,
+    may_see_all,
+    meets_others,
+    of_halves,
+    transformed,
+)
 from airflow_trident.engine.spark.errors import failed_task, is_lost_worker, lost_worker
-from airflow_trident.engine.spark.exchange import TARGET, Exchanges
-from airflow_trident.engine.spark.flow import Flow, sized_of, told
-from airflow_trident.engine.spark.jvm_choices import JvmChoice
-from airflow_trident.engine.spark.jvm_joins import JvmJoin
-from airflow_trident.engine.spark.jvm_nodes import Columns, stays_in_jvm, with_tail
-from airflow_trident.engine.spark.jvm_sources import JvmSources
+from airflow_trident.engine.spark.exchange import TARGET, Exchanges, JvmJoin
+from airflow_trident.engine.spark.jvm_nodes import Columns, JvmChoice, stays_in_jvm, with_tail
+from airflow_trident.engine.spark.jvm_sources import JvmSources, linked, read_linked
+from airflow_trident.engine.spark.results import apart, is_refused, plain
 from airflow_trident.engine.spark.rewriting_workers import rewritten
-from airflow_trident.engine.spark.sessions.session import Attached
-from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.sessions.session import Attached, Sibling
+from airflow_trident.engine.spark.shipping import ship
 from airflow_trident.engine.spark.versions import to_arrow
-from airflow_trident.engine.spark.worker import (
+from airflow_trident.engine.spark.workers import (
+    FEW_PARTITIONS,
     MARKER,
+    MEMBER,
     PARTITION_BYTES,
     PARTS,
+    TAGS,
+    FolderNotes,
+    GroupWork,
+    MadeNotes,
+    Notes,
     ReadSplits,
+    ReadUnits,
+    Unit,
     Work,
     WorkerPass,
     WriteParts,
     dealt,
+    notes_of,
+    packed,
     partitions_for,
+    shares,
 )
-from airflow_trident.engine.spark.worker_notes import FolderNotes, MadeNotes, Notes, notes_of
-from airflow_trident.engine.spout_reader import emitter_of, splits_of
-from airflow_trident.plan.graph import Node, SinkNode
-from airflow_trident.plan.groupings import Grouping
-from airflow_trident.plan.nodes import EachNode, FinalAggregateNode, PartitionNode, SourceNode
-from airflow_trident.plan.stages import Stage
-from airflow_trident.plan.transform_node import TransformNode
+from airflow_trident.errors import SparkJobError
+from airflow_trident.plan.coalescing import before_transforms, in_place, merged_by
+from airflow_trident.plan.graph import Grouping, Node, SinkNode, ordered
+from airflow_trident.plan.nodes import (
+    EachNode,
+    FinalAggregateNode,
+    PartialAggregateNode,
+    PartitionNode,
+    ProjectNode,
+    SourceNode,
+    TransformNode,
+)
+from airflow_trident.plan.stages import Coalescing, Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, StagedFile
 from airflow_trident.staging.storage import storage_at
@@ -52,6 +101,35 @@ from airflow_trident.types import Field, Schema, names_of
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+_TOLD = 300
+"""Longest description of a job, in characters."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Rows on their way: a DataFrame, and a Python pass after it that may still take in more nodes. `schema`: of the
+    result. `partitions`: their number. `sized`: does Spark know the size? For rows read by Python it knows only the
+    split numbers."""
+
+    data: DataFrame
+    schema: Schema
+    partitions: int
+    work: Work | None = None
+    what: str = ""
+    marked: bool = False
+    sized: bool = False
+
+
+def told(sink: SinkNode) -> str:
+    """The names of the nodes that lead to the sink, for Spark's UI."""
+    text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
+    return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
+
+
+def sized_of(flows: Iterable[Flow]) -> bool:
+    """Does Spark know the sizes of all of them?"""
+    return all(one.sized for one in flows)
 
 
 _MOST_KEPT = 16
@@ -432,3 +510,477 @@ class PlanRun:
         except (KeyError, ValueError):
             return -1
         return total
+
+
+TASKS = 2
+"""As many tasks for each of a shuffle's partitions: one alone would wait for the slowest transaction."""
+
+_NUMBERED_CODE = "spark.sql.codegen.useIdInClassName"
+"""Spark numbers what it compiles by its place in the plan: then nothing is compiled once for all transactions."""
+_ZIPPED_UNION = "spark.sql.unionOutputPartitioning"
+"""Spark (since 4.1) unites frames of one partition each in one partition: one core then works for all transactions."""
+
+
+class MemberRuns:
+    """One run per transaction; none if no transform needs it. By key, a transform that works row by row gets the rows
+    of all transactions at once, if it is told nothing of them.
+
+    :param attached: a session that the group has for itself; the first transaction's functions get it.
+    :param jobs: of one plan that may be processed in groups.
+    :param tagged: do rows need the position of their transaction?
+    """
+
+    def __init__(self, attached: Attached, jobs: Sequence[Job], *, native: bool, tagged: bool) -> None:
+        transforms = {stage.index: stage.transform for stage in jobs[0].plan.stages if stage.transform is not None}
+        self._of_all = {index for index, node in transforms.items() if not tagged and may_see_all(node)}
+        self._attached = attached
+        self._jobs = jobs
+        self._native = native
+        self._tagged = tagged
+        self._before = before_transforms(jobs[0].plan.stages, self._of_all)
+        self._transforms = transforms.keys() - self._of_all
+        self._runs: list[PlanRun] = []
+        self._siblings: list[Sibling | None] = []
+        self._notes: Notes = FolderNotes("")
+
+    def begin(self, notes: Notes) -> None:
+        """:param notes: of the group's pass."""
+        if not self._transforms:
+            return
+        self._notes = notes
+        for place, job in enumerate(self._jobs):
+            sibling = Sibling.of(self._attached.session) if place else None
+            attached = self._attached if sibling is None else replace(self._attached, session=sibling.session)
+            for name in (_NUMBERED_CODE, _ZIPPED_UNION):
+                attached.session.conf.set(name, "false")
+            own = _NotesOfOne(notes, _begin_of(job))
+            self._siblings.append(sibling)
+            others = len(self._jobs) - 1
+            self._runs.append(PlanRun(attached, job, native=self._native, notes=own, beside=others))
+
+    def make(self, stage: Stage) -> DataFrame | None:
+        """The rows of all transactions: after a transform, without the other nodes of its stage; of a whole stage, if
+        other stages than a transform read it, too. None: what other stages need is not made here."""
+        if stage.index in self._before:
+            frames = self._each(stage)
+            return self._united(frames) if stage.forks or stage.sinks else None
+        if stage.index in self._transforms:
+            alone = replace(stage, exchange=None, nodes=(), sinks=(), forks=False)
+            return self._united(self._each(alone))
+        return None
+
+    def makes_whole(self, stage: Stage) -> bool:
+        """Are all nodes of the stage run here?"""
+        return stage.index in self._before
+
+    def _each(self, stage: Stage) -> list[DataFrame]:
+        frames = []
+        for job, run, sibling in zip(self._jobs, self._runs, self._siblings, strict=True):
+            deactivate = sibling.activated() if sibling is not None else None
+            try:
+                with blaming(job.slot.txid):
+                    frames.append(run.frame(stage))
+            finally:
+                if deactivate is not None:
+                    deactivate()
+        return frames
+
+    def _united(self, frames: Sequence[DataFrame]) -> DataFrame:
+        """As a balanced tree, because Spark looks at both sides again with each union; in few partitions, because those
+        of small transactions are small, and each task costs some milliseconds."""
+        rows, literal = list(frames), self._attached.functions.lit
+        if self._tagged:
+            rows = [one.select("*", literal(str(place)).alias(MEMBER.name)) for place, one in enumerate(frames)]
+        while len(rows) > 1:
+            pairs = [rows[place : place + 2] for place in range(0, len(rows), 2)]
+            rows = [pair[0].union(pair[1]) if len(pair) > 1 else pair[0] for pair in pairs]
+        whole = rows[0].coalesce(TASKS * self._attached.partitions)
+        if not self._tagged:
+            return whole
+        # Spark writes a number into the code that it makes, but not a text: so all transactions have the same code
+        return whole.withColumn(MEMBER.name, whole[f"`{MEMBER.name}`"].cast(MEMBER.type))
+
+    def require_same(self) -> None:
+        """:raises SourceChangedError: what was read has changed; names the transaction."""
+        for job, run in zip(self._jobs, self._runs, strict=False):
+            with blaming(job.slot.txid):
+                run.sources.require_same()
+
+    def rows_read(self) -> list[int]:
+        """Rows read here, of each transaction; -1 if unknown."""
+        if not self._runs:
+            return [0] * len(self._jobs)
+        found = self._notes.all()
+        return [run.rows_read(_of_one(found, _begin_of(job))) for job, run in zip(self._jobs, self._runs, strict=True)]
+
+    def release(self) -> None:
+        for run in self._runs:
+            with suppress(Exception):
+                run.release()
+
+
+@dataclass(frozen=True)
+class _NotesOfOne(Notes):
+    """The notes of one transaction among those of its group."""
+
+    notes: Notes
+    begin: str
+
+    def leave(self, name: str, text: str = "") -> None:
+        self.notes.leave(f"{self.begin}{name}", text)
+
+    def all(self) -> dict[str, str]:
+        return _of_one(self.notes.all(), self.begin)
+
+
+def _begin_of(job: Job) -> str:
+    """What the names of a transaction's notes begin with."""
+    return f"{job.slot.txid}-"
+
+
+def _of_one(found: Mapping[str, str], begin: str) -> dict[str, str]:
+    return {name.removeprefix(begin): text for name, text in found.items() if name.startswith(begin)}
+
+
+MOST_SHARES = 8
+"""Each is a separate plan that Spark has to make."""
+UNEVEN = 1.5
+"""The heaviest share may have this multiple of the average; above it, moving rows is cheaper than waiting."""
+_SMALL_MAP = "spark.sql.codegen.aggregate.map.twolevel.enabled"
+"""Spark puts a small map before the aggregating one. By transaction most keys miss it, so it costs time; by key it
+helps."""
+
+
+@dataclass(frozen=True)
+class GroupFlow:
+    """Rows of several transactions on their way. `tags`: columns after those of `schema` that name the transaction.
+    Also the number of partitions of each transaction, while rows are where they were read.
+
+    `frames`: the rows. Several frames: each is one partition with all rows of its transactions.
+    """
+
+    frames: tuple[DataFrame, ...]
+    schema: Schema
+    tags: Schema
+    partitions: tuple[int, ...] = ()
+
+    @property
+    def data(self) -> DataFrame:
+        return reduce(lambda left, right: left.union(right), self.frames)
+
+    def changed(self, change: Callable[[DataFrame], DataFrame], schema: Schema) -> GroupFlow:
+        return replace(self, frames=tuple(map(change, self.frames)), schema=schema)
+
+    @property
+    def columns(self) -> Schema:
+        return (*self.schema, *self.tags)
+
+
+class GroupRun:
+    """
+    :param jobs: two or more, of one plan that may be processed in groups; the last one's slot is the group's.
+    :param native: expressions in the JVM; else in the Python passes, as far as these belong to one transaction.
+    """
+
+    def __init__(self, attached: Attached, jobs: Sequence[Job], *, native: bool) -> None:
+        self._attached = attached
+        self._jobs = jobs
+        self._last = jobs[-1]
+        self._plan = self._last.plan
+        self._native = native
+        self._member: Schema = () if self._plan.coalesces.how is Coalescing.BY_KEY else (MEMBER,)
+        self._columns = Columns(attached.functions, attached.known)
+        self._exchanges = Exchanges(attached.session, self._columns)
+        self._each = MemberRuns(attached, jobs, native=native, tagged=bool(self._member))
+        self._results: dict[int, GroupFlow] = {}
+        self._kept: list[DataFrame] = []
+        self._texts: list[list[TextFiles | None]] = []
+        self._reads: list[ReadUnits] = []
+        self._folders = ExitStack()
+        self._notes: Notes = FolderNotes("")
+
+    def manifest(self) -> Manifest:
+        """Run it, and stage the sinks' rows."""
+        if self._member:  # the session is ours, and all groups of its plan are by transaction
+            self._attached.session.conf.set(_SMALL_MAP, "false")
+        try:
+            with notes_of(self._last, local=self._attached.local) as self._notes:
+                self._each.begin(self._notes)
+                with self._folders:
+                    files, counts = self._staged()
+                self._require_same()
+                self._notes.require_made_once()
+                rows_read = self._rows_read()
+        except Exception:
+            self._require_same()  # else Spark would raise a less clear error
+            raise
+        finally:
+            self._each.release()
+            for kept in self._kept:
+                with suppress(Exception):
+                    kept.unpersist()
+        if self._member:
+            return manifest_of_each(self._jobs, files, counts, rows_read)
+        return manifest_of_all(self._jobs, files, rows_read)
+
+    def _staged(self) -> tuple[list[StagedFile | None], dict[str, list[int]]]:
+        """The files of all sinks; by transaction, also state -> rows of each."""
+        files: list[StagedFile | None] = []
+        counts: dict[str, list[int]] = {}
+        about = f"transactions {self._jobs[0].slot.txid} to {self._last.slot.txid}"
+        for stage in self._plan.stages:
+            flow = self._stage(stage)
+            if flow is None:
+                continue
+            self._results[stage.index] = flow
+            for sink in stage.sinks:
+                self._attached.describe(f"{about}: {told(sink)}")
+                with progress.watched(f"{about}, state {sink.name}", self._attached.tasks, self._last.progress):
+                    parts = self._collected(sink, flow)
+                counts[sink.name] = [part.num_rows for part in parts]
+                files.append(stage_each(self._last, sink, parts))
+                self._last.progress(f"staged {sum(counts[sink.name])} rows of {about} for state {sink.name}")
+        return files, counts
+
+    # ---- stages ------------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage) -> GroupFlow | None:
+        """None: only a transform takes its rows, of each transaction apart."""
+        made = self._each.make(stage)
+        if self._each.makes_whole(stage):
+            return None if made is None else GroupFlow((made,), stage.schema, self._member)
+        if stage.source is not None:
+            flow, nodes = self._read(stage, stage.source)
+        else:
+            flow, nodes = self._brought(stage, made)
+        flow = self._processed(flow, nodes, stage)
+        if not stage.forks:
+            return flow
+        if not self._attached.local:
+            notes = MadeNotes(notes=self._notes, stage=stage.index)
+            rows = self._only(flow, flow.columns)
+            flow = self._passed(rows, flow.schema, flow.tags, f"stage {stage.index}", made=notes)
+        kept = flow.data.persist()
+        self._kept.append(kept)
+        return replace(flow, frames=(kept,))
+
+    def _brought(self, stage: Stage, made: DataFrame | None) -> tuple[GroupFlow, tuple[Node, ...]]:
+        """Input from other stages, and the remaining nodes. A repartition matters only before an aggregation: no other
+        node sees its partition.
+
+        :param made: the result of the stage's transform.
+        """
+        if made is None and stage.transform is not None:
+            flow = self._results[stage.upstreams[0]]
+            made = transformed(self._attached, stage.transform, [self._only(flow, flow.schema).data], self._last)
+        if stage.begin is not None and made is not None:
+            flow = GroupFlow((made,), stage.begin.schema, self._member)
+        elif stage.union is None:
+            flow = self._results[stage.upstreams[0]]
+        else:
+            frames = [self._results[upstream].data for upstream in stage.upstreams]
+            data = self._exchanges.united(stage.union, frames, placed=False, also=names_of(self._member))
+            flow = GroupFlow((data,), stage.union.schema, self._member)
+        whole = merged_by(stage)
+        return (flow, stage.nodes) if whole is None else (self._merged(flow, whole), stage.nodes[1:])
+
+    def _only(self, flow: GroupFlow, schema: Schema) -> GroupFlow:
+        return replace(flow, frames=(flow.data.select(*map(self._columns.named, names_of(schema))),))
+
+    def _merged(self, flow: GroupFlow, whole: FinalAggregateNode) -> GroupFlow:
+        if self._member and not whole.groups:  # a transaction has a result even without tuples
+            numbers = self._attached.session.range(0, len(self._jobs), 1, 1)
+            data = flow.data.select(*map(self._columns.named, names_of((*flow.schema, *self._member)))).union(
+                self._columns.nothing_of(numbers, flow.schema, MEMBER)
+            )
+            flow = replace(flow, frames=(data,))
+        node = replace(whole, groups=(*whole.groups, *names_of(self._member)))
+        return replace(flow.changed(lambda data: self._columns.final(data, node), whole.schema), tags=self._member)
+
+    def _processed(self, flow: GroupFlow, nodes: tuple[Node, ...], stage: Stage) -> GroupFlow:
+        """Nodes run in the JVM. Before rows move, those from the first to the last Python node run in Python passes."""
+        places = []
+        if in_place(stage, self._plan.stages):
+            places = [place for place, node in enumerate(nodes) if not self._in_jvm(node)]
+        for node in nodes[: places[0] if places else len(nodes)]:
+            flow = flow.changed(partial(self._applied, node, flow), node.schema)
+        if not places:
+            return flow
+        fused, rest = with_tail(nodes[places[0] :], places[-1] - places[0] + 1)
+        passed = FusedPass.of(fused, flow.schema, self._last.max_keys)
+        needed = [name for name in names_of(flow.schema) if name in passed.reads] or [flow.schema[0].name]
+        data = flow.data.select(*map(self._columns.named, [*needed, *names_of(TAGS)]))
+        chosen = replace(flow, frames=(data,))
+        flow = self._passed(chosen, passed.schema, self._tags(stage), fused[0].name, nodes=passed)
+        return self._processed(flow, rest, stage)
+
+    def _applied(self, node: Node, flow: GroupFlow, data: DataFrame) -> DataFrame:
+        return self._columns.apply(data, _with_tags(node, flow.tags), flow.columns)
+
+    def _passed(self, flow: GroupFlow, schema: Schema, tags: Schema, what: str, **how: Any) -> GroupFlow:
+        """After a Python pass.
+
+        :param how: arguments of :class:`GroupWork`.
+        """
+        slots = tuple(job.slot for job in self._jobs)
+        work = GroupWork(slots=slots, partitions=flow.partitions, schema=schema, tags=tags, **how)
+        call: Any = WorkerPass(ship(work, f"{what} of topology {self._last.slot.topology!r}"))
+        data = flow.data.mapInArrow(call, self._columns.ddl((*schema, *tags)))
+        return GroupFlow((data,), schema, tags, flow.partitions)
+
+    def _tags(self, stage: Stage) -> Schema:
+        """The tags that later steps need after a Python pass."""
+        return TAGS if stage.forks else self._member
+
+    def _in_jvm(self, node: Node) -> bool:
+        return stays_in_jvm(node, native=self._native)
+
+    # ---- sources -----------------------------------------------------------------------------------------------
+
+    def _read(self, stage: Stage, source: SourceNode) -> tuple[GroupFlow, tuple[Node, ...]]:
+        """The source with the nodes fused into reading, and the remaining nodes."""
+        emitter = emitter_of(source)
+        text = self._text(stage, source, emitter)
+        if text is not None:
+            return text, stage.nodes
+        units, partitions = self._units(stage, source, emitter)
+        last = max((place for place, node in enumerate(stage.nodes) if not self._in_jvm(node)), default=-1)
+        fused, rest = with_tail(stage.nodes, last + 1)
+        passed = FusedPass.of(fused, source.schema, self._last.max_keys) if fused else None
+        bytes_ = sum(unit.size_bytes for unit in units)
+        tasks = max(min(self._attached.partitions, FEW_PARTITIONS), -(-bytes_ // PARTITION_BYTES))
+        reading = ReadSplits(
+            stream=source.name,
+            emitter=emitter,
+            splits=(),
+            schema=source.schema,
+            given=source.spout.schema,
+            txid=None,  # the worker knows whose rows it reads
+            notes=self._notes,
+            say_every_s=progress.COUNT_EVERY_S,
+        )
+        read = ReadUnits(reading, packed(units, tasks))
+        self._reads.append(read)
+        count = len(read.packs)
+        numbers = GroupFlow((self._attached.session.range(0, count, 1, count),), (), (), partitions)
+        schema = source.schema if passed is None else passed.schema
+        flow = self._passed(numbers, schema, self._tags(stage), f"stream {source.name!r}", read=read, nodes=passed)
+        return flow, rest
+
+    def _units(self, stage: Stage, source: SourceNode, emitter: Emitter) -> tuple[list[Unit], tuple[int, ...]]:
+        """All partitions of all transactions, as in separate passes, and the number of each transaction's
+        partitions."""
+        units, partitions = [], []
+        for member, job in enumerate(self._jobs):
+            splits = tuple[Split, ...]()
+            if source.name in job.metadata:
+                splits = splits_of(emitter, source.name, job.metadata[source.name], job.slot.txid)
+            count = min(stage.count(partitions_for(splits)), len(splits))
+            order = dealt(splits, count)
+            ends = [place * len(order) // count for place in range(count + 1)] if count else [0, 0]
+            units += [Unit(member, place, order[begin:end]) for place, (begin, end) in enumerate(pairwise(ends))]
+            partitions.append(max(count, 1))
+        return units, tuple(partitions)
+
+    def _text(self, stage: Stage, source: SourceNode, emitter: Emitter) -> GroupFlow | None:
+        """Lines that the JVM reads itself, if no Python node needs them and nothing is computed from them twice."""
+        hinted = stage.partitions is not None or stage.at_most is not None
+        if not self._native or not self._attached.local or hinted:
+            return None
+        if not all(map(self._in_jvm, stage.nodes)) or any(one.forks for one in self._plan.stages):
+            return None
+        texts: list[TextFiles | None] = []
+        for job in self._jobs:
+            if source.name not in job.metadata:
+                texts.append(None)
+                continue
+            with blaming(job.slot.txid):
+                files = emitter.text_files(job.metadata[source.name])
+            if files is None:
+                return None
+            texts.append(files)
+        if not any(files is not None and files.paths for files in texts):
+            return None
+        self._texts.append(texts)
+        try:
+            frames = [self._lines(source, texts, share) for share in self._shares(texts)]
+        except OSError:  # a file system without links
+            self._texts.pop()
+            return None
+        return GroupFlow(tuple(frames), source.schema, self._member)
+
+    def _lines(self, source: SourceNode, texts: Sequence[TextFiles | None], members: Sequence[int]) -> DataFrame:
+        """
+        :param members: the transactions to read; all members with no others beside them form one partition.
+        :raises OSError: the file system has no links.
+        """
+        paths = {member: files.paths for member in members if (files := texts[member]) is not None}
+        folder = self._folders.enter_context(
+            linked(paths if self._member else {0: tuple(chain.from_iterable(paths.values()))})
+        )
+        returns = any(one is not None and one.returns for one in texts)
+        tag = MEMBER.name if self._member else None
+        name = source.schema[0].name
+        data = read_linked(self._attached.session, self._columns, folder, name, tag, returns=returns)
+        return data if len(members) == len(self._jobs) else data.coalesce(1)
+
+    def _shares(self, texts: Sequence[TextFiles | None]) -> list[list[int]]:
+        """Which transactions are read together. They stay separate if that avoids a shuffle: an aggregation by
+        transaction then finds each group in one partition."""
+        whole = [list(range(len(texts)))]
+        aggregations = [found for found in map(merged_by, self._plan.stages) if found is not None]
+        if not self._member or not any(one.groups for one in aggregations):
+            return whole
+        rows = [one.rows if one is not None else 0 for one in texts]
+        found = shares(rows, min(self._attached.partitions, MOST_SHARES))
+        found = [share for share in found if any(rows[member] for member in share)]
+        heaviest = max(sum(rows[member] for member in share) for share in found)
+        return found if len(found) > 1 and heaviest * len(found) <= UNEVEN * sum(rows) else whole
+
+    # ---- sinks -------------------------------------------------------------------------------------------------
+
+    def _collected(self, sink: SinkNode, flow: GroupFlow) -> list[pa.Table]:
+        """The rows of each transaction; by key, one table."""
+        names = names_of((*sink.schema, *self._member))
+        try:
+            table = to_arrow(flow.data.select(*map(self._columns.named, names)))
+        except Exception as error:
+            if not is_refused(error):
+                raise
+            raise SparkJobError(
+                f"what {len(self._jobs)} transactions together give state {sink.name} is more than the driver takes",
+                "Take fewer at a time, or raise spark.driver.maxResultSize.",
+            ) from error
+        if not self._member:
+            return [plain(table, sink.schema)]
+        return apart(table, sink.schema, MEMBER.name, len(self._jobs))
+
+    def _require_same(self) -> None:
+        self._each.require_same()
+        for texts in self._texts:
+            for job, files in zip(self._jobs, texts, strict=True):
+                if files is not None:
+                    with blaming(job.slot.txid):
+                        files.require_same()
+
+    def _rows_read(self) -> list[int]:
+        """Rows read of each transaction; -1 if unknown."""
+        texts = zip(*self._texts, strict=True) if self._texts else [()] * len(self._jobs)
+        rows = [sum(one.rows for one in some if one is not None) for some in texts]
+        try:
+            for read in self._reads:
+                for member, many in read.rows_read().items():
+                    rows[member] += many
+        except (KeyError, ValueError):
+            return [-1] * len(self._jobs)
+        return [-1 if own < 0 else many + own for many, own in zip(rows, self._each.rows_read(), strict=True)]
+
+
+def _with_tags(node: Node, tags: Schema) -> Node:
+    """The same node, but it lets columns pass that the plan does not know."""
+    match node:
+        case ProjectNode():
+            return replace(node, schema=(*node.schema, *tags))
+        case PartialAggregateNode():
+            return replace(node, groups=(*node.groups, *names_of(tags)))
+    return node

@@ -17,9 +17,9 @@ def main(order_path: str, result_path: str) -> int:
     from pyspark.sql import SparkSession
 
     from airflow_trident.engine.spark.driver_orders import answer, read_order
+    from airflow_trident.engine.spark.engine import tried
     from airflow_trident.engine.spark.errors import to_json, translate
     from airflow_trident.engine.spark.sessions.session import GivenSession
-    from airflow_trident.engine.spark.trial import tried
     from airflow_trident.io.object_stores import is_object_uri
 
     session = SparkSession.builder.getOrCreate()

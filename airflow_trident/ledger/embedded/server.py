@@ -1,19 +1,154 @@
 """A real ZooKeeper server for those who have none, started from the jars that pyspark ships.
 
 One server, with its data in a given folder. Good for one machine; only an ensemble of three survives the loss of one.
+
+A login in a file that only its user may read: users of the embedded server need no password of their own.
+
+Finds Java and the jars that pyspark ships, without importing pyspark.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import re
+import secrets
+import shutil
+import stat
+import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
 
-from airflow_trident.errors import LedgerUnavailableError
+from airflow_trident.errors import ConfigurationError, LedgerUnavailableError
 from airflow_trident.io.servers import BackgroundServer, ServerStatus
-from airflow_trident.ledger.embedded.java import java_executable, zookeeper_jars
-from airflow_trident.ledger.embedded.login import make_login
-from airflow_trident.ledger.zookeeper.four_letters import four_letters
+from airflow_trident.ledger.zookeeper.diagnose import four_letters
+from airflow_trident.ledger.zookeeper.settings import DigestAuth
+
+_USER = "trident"
+
+
+def make_login(path: Path) -> None:
+    """Writes a new user and password. An existing file stays, because the ledger was made for its user.
+
+    :raises OSError: it cannot be written.
+    """
+    if path.exists():
+        return
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    content = json.dumps({"user": _USER, "password": secrets.token_urlsafe(24)})
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass  # somebody else was faster, and may have given it out
+    finally:
+        draft.unlink()
+
+
+def read_login(path: str, what: str) -> DigestAuth:
+    """
+    :param path: may begin with ``~``.
+    :param what: what the login is for, in errors: "connection 'zookeeper_default'".
+    :raises ConfigurationError: it cannot be read, is no login, or others may read it.
+    """
+    where = os.path.abspath(os.path.expanduser(path))
+    cure = "It is made by `airflow trident zookeeper start` for its user. Or give login and password."
+    try:
+        with open(where, encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = json.load(file)
+    except OSError as error:
+        raise ConfigurationError(f"{what}: the login file {where} cannot be read ({error.strerror})", cure) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{what}: the login file {where} is no JSON ({error})", cure) from error
+    if mode & 0o077:
+        raise ConfigurationError(
+            f"{what}: others may read the login file {where} (mode {mode:o})", f"`chmod 600 {where}`."
+        )
+    user, password = (found.get("user"), found.get("password")) if isinstance(found, dict) else (None, None)
+    if not (isinstance(user, str) and user and isinstance(password, str) and password):
+        raise ConfigurationError(f"{what}: the login file {where} has no user and password", cure)
+    return DigestAuth(user=user, password=password)
+
+
+LEAST_JAVA = 17
+_INSTALL = (
+    "Install a Java 17 or 21 runtime (Debian: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17)"
+)
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+# Without one of these ZooKeeper hangs silently; with the log4j ones its log tells why.
+_JARS = (
+    "zookeeper-",
+    "zookeeper-jute-",
+    "slf4j-api-",
+    "metrics-core-",
+    "snappy-java-",
+    "log4j-slf4j2-impl-",
+    "log4j-api-",
+    "log4j-core-",
+)
+
+
+def java_executable() -> str:
+    """``$JAVA_HOME/bin/java``, else ``java`` on the path.
+
+    :raises ConfigurationError: there is none, or it is older than Java 17.
+    """
+    home = os.environ.get("JAVA_HOME", "")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java") or ""
+    if not found or not os.access(found, os.X_OK):
+        where = f"JAVA_HOME is {home!r}, and there is no {found}" if home else "there is no java on the PATH"
+        raise ConfigurationError(f"Java was not found: {where}", f"{_INSTALL}, or correct JAVA_HOME.")
+    version = java_version(found)
+    if version < LEAST_JAVA:
+        raise ConfigurationError(
+            f"{found} is Java {version}, and at least {LEAST_JAVA} is needed", f"{_INSTALL} and set JAVA_HOME to it."
+        )
+    return found
+
+
+def java_version(executable: str) -> int:
+    """The feature version: 8, 11, 17, ...
+
+    :raises ConfigurationError: it does not run, or does not tell its version.
+    """
+    try:
+        done = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigurationError(f"{executable} does not run: {error}", f"{_INSTALL}.") from error
+    match = _VERSION.search(done.stderr + done.stdout)
+    if not match:
+        said = (done.stderr or done.stdout).strip().splitlines()[:1]
+        raise ConfigurationError(f"{executable} does not tell its version: {said}", f"{_INSTALL}.")
+    return int(match[2] or 8) if match[1] == "1" else int(match[1])  # Java 8 calls itself 1.8
+
+
+def zookeeper_jars() -> list[Path]:
+    """The few jars of pyspark that a ZooKeeper server needs.
+
+    :raises ConfigurationError: pyspark is not installed with its jars.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    for root in roots:
+        jars = [_newest(Path(root) / "jars", prefix) for prefix in _JARS]
+        if all(jars):
+            return [jar for jar in jars if jar is not None]
+    raise ConfigurationError(
+        "the jars of a ZooKeeper server were not found: pyspark is not installed, or without its jars",
+        "Install it (pip install 'airflow-trident[spark]'), or use a ZooKeeper of your own.",
+    )
+
+
+def _newest(folder: Path, prefix: str) -> Path | None:
+    """The newest jar of exactly this name: its version begins with a digit (``zookeeper-`` is not
+    ``zookeeper-jute-``)."""
+    found = sorted(path for path in folder.glob(f"{prefix}*.jar") if path.name[len(prefix)].isdigit())
+    return found[-1] if found else None
+
 
 _CONFIG = """\
 dataDir={data}

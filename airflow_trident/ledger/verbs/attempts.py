@@ -10,17 +10,15 @@ from dataclasses import replace
 from functools import partial
 
 from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.begin_result import MetadataOf
-from airflow_trident.ledger.group_answers import Processed, StagedAttempt
+from airflow_trident.ledger.answers import MetadataOf, Processed, StagedAttempt
 from airflow_trident.ledger.refusals import batch_in_place, never_attempted, no_commit_under_way
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import common, manual
+from airflow_trident.ledger.verbs import common, topology
 from airflow_trident.ledger.verbs.commits import gate
 from airflow_trident.ledger.verbs.group_steps import Together, require_order
 from airflow_trident.ledger.verbs.opaque import invalidated_above, of_next_attempt, rewrite
-from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket, Owner, Status, TxRecord
 
 
 def attempt(
@@ -156,7 +154,7 @@ def fail(
     together = Together(snap)
     record = together.then(partial(_failed, txid=txid, attempt=attempt, error=error))
     if skip and not record.touched and not record.invalidated:
-        record = together.then(partial(manual.skip, txid=txid, reason=skip))
+        record = together.then(partial(topology.skip, txid=txid, reason=skip))
     return together.change(record)
 
 

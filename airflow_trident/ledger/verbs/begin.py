@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.begin_result import (
+from airflow_trident.ledger.answers import (
     BeginResult,
     Begun,
     NextBatches,
@@ -16,16 +16,15 @@ from airflow_trident.ledger.begin_result import (
 from airflow_trident.ledger.refusals import claim_pruned
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
-from airflow_trident.ledger.verbs import outcomes
+from airflow_trident.ledger.verbs import topology as topology_module
 from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, size
 from airflow_trident.ledger.verbs.opaque import before
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.codec import ClaimKey
 from airflow_trident.protocol.decide import Begin, Full, decide_begin
-from airflow_trident.protocol.large_metadata import Earlier
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Claim, LedgerView, Owner, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.metadata import Earlier
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Claim, LedgerView, Owner, Status, TxRecord
 from airflow_trident.types import Json
 
 GROWS_BY_BYTES = 1024
@@ -82,7 +81,7 @@ def begin(snap: Snapshot, batches: NextBatches, *, step_bytes: int = 0) -> Chang
         return Unchanged(_in_order(known) or (() if records else NothingNew()))  # (): the step is full already
     last = taken[-1]
     lag = batches.lag_of(codec.require_json(last.position, "the position")) if batches.lag_of else {}
-    writes = [*creations, outcomes.begun(snap, last.claim, lag)]
+    writes = [*creations, topology_module.begun(snap, last.claim, lag)]
     return _new_transactions(snap, known, taken, writes, enough_room=room == len(new))
 
 

@@ -10,8 +10,7 @@ from airflow_trident.ledger.refusals import passed_over
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.exceptional_txids import shifted
-from airflow_trident.protocol.records import CommitTicket, TxRecord
-from airflow_trident.protocol.statuses import Status, move
+from airflow_trident.protocol.records import CommitTicket, Status, TxRecord, move
 
 
 def existing(snap: Snapshot, txid: int) -> TxRecord:

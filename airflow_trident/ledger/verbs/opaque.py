@@ -1,17 +1,16 @@
-"""Opaque streams over znodes: applies `protocol.opaque` to a snapshot and gives the writes."""
+"""Opaque streams over znodes: applies `protocol.decide` to a snapshot and gives the writes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.ledger.begin_result import MetadataOf
+from airflow_trident.ledger.answers import MetadataOf
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.opaque import Position, invalidated, is_decided_anew, require_batch, with_batch
-from airflow_trident.protocol.records import TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.protocol.decide import Position, invalidated, is_decided_anew, require_batch, with_batch
+from airflow_trident.protocol.records import Status, TxRecord
 
 
 def before(snap: Snapshot, txid: int) -> TxRecord | None:

@@ -1,4 +1,12 @@
-"""The verbs for a whole topology: its definition, its lifecycle command, and what its states hold and lack."""
+"""The verbs for a whole topology: its definition, its lifecycle command, and what its states hold and lack.
+
+The verbs for one transaction that only a person asks for.
+
+The coordinator's last outcome, as a record beside `head` and `commit`.
+
+A reader ignores records that it cannot read: they are for people, and what a newer version wrote must not stop an older
+one.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +14,29 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_trident.contracts.wing import wings
-from airflow_trident.errors import TransitionError
-from airflow_trident.ledger.refusals import definition_changed
+from airflow_trident.errors import CorruptError, TransitionError
+from airflow_trident.ledger.refusals import definition_changed, may_be_held
 from airflow_trident.ledger.snapshot import Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
+from airflow_trident.ledger.verbs import common
+from airflow_trident.ledger.verbs.announcements import settled
+from airflow_trident.ledger.verbs.opaque import rewrite
 from airflow_trident.protocol import codec
-from airflow_trident.protocol.records import Command, FormerState, Loss, TopologyRecord, TxRecord
-from airflow_trident.protocol.seen_by_person import SeenTopology
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.protocol.topology_definition import Definition
+from airflow_trident.protocol.decide import MendedSources, SeenTopology, SeenTransaction, accepted, cannot_skip
+from airflow_trident.protocol.durable_format import Format, plain_fields
+from airflow_trident.protocol.exceptional_txids import closed, over_skipped, shifted
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, Lag, OutcomeKind
+from airflow_trident.protocol.records import (
+    ERROR_CHARACTERS,
+    Claim,
+    Command,
+    FormerState,
+    Loss,
+    Status,
+    TopologyRecord,
+    TxRecord,
+)
+from airflow_trident.protocol.topologies import Definition
 from airflow_trident.protocol.txids import Txids
 
 
@@ -154,3 +176,120 @@ def require_closable(tx: TxRecord, committed: int) -> None:
             f"transaction {tx.txid} cannot be closed yet: all up to {committed} are done, and one in between is not",
             "Close it when those before it are committed.",
         )
+
+
+def skip(
+    snap: Snapshot, txid: int, reason: str, *, seen: SeenTransaction | None = None
+) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """-> SKIPPED: other transactions may pass it; the pointer moves over it when it can.
+
+    :param seen: the transaction as it was when the person decided; without it any is accepted.
+    :raises TransitionError: a commit of it has begun (`touched`), so a state may hold it; or it has changed since
+        `seen`.
+    :raises InvalidatedError: it has no batch to leave out.
+    """
+    tx = _as_seen(snap, txid, seen)
+    if tx.status is Status.SKIPPED:
+        return Unchanged(tx)
+    if tx.invalidated:
+        raise cannot_skip(txid)
+    if tx.touched and not tx.status.is_final:
+        raise may_be_held(snap.topology().name, txid)
+    record = common.moved(snap, tx.with_error(reason), Status.SKIPPED)
+    pointer, exceptions = snap.pointer(), snap.exceptions()
+    writes: list[Write] = [snap.set_tx(record), *common.exceptions_write(snap, txid, "skipped")]
+    upto = over_skipped(pointer.committed, shifted(exceptions, txid, "skipped"))
+    if upto != pointer.committed:
+        writes.append(snap.set(snap.paths.commit, codec.encode_pointer(replace(pointer, committed=upto))))
+    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
+
+
+def accept_source(
+    snap: Snapshot, txid: int, sources: MendedSources, reason: str, *, seen: SeenTransaction | None = None
+) -> Change[TxRecord]:
+    """A transaction that is not committed anywhere takes its source as it is now: new metadata, attempt + 1, nothing
+    staged, FAILED (or SKIPPED, as it was), `reason` in the record. Later transactions keep their batch (P2).
+
+    :param sources: asked for every stream of its batch; may be asked again, so it has no side effects.
+    :param seen: as for :func:`skip`.
+    :raises TransitionError: see :func:`airflow_trident.protocol.decide.accepted`; or it has changed since
+        `seen`.
+    :raises PassedOverError: it is SKIPPED, and a commit that went over it has not ended. The metadata of that later
+        transaction may follow from it.
+    """
+    tx, above = _as_seen(snap, txid, seen), range(txid + 1, snap.next_txid())
+    common.require_not_passed_over(snap, tx)
+    snap.prefetch_transactions(above)
+    later = [one for one in map(snap.tx, above) if one is not None]
+    found, followed = accepted(tx, later, sources, committed=snap.pointer().committed, reason=reason)
+    listed = tx.status in (Status.FAILED, Status.SKIPPED)
+    record = replace(found, op=snap.op) if listed else common.moved(snap, found, Status.FAILED)
+    writes: list[Write] = [
+        write for one in (record, *(replace(one, op=snap.op) for one in followed)) for write in rewrite(snap, one)
+    ]
+    if not listed:
+        writes += common.exceptions_write(snap, txid, "failed")
+    return Change(writes=tuple(writes), witness=snap.paths.tx(txid), result=record)
+
+
+def close_transaction(
+    snap: Snapshot, txid: int, reason: str, *, seen: SeenTransaction | None = None
+) -> Change[TxRecord] | Unchanged[TxRecord]:
+    """SKIPPED -> CLOSED: it will never be replayed, so nobody has to remember it (P10, L14).
+
+    :param seen: as for :func:`skip`.
+    :raises TransitionError: it is not SKIPPED, or the pointer has not passed it; or it has changed since `seen`.
+    """
+    tx = _as_seen(snap, txid, seen)
+    if tx.status is Status.CLOSED:
+        return Unchanged(tx)
+    require_closable(tx, snap.pointer().committed)
+    record = common.moved(snap, tx, Status.CLOSED, error=reason[:ERROR_CHARACTERS])
+    after = codec.encode_exceptions(closed(snap.exceptions(), txid))
+    writes = (snap.set_tx(record), snap.set(snap.paths.exceptions, after), *settled(snap, Txids.of(txid)))
+    return Change(writes=writes, witness=snap.paths.tx(txid), result=record)
+
+
+def _as_seen(snap: Snapshot, txid: int, seen: SeenTransaction | None) -> TxRecord:
+    tx = common.existing(snap, txid)
+    if seen is not None:
+        seen.require(tx)
+    return tx
+
+
+_OUTCOME_FORMAT = Format(noun="the coordinator's outcome", version=1, cure="The next run writes it anew.")
+
+
+def note(snap: Snapshot, outcome: CoordinatorOutcome) -> Change[None] | Unchanged[None]:
+    """Writes the outcome, in a step of its own."""
+    said = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
+    if said is None:
+        return Unchanged(None)
+    path = snap.paths.coordinator
+    return Change(writes=(written(snap, said),), witness=path, result=None, unchecked=frozenset({snap.paths.head}))
+
+
+def begun(snap: Snapshot, claim: Claim, lag: dict[str, Lag]) -> Write:
+    """The write that says that a transaction was begun, as a part of the step that begins it."""
+    outcome = CoordinatorOutcome(kind=OutcomeKind.BEGUN, dag_id=claim.dag_id, run_id=claim.run_id, lag=lag)
+    said = outcome.after(outcome_at(snap), now_ms=snap.now_ms)
+    assert said is not None
+    return written(snap, said)
+
+
+def outcome_at(snap: Snapshot) -> CoordinatorOutcome | None:
+    """None: there is no outcome, or this version cannot read it."""
+    path = snap.paths.coordinator
+    data = snap.data(path)
+    if data is None:
+        return None
+    try:
+        return _OUTCOME_FORMAT.build(CoordinatorOutcome, _OUTCOME_FORMAT.load(data, path), path)
+    except CorruptError:
+        return None
+
+
+def written(snap: Snapshot, outcome: CoordinatorOutcome) -> Write:
+    """The record, as a part of a step."""
+    body = {"op": snap.op, **plain_fields(outcome)}
+    return snap.put(snap.paths.coordinator, _OUTCOME_FORMAT.dump(body, "the coordinator's outcome"))

@@ -5,12 +5,20 @@ are raised (kazoo returns them in a list); a lost answer is told apart from a re
 client (an inherited one hangs); host names are checked; errors give the reason of a failed connection (kazoo only logs
 it); a client that hangs because the server was restored is replaced; a connection that a server never answers is given
 up. This file never sends anything twice.
+
+Adds operations to a `multi` of kazoo, and finds which of them was refused.
+
+Gives up a connection if the server never answers on it.
+
+Why there is no connection: kazoo only logs the reason, once for each of its many tries.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import socket
 import threading
 import time
 import weakref
@@ -26,15 +34,153 @@ from airflow_trident.errors import (
     TridentError,
     error_text,
 )
-from airflow_trident.ledger.ephemeral import Ephemerals
-from airflow_trident.ledger.znodes import Create, Op, ReadResult, Refusal, WriteRefusedError, ZNode, require_sizes
-from airflow_trident.ledger.zookeeper.connect_watchdog import ConnectWatchdog
-from airflow_trident.ledger.zookeeper.connection_log import ConnectionLog
-from airflow_trident.ledger.zookeeper.multi import add, raise_first
+from airflow_trident.ledger.znodes import (
+    Check,
+    Create,
+    Delete,
+    Ephemerals,
+    Op,
+    ReadResult,
+    Refusal,
+    WriteRefusedError,
+    ZNode,
+    refused,
+    require_sizes,
+)
 from airflow_trident.ledger.zookeeper.settings import Tls, ZooKeeperSettings
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+
+
+def raise_first(ops: Sequence[Op], results: Sequence[object]) -> None:
+    """:raises WriteRefusedError: the condition of an operation did not hold. Other failures are raised as they are."""
+    from kazoo import exceptions as kz
+
+    refusals = {
+        kz.BadVersionError: Refusal.BAD_VERSION,
+        kz.NodeExistsError: Refusal.NODE_EXISTS,
+        kz.NoNodeError: Refusal.NO_NODE,
+        kz.NotEmptyError: Refusal.NOT_EMPTY,
+    }
+    # Operations before the one that failed say "rolled back", those after it "inconsistency".
+    fillers = (kz.RolledBackError, kz.RuntimeInconsistency)
+    failures = [(op, result) for op, result in zip(ops, results, strict=True) if isinstance(result, Exception)]
+    for op, failure in failures:
+        if type(failure) in refusals:
+            raise refused(op, refusals[type(failure)])
+        if not isinstance(failure, fillers):
+            raise failure
+    if failures:
+        raise failures[0][1]
+
+
+def add(transaction: Any, op: Op) -> None:
+    if isinstance(op, Check):
+        transaction.check(op.path, op.version)
+    elif isinstance(op, Create):
+        transaction.create(op.path, op.data, ephemeral=op.ephemeral)
+    elif isinstance(op, Delete):
+        transaction.delete(op.path, version=op.version)
+    else:
+        transaction.set_data(op.path, op.data, version=op.version)
+
+
+class ConnectWatchdog:
+    """A client's latest try to connect.
+
+    A server that is just starting may accept a connection and neither answer nor close it (3.9: closing fails while it
+    has no database yet). kazoo waits for the answer as long as a session may last, which is longer than a call may
+    take. If the connection is given up here, kazoo tries again with the same session.
+    """
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._since = 0.0
+
+    def seen_by(self, handler: Any) -> Any:
+        """Returns kazoo's handler for one client; from now on this watchdog notices its connections."""
+        connect = handler.create_connection
+
+        def create_connection(*args: Any, **kwargs: Any) -> socket.socket:
+            made: socket.socket = connect(*args, **kwargs)
+            self._socket, self._since = made, time.monotonic()
+            return made
+
+        handler.create_connection = create_connection
+        return handler
+
+    def give_up_after(self, answer_s: float) -> None:
+        """Ends the connection if it is older than `answer_s` seconds. Call this only while there is no session."""
+        waiting = self._socket
+        if waiting is not None and time.monotonic() - self._since >= answer_s:
+            self._socket = None
+            with contextlib.suppress(OSError):  # kazoo closed it already
+                waiting.shutdown(socket.SHUT_RDWR)
+
+
+SAY_AGAIN_S = 60.0
+_MEANINGLESS = "Transition to CONNECTING"
+
+
+class ConnectionLog:
+    """A logger for one client of kazoo, which remembers its warnings. For an outage it logs one line at the beginning,
+    one each minute while it lasts, and one at the end.
+
+    :param where: names the ensemble in the log.
+    """
+
+    def __init__(self, where: str, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._where, self._clock_s = where, clock_s
+        self._log = logging.getLogger("kazoo.client")
+        in_detail = self._log.isEnabledFor(logging.DEBUG)
+        # Every task opens a session and closes it: that is no news in its log.
+        self.logger = logging.Logger("airflow_trident.zookeeper", logging.DEBUG if in_detail else logging.WARNING)
+        if in_detail:
+            self.logger.parent = self._log
+        # kazoo logs each request, and the credentials are one: without this the log would show the password.
+        self.logger.addFilter(lambda record: not any(type(part).__name__ == "Auth" for part in record.args or ()))
+        self._lines: dict[str, None] = {}
+        self._since_s: float | None = None
+        self._said_s, self._dropped = 0.0, 0
+        self._folds = not in_detail
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = self._keep  # type: ignore[method-assign]
+        self.logger.addHandler(handler)
+
+    def _keep(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        line = record.getMessage() + (f": {error!r}" if error else "")
+        self._lines[line] = None
+        if self._folds and line != _MEANINGLESS:
+            self._fold(line.replace("\n", " "))
+
+    def _fold(self, line: str) -> None:
+        now_s = self._clock_s()
+        self._dropped += 1
+        if self._since_s is None:
+            self._since_s = self._said_s = now_s
+            self._log.warning("%s: %s. Trying again.", self._where, line)
+        elif now_s - self._said_s >= SAY_AGAIN_S:
+            self._said_s = now_s
+            lasts_s = now_s - self._since_s
+            self._log.warning("%s: no connection for %.0f s, %d tries: %s", self._where, lasts_s, self._dropped, line)
+
+    def connected(self) -> None:
+        """Call this when there is a session: it logs the end of an outage, if there was one."""
+        if self._since_s is not None:
+            lasted_s = self._clock_s() - self._since_s
+            self._log.warning("%s: connected again after %.1f s", self._where, lasted_s)
+        self._since_s, self._dropped = None, 0
+
+    def clear(self) -> None:
+        self._lines.clear()
+
+    def text(self) -> str:
+        """The last few different warnings, as the end of a sentence."""
+        lines = [line.replace("\n", " ") for line in self._lines if line != _MEANINGLESS]
+        return f" ({'; '.join(lines[-3:])})" if lines else ""
+
 
 _PAUSE_S = 0.05
 """The pause between two tries of a read while there is no session."""

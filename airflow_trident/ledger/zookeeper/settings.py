@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.deadlines import ZOOKEEPER
+from airflow_trident.io.database_limits import ZOOKEEPER
 
 DEFAULT_PORT = 2181
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+)(:(\d{1,5}))?\Z")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_trident.contracts.updater import DescribedUpdater
 from airflow_trident.errors import DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
-from airflow_trident.operations.queries import Row
+from airflow_trident.operations.state_functions import Row
 from airflow_trident.operations.windows import WindowConfig
 from airflow_trident.types import Field, Schema, names_of, parse_declared
 

@@ -5,10 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_trident.errors import UnknownNodeError
-from airflow_trident.plan.graph import BeginNode, Node, ProcessorNode, SinkNode, Sinks, ordered, readers_of
-from airflow_trident.plan.groupings import Grouping
+from airflow_trident.plan.graph import (
+    BeginNode,
+    Grouping,
+    Node,
+    PlanSettings,
+    ProcessorNode,
+    SinkNode,
+    Sinks,
+    ordered,
+    readers_of,
+)
 from airflow_trident.plan.nodes import PartitionNode, ProjectNode, SourceNode
-from airflow_trident.plan.resources import PlanSettings
 from airflow_trident.plan.stages import Stage
 
 MOST_FUSED = 200

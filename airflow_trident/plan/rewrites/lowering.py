@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_trident.operations.newest import Newest
-from airflow_trident.plan.graph import Node, Sinks, rebuilt
-from airflow_trident.plan.groupings import Grouping
+from airflow_trident.operations.aggregators import Newest
+from airflow_trident.plan.graph import Grouping, Node, Sinks, rebuilt
 from airflow_trident.plan.nodes import (
     AggregateNode,
     Aggregation,

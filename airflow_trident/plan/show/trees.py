@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from airflow_trident.plan.commit.nodes import GivenTuples
 from airflow_trident.plan.graph import Node
-from airflow_trident.plan.nodes import SourceNode
+from airflow_trident.plan.nodes import GivenTuples, SourceNode
 
 
 def begin_of(source: SourceNode) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NoReturn
 
-from airflow_trident.engine.base import Job
+from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.driver_orders import remove
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.errors import translate

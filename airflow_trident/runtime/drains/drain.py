@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_trident.engine.base import Engine, quiet
+from airflow_trident.engine.engine import Engine, quiet
 from airflow_trident.errors import (
     FencedError,
     LedgerUnavailableError,
@@ -18,23 +18,16 @@ from airflow_trident.errors import (
     TridentError,
     guarded,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.ledger.begin_result import DEFAULT_RETENTION, BeginResult
+from airflow_trident.ledger.answers import DEFAULT_RETENTION, BeginResult
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
-from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView
-from airflow_trident.protocol.statuses import Status
-from airflow_trident.runtime.attempts import began
-from airflow_trident.runtime.commit import Committer
-from airflow_trident.runtime.commit_group_choice import MOST_TOGETHER
-from airflow_trident.runtime.coordinators import OpenCoordinators
+from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, Status
+from airflow_trident.runtime.commit import MOST_TOGETHER, Committer
 from airflow_trident.runtime.drains.drain_passes import Passes
-from airflow_trident.runtime.drains.group_size import GroupSize
-from airflow_trident.runtime.drains.limits import DrainLimits, on_failure_of, pending_of, require_groups
-from airflow_trident.runtime.open_states import OpenStates
-from airflow_trident.runtime.outcomes import tell_plan, telling
-from airflow_trident.runtime.phases import Attempts, Progress, commit_and_coordinate, coordinate, new_records
-from airflow_trident.runtime.registering import register
-from airflow_trident.runtime.success import tell_success
+from airflow_trident.runtime.drains.limits import DrainLimits, GroupSize, on_failure_of, pending_of, require_groups
+from airflow_trident.runtime.open_resources import OpenCoordinators, OpenStates
+from airflow_trident.runtime.outcomes import register, tell_plan, tell_success, telling
+from airflow_trident.runtime.phases import Attempts, Progress, began, commit_and_coordinate, coordinate, new_records
 from airflow_trident.runtime.waiting import blocked, nobody_looks, wait_while_undecided
 from airflow_trident.runtime.workers import at_work
 from airflow_trident.topology.topology import Topology

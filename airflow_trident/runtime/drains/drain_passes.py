@@ -13,7 +13,7 @@ from functools import partial
 from threading import Event
 from typing import TypeAlias
 
-from airflow_trident.engine.base import Engine, Job
+from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import (
     FencedError,
     InvalidatedError,
@@ -22,16 +22,14 @@ from airflow_trident.errors import (
     TransitionError,
     TridentError,
 )
-from airflow_trident.ledger.base import Ledger
-from airflow_trident.protocol.records import StagedRef, TxRecord
-from airflow_trident.protocol.statuses import Status
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.protocol.records import StagedRef, Status, TxRecord
 from airflow_trident.runtime import timeouts
-from airflow_trident.runtime.attempts import start_attempts
-from airflow_trident.runtime.coordinators import OpenCoordinators
-from airflow_trident.runtime.drains.group_size import GroupSize
+from airflow_trident.runtime.drains.limits import GroupSize
 from airflow_trident.runtime.drains.pass_threads import PassThreads
 from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
+from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.phases import (
     Attempts,
     Progress,
@@ -40,6 +38,7 @@ from airflow_trident.runtime.phases import (
     publish,
     record_processed,
     size_of,
+    start_attempts,
 )
 from airflow_trident.runtime.timeouts import run_in_time, timed_out
 from airflow_trident.staging.manifest import Manifest

@@ -15,11 +15,11 @@ from typing import Any
 
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.errors import from_json, to_json
-from airflow_trident.engine.spark.ship import ship
+from airflow_trident.engine.spark.shipping import ship
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.gcs import GCS
+from airflow_trident.io.object_services import GCS
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.names import Composed
 from airflow_trident.protocol.durable_format import Format

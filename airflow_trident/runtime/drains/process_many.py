@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_trident.engine.base import Engine
+from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import Outcome, TridentError
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.protocol.decide import Unknown
 from airflow_trident.protocol.records import TxRecord
-from airflow_trident.runtime.coordinators import OpenCoordinators
 from airflow_trident.runtime.drains.drain_passes import Passes
-from airflow_trident.runtime.drains.group_size import GroupSize
-from airflow_trident.runtime.drains.limits import DrainLimits
+from airflow_trident.runtime.drains.limits import DrainLimits, GroupSize
+from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.phases import Attempts, Progress, process, unknown_transaction
 from airflow_trident.topology.topology import Topology
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Marker, StateSpec
-from airflow_trident.engine.base import Engine, Job, quiet
+from airflow_trident.engine.engine import Engine, Job, quiet
 from airflow_trident.engine.key_limit import NO_LIMIT
 from airflow_trident.errors import (
     ConfigurationError,
@@ -24,19 +24,18 @@ from airflow_trident.errors import (
     StagingError,
     state_code,
 )
-from airflow_trident.ledger.backup.seeding import GONE
-from airflow_trident.ledger.base import Ledger
+from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.ledger.recovery import GONE
 from airflow_trident.plan.commit.levels import leading_to
-from airflow_trident.plan.commit.nodes import NewValuesNode, StateQueryNode
 from airflow_trident.plan.graph import SinkNode, ordered
-from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, TxRecord
+from airflow_trident.plan.nodes import NewValuesNode, StateQueryNode
+from airflow_trident.protocol.records import CommitTicket, LedgerView, Loss, StagedRef, Status, TxRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.protocol.state_gaps import needed_by
-from airflow_trident.protocol.statuses import Status
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.runtime.downstream import apply_downstream, with_commit_time
 from airflow_trident.runtime.milestones import Milestone, reached
-from airflow_trident.runtime.open_states import OpenStates
+from airflow_trident.runtime.open_resources import OpenStates
 from airflow_trident.runtime.phases import Progress
 from airflow_trident.runtime.staged_batches import manifest_of, require_same_plan, tell_other_code
 from airflow_trident.runtime.state_agreement import lacking, markers_of, require_ledger_ahead

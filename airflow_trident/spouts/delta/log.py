@@ -1,10 +1,17 @@
-"""Reads the log of a Delta table: the files that its versions added. Independent of any spout."""
+"""Reads the log of a Delta table: the files that its versions added. Independent of any spout.
+
+Which rows of a Delta table's file count, where deletion vectors say that some do not. As text: splits are JSON.
+
+Where the columns of a Delta table are in its files, if it maps them to other names or to ids (column mapping).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import zlib
+from base64 import b85decode, b85encode
+from collections.abc import Container, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,15 +20,113 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.io.connections import require_extra
 from airflow_trident.io.delta import EXTRA, DeltaPlace
-from airflow_trident.io.extras import require_extra
-from airflow_trident.spouts.delta.kept_rows import kept_rows, may_have_vectors
-from airflow_trident.spouts.delta.mapped_columns import names_in_log, places_of
 from airflow_trident.spouts.table_log import SNAPSHOTS, AddedFile, Span, TableLog, TableVersion
 from airflow_trident.types import Schema, names_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import pyarrow.fs as pafs
+
+_FEATURE = "deletionVectors"
+
+
+def may_have_vectors(table: Any) -> bool:
+    """Only tables with the feature can, so that others cost nothing."""
+    return _FEATURE in (table.protocol().reader_features or ())
+
+
+def kept_rows(table: Any, paths: Container[str]) -> dict[str, str]:
+    """Path -> which rows of that file count. Without the files of which all do.
+
+    It reads every deletion vector of this version of the table: deltalake has no way to read some.
+
+    :param table: the `deltalake.DeltaTable`.
+    :param paths: all files of this version, relative to the table.
+    :raises ConfigurationError: a vector is of a file that is none of these.
+    """
+    import pyarrow as pa
+
+    above, found = table.table_uri.rstrip("/") + "/", dict[str, str]()
+    for batch in pa.table(table.deletion_vectors()).to_batches():
+        for uri, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
+            path = unquote(uri.as_py().removeprefix(above))
+            if path not in paths:
+                raise ConfigurationError(
+                    f"the Delta table {table.table_uri!r} has a deletion vector of {path!r}, which is no file of it",
+                    "Purge the vectors (REORG TABLE ... APPLY (PURGE)).",
+                )
+            found[path] = _as_text(kept.values)
+    return found
+
+
+def of_batch(text: str, batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
+    """The rows of a batch that count.
+
+    :param text: which rows of the file count; a row behind its end does.
+    :param at: the place of the batch's first row in the file.
+    """
+    import pyarrow as pa
+
+    size, _, bits = text.partition(":")
+    kept = pa.BooleanArray.from_buffers(
+        pa.bool_(), int(size), [None, pa.py_buffer(zlib.decompress(b85decode(bits)))]
+    ).slice(at, batch.num_rows)
+    rest = pa.array([True] * (batch.num_rows - len(kept)), pa.bool_())
+    return batch.filter(pa.concat_arrays([kept, rest]))
+
+
+def _as_text(kept: pa.BooleanArray) -> str:
+    import pyarrow as pa
+
+    whole = pa.concat_arrays([kept])  # begins at its buffer's first bit
+    return f"{len(whole)}:{b85encode(zlib.compress(whole.buffers()[1].to_pybytes())).decode()}"
+
+
+_MODE = "delta.columnMapping.mode"
+_NAME = "delta.columnMapping.physicalName"
+_ID = "delta.columnMapping.id"
+_FIELD_ID = b"PARQUET:field_id"
+
+Places = Mapping[str, str | int]
+"""Column of the table -> its name, or its field id, in the files; empty: they have the table's names."""
+
+
+def places_of(table: Any) -> dict[str, str | int]:
+    """As Delta's protocol says for readers: by name in mode `name`, by field id in mode `id`.
+
+    :param table: the `deltalake.DeltaTable`.
+    :raises DamagedInputError: it has a mode, but not the place of each column.
+    """
+    mode = table.metadata().configuration.get(_MODE, "none")
+    if mode == "none":
+        return {}
+    key = _ID if mode == "id" else _NAME
+    fields = json.loads(table.schema().to_json())["fields"]
+    if lacking := [field["name"] for field in fields if key not in field["metadata"]]:
+        raise DamagedInputError(
+            f"the Delta table {table.table_uri!r} has {_MODE} = {mode}, but its column {lacking[0]!r} has no {key}",
+            "Mend that in the program that wrote it, or use another table.",
+        )
+    return {field["name"]: field["metadata"][key] for field in fields}
+
+
+def names_in_log(table: Any) -> dict[str, str]:
+    """Name of a column in the log (values of partitions) -> in the table."""
+    fields = json.loads(table.schema().to_json())["fields"]
+    return {field["metadata"].get(_NAME, field["name"]): field["name"] for field in fields}
+
+
+def names_in_file(places: Places, schema: Any) -> dict[str, str]:
+    """Column of the table -> name in this file, without those that the file lacks.
+
+    :param schema: the `pyarrow.Schema` of the file.
+    """
+    by_id = {int((field.metadata or {}).get(_FIELD_ID, -1)): field.name for field in schema}
+    found = {name: by_id.get(place) if isinstance(place, int) else place for name, place in places.items()}
+    return {name: place for name, place in found.items() if place is not None and place in schema.names}
+
 
 _GONE = "not found"
 """In what delta-rs says of a file that is not there, in folders and in stores."""

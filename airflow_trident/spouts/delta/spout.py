@@ -12,14 +12,12 @@ from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Sp
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
-from airflow_trident.io.hadoop_names import uri_in_hadoop
-from airflow_trident.io.local_paths import AnyPath
-from airflow_trident.io.s3a import OTHER_SERVICE
-from airflow_trident.spouts.delta.kept_rows import of_batch
-from airflow_trident.spouts.delta.log import DeltaLog
-from airflow_trident.spouts.delta.mapped_columns import Places, names_in_file
+from airflow_trident.io.hadoop import OTHER_SERVICE, uri_in_hadoop
+from airflow_trident.io.private_files import AnyPath
+from airflow_trident.spouts.delta.log import DeltaLog, Places, names_in_file, of_batch
+from airflow_trident.spouts.files.by_spark import FileOfTable, LastSplits, files_for_script, frame_of
+from airflow_trident.spouts.files.columns import rows_of_file
 from airflow_trident.spouts.files.files_for_spark import HERE, FilesForSpark, by_session, in_buckets, say_python_reads
-from airflow_trident.spouts.table_in_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.table_log import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_FILES,
@@ -33,7 +31,6 @@ from airflow_trident.spouts.table_log import (
     reading_file,
     require_rows,
 )
-from airflow_trident.spouts.table_rows import rows_of_file
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:

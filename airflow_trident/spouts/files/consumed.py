@@ -16,14 +16,27 @@ time and path of the last file read:
 An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
 so a person decides (`late_files`). A read file that is written anew has a new time: one of the window is known by its
 name, and of others `old` shows one of them, or those that were written one after the other, but not any set of them.
+
+Takes many late files in steps, so that few of them must be known by name. Pure.
+
+While late files are unread, the marks of a position must not make read ones of them. But a mark may move up to the
+first of those that are left: so late files are taken in the order in which they came, and behind it the marks tell that
+a file was read. Of folders that were moved in, whose files keep the times of their old place, one is taken after the
+other.
+
+What a person is asked about late files, of which nobody can tell whether they were read. Pure.
+
+The names of read files that a position keeps, in the order of the files' times: mark of the name -> mark of size and
+time. Pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from operator import attrgetter
 from typing import Any
 
@@ -31,9 +44,6 @@ from airflow_trident.contracts.spout import not_metadata_of
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles, cut, is_old_enough
 from airflow_trident.spouts.files.contents import RecordedFile, read_and_changed
-from airflow_trident.spouts.files.known_names import gone_away, with_older
-from airflow_trident.spouts.files.late_files import require_no_question
-from airflow_trident.spouts.files.late_steps import MAX_TAKEN, in_steps, marks_before
 from airflow_trident.spouts.files.listing import FoundFile, Listing, by_place
 from airflow_trident.spouts.files.marks import (
     FOLDER_LENGTH,
@@ -48,11 +58,138 @@ from airflow_trident.spouts.files.old_files import (
     Away,
     Stretches,
     judged,
+    moment_of,
     next_stretches,
     stretches_from_json,
     stretches_to_json,
 )
 from airflow_trident.types import Json
+
+MAX_TAKEN = 30_000
+"""With more names of late files a coordinator waits until a mark can move: a request to ZooKeeper holds some 45,000."""
+
+
+def in_steps(late: Iterable[FoundFile], settled_ns: int) -> list[FoundFile]:
+    """Late files in the order in which they are taken.
+
+    :param settled_ns: those with an older ctime came with their folders.
+    """
+
+    def step(file: FoundFile) -> tuple[int, str, tuple[int, str]]:
+        return (-1, file.folder, file.place) if file.ctime_ns < settled_ns else (file.ctime_ns, "", file.place)
+
+    return sorted(late, key=step)
+
+
+def marks_before(
+    left: Sequence[FoundFile],
+    found: Iterable[FoundFile],
+    *,
+    window_ns: int,
+    settled_ns: int,
+    most_ns: int,
+    folders: frozenset[str],
+) -> tuple[int, frozenset[str]]:
+    """`settled_ns` and the marks of `folders`, moved on as far as no file that is left looks read by them.
+
+    :param left: files that are in no batch yet.
+    :param found: all files.
+    :param most_ns: `settled_ns` cannot be higher.
+    """
+    old = [file for file in left if file.mtime_ns < window_ns]
+    moved_in = {file.folder for file in old if file.ctime_ns < settled_ns}
+    came = (file.ctime_ns for file in old if file.ctime_ns >= settled_ns)
+    known = {file.folder for file in found} - moved_in
+    return max(settled_ns, min([most_ns, *came])), folders | {folder_mark(name) for name in known}
+
+
+def require_no_question(
+    late: Sequence[FoundFile], limits: BatchLimits, *, window_ns: int, now_ns: int, apart_ns: int, base: str
+) -> None:
+    """
+    :param window_ns: the window's begin.
+    :param apart_ns: as much as the clocks of this machine and of the file system may differ.
+    :raises ConfigurationError: `late_files` is "error"; or it is "ignore", and the files would be known as new if the
+        window did not begin in the future, where a read file's time had moved it: all that comes would be ignored.
+    """
+    if limits.late_files is LateFiles.TAKE:
+        return
+    if window_ns > now_ns + apart_ns and (recent := [one for one in late if one.mtime_ns >= _begin(limits, now_ns)]):
+        until = moment_of(window_ns)
+        raise ConfigurationError(
+            f"{_named(recent, base)} cannot be told from those that were read, because one of these has a time in the "
+            f"future: whatever comes before {until} looks as if it came late",
+            'Set late_files="take" until then, and before that move away those that were read; or, if the clock of '
+            "this machine is behind, set it right.",
+        )
+    if late and limits.late_files is LateFiles.ERROR:
+        raise ConfigurationError(
+            f"{_named(late, base)} is older than what has been read, and came late or was touched: nobody can tell "
+            "whether it was read",
+            'Set late_files="take" if it is new, late_files="ignore" if it was read, or give it the present time '
+            "(`touch`) if it is new.",
+        )
+
+
+def _begin(limits: BatchLimits, now_ns: int) -> int:
+    """Of the window, if the newest read file were of this moment."""
+    return now_ns - limits.late_window_ns
+
+
+def _named(files: Sequence[FoundFile], base: str) -> str:
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"the file {files[0].path!r}{more} in {base!r}"
+
+
+def gone_away(seen: Mapping[str, str], found: Iterable[FoundFile], window_ns: int, cursor_ns: int) -> list[Away]:
+    """The read files that are not there now, and may come back. Their times are between those of their neighbours,
+    because the names are in the order of the files' times.
+
+    :param window_ns, cursor_ns: begin of the window, and time of the last file read.
+    """
+    names = _times_when_read(seen, found)
+    earliest = accumulate((-math.inf if time_ns is None else min(time_ns, window_ns) for _, _, time_ns in names), max)
+    upwards = (cursor_ns if time_ns is None else time_ns for _, _, time_ns in reversed(names))
+    latest = reversed(list(accumulate(upwards, min)))
+    return [
+        Away(name, earliest_ns, latest_ns)
+        for (name, is_there, _), earliest_ns, latest_ns in zip(names, earliest, latest, strict=True)
+        if not is_there
+    ]
+
+
+def _times_when_read(seen: Mapping[str, str], found: Iterable[FoundFile]) -> list[tuple[str, bool, int | None]]:
+    """Each known name, whether its file is there, and the time that it had, if it is known."""
+    there = {name_mark(file.path): file for file in found}
+    times: list[tuple[str, bool, int | None]] = []
+    for name, stamp in seen.items():
+        file = there.get(name)
+        is_same = file is not None and stamp == stamp_of(file.size, file.mtime_ns, file.etag)
+        times.append((name, file is not None, file.mtime_ns if file and is_same else None))
+    return times
+
+
+def with_older(before: Mapping[str, str], found: Iterable[FoundFile], files: Sequence[FoundFile]) -> dict[str, str]:
+    """The names that are known, and those of files that are older than some: each after the last one that is known to
+    be older, so that nothing seems older than it is."""
+    seen, waiting, unknown = dict[str, str](), list(files), list[str]()
+
+    def put(upto_ns: float) -> None:
+        while waiting and waiting[0].mtime_ns < upto_ns:
+            file = waiting.pop(0)
+            seen[name_mark(file.path)] = stamp_of(file.size, file.mtime_ns, file.etag)
+        seen.update((name, before[name]) for name in unknown)
+        unknown.clear()
+
+    for name, _, time_ns in _times_when_read(before, found):
+        if time_ns is not None:
+            put(time_ns)
+            seen[name] = before[name]
+        else:
+            unknown.append(name)
+    put(math.inf)
+    return seen
+
 
 UPTO = "upto"
 """Key in the metadata of a transaction that began together with later ones: the txid of the last of them."""

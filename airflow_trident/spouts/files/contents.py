@@ -14,11 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.contracts.spout import not_metadata_of
+from airflow_trident.contracts.spout import TAKE_AS_IT_IS, not_metadata_of
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
-from airflow_trident.spouts.data_loss import TAKE_AS_IT_IS
 from airflow_trident.spouts.files.listing import FoundFile
-from airflow_trident.staging.files import stays_inside
+from airflow_trident.staging.verbs import stays_inside
 from airflow_trident.types import Json
 
 DIGEST_BYTES = 1 << 30

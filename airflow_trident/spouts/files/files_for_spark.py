@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_trident.errors import TridentError
-from airflow_trident.io.hadoop_names import root_in_hadoop
+from airflow_trident.io.hadoop import FILE_SYSTEM, S3AFiles, root_in_hadoop
+from airflow_trident.io.object_services import S3
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.io.s3 import S3
-from airflow_trident.io.s3a import FILE_SYSTEM, S3AFiles
 from airflow_trident.spouts.files.parquet_in_spark import is_plain_path
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.operations.expr.dtypes import kind
+from airflow_trident.operations.expressions import kind
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
 from airflow_trident.spouts.files.json_maps import Real, distinct, with_lists

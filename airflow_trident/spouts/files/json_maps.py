@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import isinf
 from typing import Any, TypeAlias
 
-from airflow_trident.operations.expr.dtypes import kind
+from airflow_trident.operations.expressions import kind
 from airflow_trident.types import Schema, members
 
 _Rewrite: TypeAlias = Callable[[Any], Any]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+from airflow_trident.io.hadoop import is_hidden
 from airflow_trident.spouts.files.packing import HEAD_BYTES, packing_of
-from airflow_trident.spouts.files.spark_names import is_hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from airflow_trident.types import Schema, names_of, select
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_trident.operations.expr.tree import Expression
+    from airflow_trident.operations.expressions import Expression
 
 _DAMAGE = (
     KeyError,

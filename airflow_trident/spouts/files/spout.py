@@ -13,14 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_trident.contracts.spout import Coordinator, Spout
+from airflow_trident.contracts.spout import Coordinator, Spout, one_of, require_simple_types
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.hdfs import is_hdfs_uri
-from airflow_trident.io.local_paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.object_stores import is_object_uri
+from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.spouts.checks import one_of, require_simple_types
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.consumed import (
     ORDERED,
@@ -32,11 +31,10 @@ from airflow_trident.spouts.files.consumed import (
     next_batch,
 )
 from airflow_trident.spouts.files.contents import DIGEST_BYTES, recorded_files
-from airflow_trident.spouts.files.file_emitter import FileEmitter
-from airflow_trident.spouts.files.file_source import FileSource
+from airflow_trident.spouts.files.emitter import FileEmitter
+from airflow_trident.spouts.files.file_source import FileSource, LocalFiles
 from airflow_trident.spouts.files.hdfs_files import HdfsFiles
 from airflow_trident.spouts.files.listing import FilePattern, Listing
-from airflow_trident.spouts.files.local_files import LocalFiles
 from airflow_trident.spouts.files.marks import name_mark, object_mark
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.ordered import (

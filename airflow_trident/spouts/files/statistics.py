@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_trident.operations.expr.tree import Expression, ExpressionOp
+from airflow_trident.operations.expressions import Expression, ExpressionOp
 from airflow_trident.types import WHOLE_TYPES, Schema
 
 _TYPES: dict[str, type] = {**dict.fromkeys(WHOLE_TYPES, int), "date": datetime.date}

@@ -1,7 +1,7 @@
 """Spouts of Kafka topics: a batch is a range of offsets of every partition (Storm: KafkaTridentSpoutTransactional and
 KafkaTridentSpoutOpaque). The ledger keeps the position; a consumer group is only asked where to begin, if wanted.
 
-Executors read the ranges with librdkafka and account for each offset (:mod:`airflow_trident.spouts.kafka.read`).
+Executors read the ranges with librdkafka and account for each offset (:mod:`airflow_trident.spouts.kafka.consumer`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
+from airflow_trident.contracts.spout import Coordinator, Emitter, OnDataLoss, Split, Spout, one_of, require_at_least
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io import connections
+from airflow_trident.io.database_limits import KAFKA
 from airflow_trident.io.datasets import Dataset, topic_dataset
-from airflow_trident.io.deadlines import KAFKA
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.checks import one_of, require_at_least
-from airflow_trident.spouts.data_loss import OnDataLoss
-from airflow_trident.spouts.kafka.client import KafkaCluster, TopicGoneError
+from airflow_trident.spouts.kafka.consumer import KafkaCluster, RecordedRange, SplitReader, TopicGoneError
 from airflow_trident.spouts.kafka.ranges import (
     FirstPoll,
     KafkaBatch,
@@ -38,7 +36,6 @@ from airflow_trident.spouts.kafka.ranges import (
     resumed,
     unproved,
 )
-from airflow_trident.spouts.kafka.read import RecordedRange, SplitReader
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import SourceUnavailableError, StoreUnavailableError
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
-from airflow_trident.io.local_paths import AnyPath, require_local_path
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
-from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder
+from airflow_trident.io.private_files import AnyPath, require_local_path
 from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.storage import ObjectStorage
+from airflow_trident.staging.verbs import make_folder, put_if_absent, storage_error, sync_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

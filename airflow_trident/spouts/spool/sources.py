@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_trident.closeable import Closing
+from airflow_trident.contracts.spout import one_of
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
@@ -30,7 +31,6 @@ from airflow_trident.errors import (
     UserCodeError,
     is_foreign,
 )
-from airflow_trident.spouts.checks import one_of
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
 _END_S = 5.0

@@ -11,29 +11,313 @@ The steps; a kill may come after each of them:
    between it is acknowledged again.
 
 After a kill between 1 and 2 the source gives the items again; a source without `ack` has lost them.
+
+The folder of a :class:`~airflow_trident.spouts.spool.spout.SpooledSpout`. ``<19 digits>.arrow`` is a batch.
+``<19 digits>.acked`` marks that it is committed and acknowledged. Numbers have no gaps and are never used twice.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
-from airflow_trident.errors import ConfigurationError, SourceUnavailableError, TridentError
-from airflow_trident.io.local_paths import AnyPath
+import msgspec
+
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, as_json, read_back
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+    TridentError,
+)
+from airflow_trident.io.arrow import arrow_schema, fitting, rows_to_table
+from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.txids import Txids
-from airflow_trident.spouts.metadata import as_json, read_back
-from airflow_trident.spouts.spool.folder import spool_folder
-from airflow_trident.spouts.spool.sources import SpoolSource
-from airflow_trident.spouts.spool.spool import Spool, SpooledBatch
+from airflow_trident.spouts.spool.folder import SpoolFolder, spool_folder
+from airflow_trident.spouts.spool.sources import Polled, SpoolSource
 from airflow_trident.types import Json, Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+PART_ROWS = 10_000
+"""Rows of one record batch in a file: a worker reads this number at once."""
+ID = "__trident_id"
+"""The column of ids, if the source gives ids."""
+_TOKEN = b"trident.token"
+_WRITER = b"trident.writer"
+_NAME = re.compile(r"(\d{19})\.(arrow|acked)\Z")
+
+
+class SpooledBatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"number": "batch"}):
+    """The metadata of a batch: its number in the folder, and its rows and digest."""
+
+    number: Annotated[int, msgspec.Meta(ge=1)]
+    rows: int
+    sha256: str
+
+
+class SpooledIds:
+    """The ids of a folder's batches. Remembered, since the file of a number never changes: each is read once."""
+
+    def __init__(self) -> None:
+        self._of_batches: dict[int, frozenset[str]] = {}
+        self._counts: Counter[str] = Counter()
+
+    def follow(self, numbers: Collection[int], read: Callable[[int], Iterable[str]]) -> None:
+        """Read the batches that are new, and forget those that are gone.
+
+        :param numbers: the batches in the folder now.
+        """
+        for number in self._of_batches.keys() - set(numbers):
+            ids = self._of_batches.pop(number)
+            self._counts.subtract(ids)
+            for item_id in ids:
+                if not self._counts[item_id]:
+                    del self._counts[item_id]
+        for number in sorted(set(numbers) - self._of_batches.keys()):
+            self._of_batches[number] = frozenset(read(number))
+            self._counts.update(self._of_batches[number])
+
+    def __contains__(self, item_id: str) -> bool:
+        return item_id in self._counts
+
+    def batches_with(self, ids: Collection[str]) -> set[int]:
+        """The batches that have any of these."""
+        wanted = frozenset(ids)
+        return {number for number, of_batch in self._of_batches.items() if not of_batch.isdisjoint(wanted)}
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The folder. `schema`: of the rows; `keep`: how many acknowledged batches before the last one stay."""
+
+    folder: SpoolFolder
+    schema: Schema
+    keep: int
+    _seen: SpooledIds = field(default_factory=SpooledIds, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the ids: readers elsewhere need none."""
+        return {**self.__dict__, "_seen": SpooledIds()}
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def append(self, polled: Polled) -> bool:
+        """Write the rows that are not spooled yet as the next batch, durably; False: all of them were spooled.
+
+        If another process takes the number first, the folder is read again: it may have written the same rows.
+
+        :raises DamagedInputError: the rows do not fit the fields.
+        """
+        with self.folder.errors():
+            self.folder.make()
+            while True:
+                files, marks = self._listing()
+                rows, ids = self._unknown(polled, files)
+                if not rows:
+                    return False
+                number = max(files | marks, default=0) + 1
+                if self.folder.take(_name(number, "arrow"), self._content(rows, ids, polled.token)):
+                    return True
+
+    def mark_acknowledged(self, number: int) -> None:
+        """Mark the batch as committed and acknowledged, and remove marked batches that `keep` does not cover."""
+        with self.folder.errors():
+            self.folder.take(_name(number, "acked"), b"")
+            _, marks = self._listing()
+            old = sorted(mark for mark in marks if mark < max(marks) - self.keep)
+            # The marks go last: a batch with neither file nor mark would look lost.
+            for kind in ("arrow", "acked") if old else ():
+                self.folder.remove([_name(mark, kind) for mark in old])
+            self.folder.settle()
+
+    def _unknown(self, polled: Polled, numbers: Collection[int]) -> tuple[list[tuple[Any, ...]], list[str] | None]:
+        if polled.ids is None:
+            return list(polled.rows), None
+        self._seen.follow(numbers, self._ids)
+        new: dict[str, tuple[Any, ...]] = {}
+        for row, item_id in zip(polled.rows, polled.ids, strict=True):
+            if item_id not in self._seen:
+                new.setdefault(item_id, row)
+        return list(new.values()), list(new)
+
+    def _content(self, rows: list[tuple[Any, ...]], ids: list[str] | None, token: Json) -> bytes:
+        import pyarrow as pa
+
+        what = f"what the source of the spool {self.folder.where!r} gave does not fit its fields"
+        with fitting(what, self.schema, "Declare the fields as they come; nothing was spooled or acknowledged."):
+            table = rows_to_table(self.schema, rows)
+        if ids is not None:
+            table = table.append_column(ID, pa.array(ids, pa.string()))
+        # An answer that was lost is told by the content, so no two processes may publish the same one.
+        table = table.replace_schema_metadata({_TOKEN: json.dumps(token).encode(), _WRITER: uuid.uuid4().bytes})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=PART_ROWS)
+        content: bytes = sink.getvalue().to_pybytes()
+        return content
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def has(self, number: int) -> bool:
+        """Is the batch spooled? False: it is the next one to be spooled.
+
+        :raises SourceChangedError: the batch is gone, or lower ones are missing.
+        """
+        with self.folder.errors():
+            files, marks = self._listing()
+        highest = max(files | marks, default=0)
+        if number not in files and number != highest + 1:
+            raise SourceChangedError(
+                f"the next batch of the stream is number {number} of the spool {self.folder.where!r}, whose last is "
+                f"{highest}{'' if number > highest else ', and which keeps it no longer'}: folder and ledger do not "
+                "belong together",
+                "Mount the right folder; for a new ledger, give the spout a new one.",
+            )
+        return number in files
+
+    def batch(self, number: int) -> SpooledBatch:
+        with self.folder.errors():
+            self.folder.settle()  # its writer may have been killed before the new name was durable
+        content = self._read(number)
+        return SpooledBatch(
+            number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest()
+        )
+
+    def parts(self, batch: SpooledBatch) -> list[str]:
+        """A digest for each part of the batch, by which :meth:`part` checks it. The file is as it was recorded.
+
+        :raises SourceChangedError: the file is gone or has changed, or the source declares other fields now.
+        """
+        content = self._read(batch.number)
+        if hashlib.sha256(content).hexdigest() != batch.sha256:
+            raise self._changed(batch.number)
+        reader = self._opened(batch.number, content)
+        names = [name for name in reader.schema.names if name != ID]
+        if [reader.schema.field(name) for name in names] != list(arrow_schema(self.schema)):
+            raise SourceChangedError(
+                f"the file {self._path(batch.number)!r} has other fields than the source declares now",
+                "Give the source the fields that it had until its spooled batches are committed.",
+            )
+        return [_digest(reader.get_batch(part)) for part in range(reader.num_record_batches)]
+
+    def part(self, number: int, part: int, digest: str) -> pa.RecordBatch:
+        """One part of a batch. Nothing else of its file is read.
+
+        :raises SourceChangedError: the file is gone, or the part has changed.
+        """
+        import pyarrow as pa
+
+        path = self._path(number)
+        try:
+            with self.folder.opened(_name(number, "arrow")) as file:
+                found: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
+                if _digest(found) == digest:
+                    return found
+        except FileNotFoundError as error:
+            raise self._gone(path) from error
+        except (pa.ArrowException, ValueError) as error:
+            raise self._changed(number) from error
+        except OSError as error:
+            if error.errno is None:  # from Arrow, about the content of the file
+                raise self._changed(number) from error
+            raise _unreadable(path, error) from error
+        raise self._changed(number)
+
+    def token(self, number: int) -> Json:
+        token: Json = json.loads((self._opened(number, self._read(number)).schema.metadata or {})[_TOKEN])
+        return token
+
+    def is_acknowledged(self, number: int) -> bool:
+        """Is the batch committed and acknowledged? Also true for a batch that is no longer kept."""
+        with self.folder.errors():
+            files, marks = self._listing()
+        return number in marks or (number not in files and number < max(marks, default=0))
+
+    def waiting(self, ids: Collection[str]) -> list[int]:
+        """The batches that have any of these rows and are not acknowledged."""
+        with self.folder.errors():
+            files, marks = self._listing()
+            self._seen.follow(files, self._ids)
+        return sorted(self._seen.batches_with(ids) - marks)
+
+    def _ids(self, number: int) -> list[str]:
+        try:
+            reader = self._opened(number, self._read(number))
+        except SourceChangedError:
+            return []  # removed in the meantime
+        if ID not in reader.schema.names:
+            return []
+        return [one for part in range(reader.num_record_batches) for one in reader.get_batch(part)[ID].to_pylist()]
+
+    def _opened(self, number: int, content: bytes) -> pa.ipc.RecordBatchFileReader:
+        import pyarrow as pa
+
+        try:
+            return pa.ipc.open_file(content)
+        except pa.ArrowException as error:
+            raise DamagedInputError(
+                f"the file {self._path(number)!r} is no whole batch ({error})",
+                "Put it back as it was. If no transaction has it yet, remove it: the source was not told to forget it.",
+            ) from error
+
+    # ---- the folder --------------------------------------------------------------------------------------------
+
+    def _read(self, number: int) -> bytes:
+        path = self._path(number)
+        try:
+            return self.folder.read(_name(number, "arrow"))
+        except FileNotFoundError as error:
+            raise self._gone(path) from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def _gone(self, path: str) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {path!r}, which the transaction recorded, is gone", "Put it back as it was and replay."
+        )
+
+    def _changed(self, number: int) -> SourceChangedError:
+        return SourceChangedError(
+            f"the file {self._path(number)!r} changed since the transaction recorded it",
+            "Put it back as it was and replay.",
+        )
+
+    def _path(self, number: int) -> str:
+        """For people."""
+        return f"{self.folder.where.rstrip('/')}/{_name(number, 'arrow')}"
+
+    def _listing(self) -> tuple[set[int], set[int]]:
+        """The numbers that have a file, and the numbers that have a mark."""
+        found = [match for match in map(_NAME.match, self.folder.names()) if match]
+        files, marks = ({int(match[1]) for match in found if match[2] == kind} for kind in ("arrow", "acked"))
+        return files, marks
+
+
+def _name(number: int, kind: str) -> str:
+    return f"{number:019d}.{kind}"
+
+
+def _digest(batch: pa.RecordBatch) -> str:
+    return hashlib.sha256(memoryview(batch.serialize())).hexdigest()
+
+
+def _unreadable(path: str, error: OSError) -> SourceUnavailableError:
+    return SourceUnavailableError(
+        f"the file {path!r} cannot be read ({error.strerror or error})", "Let this user read it."
+    )
+
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +364,7 @@ class SpooledSpout(Spout):
 
 @dataclass(frozen=True)
 class SpoolCoordinator(Coordinator):
-    """Metadata: :class:`airflow_trident.spouts.spool.spool.SpooledBatch`."""
+    """Metadata: :class:`airflow_trident.spouts.spool.spout.SpooledBatch`."""
 
     source: SpoolSource
     spool: Spool

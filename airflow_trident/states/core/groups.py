@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import Applied, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, InseparableError, UserCodeError
-from airflow_trident.io.arrow import arrow_schema, rows_to_table
-from airflow_trident.io.grouped import grouped
-from airflow_trident.operations.api import MergeKind
+from airflow_trident.io.arrow import arrow_schema, grouped, rows_to_table
+from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.merge import NOBODY, Changes, Lookup, OfAttempt, merge, with_changes
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, names_of

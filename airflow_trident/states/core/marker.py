@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_trident.contracts.held import digest_of, is_known_as, other_ledger
-from airflow_trident.contracts.state import Applied, Marker, State, StateSpec, Verdict
+from airflow_trident.contracts.state import (
+    Applied,
+    Marker,
+    State,
+    StateSpec,
+    Verdict,
+    digest_of,
+    is_known_as,
+    other_ledger,
+)
 from airflow_trident.errors import FencedError, GoneOverError, HeldError, LateBatchError, LedgerBehindStateError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError, UserCodeError, guarded
 from airflow_trident.io.arrow import rows_to_table, table_to_rows
-from airflow_trident.operations.api import OperationContext, TransactionAttempt
-from airflow_trident.operations.calls.function_names import function_name
-from airflow_trident.operations.calls.user_code import Border, prepared
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
-from airflow_trident.operations.stored_keys import stored_keys
+from airflow_trident.operations.equality import stored_keys
+from airflow_trident.operations.interfaces import OperationContext, TransactionAttempt
+from airflow_trident.operations.user_code import Border, function_name, prepared
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import REAL_TYPES, names_of
 

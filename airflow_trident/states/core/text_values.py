@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from airflow_trident.operations.equality import canonical_key
-from airflow_trident.operations.expr.conversions import interval_of, microseconds_of
+from airflow_trident.operations.evaluate import interval_of, microseconds_of
 from airflow_trident.types import INTERVAL, Field, is_nested, members
 
 Coder: TypeAlias = Callable[[Any], Any]

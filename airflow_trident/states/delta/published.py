@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.connections import require_extra
 from airflow_trident.io.delta import EXTRA, DeltaPlace
-from airflow_trident.io.extras import require_extra
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.states.core.checks import application_of
-from airflow_trident.states.delta.add_actions import described, old_files, removed
-from airflow_trident.states.delta.next_version import next_version
+from airflow_trident.states.delta.table import described, next_version, old_files, removed
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import TXID, Marker, StateSpec
 from airflow_trident.errors import CorruptRecordError
-from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows, taken
-from airflow_trident.io.grouped import grouped
-from airflow_trident.operations.api import MergeKind
+from airflow_trident.io.arrow import arrow_schema, grouped, rows_to_table, table_to_rows, taken
+from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.groups import merged
 from airflow_trident.states.core.marker import group_from_json, group_to_json
 from airflow_trident.states.core.merge import EXACT, NOBODY, Key, OfAttempt, Value, canonical_key, does_not_fit, merge
-from airflow_trident.states.delta.deletion_vectors import require_whole_files
+from airflow_trident.states.delta.table import require_whole_files
 from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Field, Schema, names_of
 
 if TYPE_CHECKING:

@@ -3,42 +3,167 @@
 Each decision about a batch is read from one snapshot. The commit succeeds only as the version right after that snapshot
 (and as the next app transaction), so nothing can come between. A handle that is opened later would accept an older app
 transaction, so no commit uses one.
+
+The Delta table of one state: opens or makes it, and checks that it belongs to the state.
+
+Which files of a Delta state a fold takes. Decided from the table's log alone, before any file is read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
-from airflow_trident.contracts.upkeep import Upkeep
-from airflow_trident.errors import ConfigurationError, CorruptRecordError
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Upkeep, Verdict
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.local_paths import AnyPath
+from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.checks import application_of, file_names, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
 from airflow_trident.states.core.merge import Key, Value, canonical_key, merge
-from airflow_trident.states.delta.conditions import require_conditions
-from airflow_trident.states.delta.fold_choice import MAX_BYTES, MAX_ROWS, FoldLimit, choice
-from airflow_trident.states.delta.next_version import next_version
-from airflow_trident.states.delta.own_table import open_table
 from airflow_trident.states.delta.published import KEPT, publish
 from airflow_trident.states.delta.runs import DELETED, PARTITIONS, Footer, Run, Runs, last_footer, now_ms, runs_of
-from airflow_trident.states.delta.table_rules import require_delta_columns
-from airflow_trident.states.tables.version_race import decided_anew
+from airflow_trident.states.delta.table import next_version, require_conditions, require_delta_columns
+from airflow_trident.states.tables.appending import decided_anew
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def open_table(place: DeltaPlace, runs: Runs) -> Any:
+    """:return: a `deltalake.DeltaTable`.
+    :raises ConfigurationError: the table belongs to something else.
+    :raises DefinitionChangedError: the table belongs to the state, but has other fields.
+    """
+    spec = runs.spec
+    module: Any = require_extra("deltalake", EXTRA)
+    errors: Any = require_extra("deltalake.exceptions", EXTRA)
+    wanted = {
+        "topology": spec.topology,
+        "state": spec.name,
+        "fields": ", ".join(map(str, spec.keys)) + " -> " + ", ".join(map(str, spec.values)),
+        "kept": "as partial values" if runs.adds else "as values",
+    }
+    try:
+        table = place.table()
+    except errors.TableNotFoundError:
+        place.make_folder()
+        try:
+            table = module.DeltaTable.create(
+                place.where,
+                schema=arrow_schema((*runs.rows, *PARTITIONS)),
+                partition_by=list(names_of(PARTITIONS)),
+                description=json.dumps(wanted),
+                storage_options=dict(place.options) or None,
+            )
+        except errors.DeltaError:
+            table = place.table()  # another process was first
+    _require_own(table.metadata().description, place, spec, wanted)
+    return table
+
+
+def _require_own(found: str | None, place: DeltaPlace, spec: StateSpec, wanted: dict[str, str]) -> None:
+    try:
+        known = json.loads(found or "")
+        owner = known["topology"], known["state"]
+    except (ValueError, KeyError, TypeError):
+        known, owner = {}, None
+    if owner != (spec.topology, spec.name):
+        whose = f"state {owner[1]!r} of topology {owner[0]!r}" if owner else "something else"
+        raise ConfigurationError(
+            f"the Delta table {place.where!r} belongs to {whose}, not to state {spec.name!r} "
+            f"of topology {spec.topology!r}",
+            "Give the state another table, as in DeltaState(path, table=...).",
+        )
+    if known != wanted:
+        raise DefinitionChangedError(
+            f"state {spec.name!r} of topology {spec.topology!r} in {place.where!r} has the fields "
+            f"{known.get('fields')}, {known.get('kept')}, and now it should have {wanted['fields']}, "
+            f"{wanted['kept']}",
+            "Give the state a new name, or another path.",
+        )
+
+
+MAX_ROWS = 10_000_000
+"""With a user's combiners these are some gigabytes as Python's rows."""
+MAX_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLimit:
+    """What one fold may read: so many rows, and so many bytes of files."""
+
+    rows: int
+    bytes: int
+
+    def within(self, newest_first: Sequence[Run]) -> list[Run]:
+        """The longest beginning that is within the limit."""
+        rows = size_bytes = 0
+        for number, run in enumerate(newest_first):
+            rows, size_bytes = rows + run.rows, size_bytes + run.bytes
+            if rows > self.rows or size_bytes > self.bytes:
+                return list(newest_first[:number])
+        return list(newest_first)
+
+    def exceeded(self, choice: FoldChoice, spec: StateSpec) -> str:
+        """The warning that nothing is folded."""
+        runs = choice.wanted
+        size_bytes = sum(run.bytes for run in runs)
+        return (
+            f"State {spec.name!r} was not folded by its commit: {len(runs):,} files with "
+            f"{sum(run.rows for run in runs):,} rows and {size_bytes:,} bytes are due, and a commit reads at most "
+            f"{self.rows:,} rows (fold_max_rows) and {self.bytes:,} bytes (fold_max_bytes) of them. On a machine with "
+            f"the memory run `airflow trident state fold {spec.topology} {spec.name}`, or a TridentUpkeepOperator."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FoldChoice:
+    """`chosen`: the files to fold, none if it is not time for that. `wanted`: what would be folded if there were no
+    limit."""
+
+    chosen: Sequence[Run] = ()
+    wanted: Sequence[Run] = ()
+
+    @property
+    def is_cut(self) -> bool:
+        """Does the limit leave out some?"""
+        return len(self.chosen) < len(self.wanted)
+
+    @property
+    def rows(self) -> int:
+        return sum(run.rows for run in self.chosen)
+
+
+def choice(newest_first: Sequence[Run], at: int, limit: FoldLimit | None) -> FoldChoice:
+    """At least half of `at` files, the newest ones, and older ones that are not much larger; all of them if `at` is 2.
+
+    :param newest_first: all files with rows that may be folded.
+    """
+    if len(newest_first) < at:
+        return FoldChoice()
+    wanted, rows = list[Run](), 0
+    for number, run in enumerate(newest_first):
+        if at > 2 and number >= at // 2 and run.rows > 2 * rows:
+            break
+        wanted.append(run)
+        rows += run.rows
+    chosen = wanted if limit is None else limit.within(wanted)
+    # Fewer files would be written again for each of the next commits.
+    least = min(len(wanted), max(2, at // 2))
+    return FoldChoice(chosen if len(chosen) >= least else (), wanted)
+
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StagedBatch, StateFactory, StateSpec, Verdict
 from airflow_trident.errors import (
     ConfigurationError,
     DefinitionChangedError,
@@ -31,13 +30,13 @@ from airflow_trident.errors import (
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
-from airflow_trident.io.local_paths import AnyPath
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
 from airflow_trident.io.parquet import write_parquet_pieces
-from airflow_trident.operations.expr.conversions import microseconds_of
+from airflow_trident.io.private_files import AnyPath
+from airflow_trident.operations.evaluate import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.files import stays_inside
+from airflow_trident.staging.verbs import stays_inside
 from airflow_trident.states.core.checks import file_names
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.states.files.sink_folder import META, HdfsSinkFolder, LocalSinkFolder, ObjectSinkFolder, SinkFolder

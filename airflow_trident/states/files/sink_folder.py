@@ -13,9 +13,9 @@ from typing import BinaryIO
 from airflow_trident.errors import StoreUnavailableError
 from airflow_trident.io.hdfs import HdfsPlace
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.files import make_folder, put_if_absent, storage_error, sync_folder, write_durably
 from airflow_trident.staging.hdfs_storage import HdfsStorage
 from airflow_trident.staging.storage import ObjectStorage
+from airflow_trident.staging.verbs import make_folder, put_if_absent, storage_error, sync_folder, write_durably
 
 META = "_trident"
 

@@ -8,47 +8,352 @@ that of a newer committer.
 
 Properties outlive snapshots, so others may append, compact, delete, and expire snapshots. The marker names its
 snapshot. Main must descend from it; otherwise somebody rolled the table back.
+
+Files of an Iceberg table: their locations and their entries in manifests.
+
+A committed version of an Iceberg table, for copy-on-write.
+
+Checks of an Iceberg table before rows are added by reference: such files find their columns by name.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from airflow_trident.contracts.staged_batch import StagedPart
-from airflow_trident.contracts.state import Capabilities, Marker, StateFactory, StateSpec
-from airflow_trident.errors import CorruptRecordError, OutcomeUnknownError
-from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.contracts.state import (
+    BatchKeys,
+    Capabilities,
+    CommittedTable,
+    Marker,
+    StagedPart,
+    StateFactory,
+    StateSpec,
+)
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError
+from airflow_trident.io.arrow import PartitionValues, arrow_schema
+from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset
-from airflow_trident.io.extras import require_extra
-from airflow_trident.io.iceberg import EXTRA, IcebergPlace
+from airflow_trident.io.iceberg import EXTRA, IcebergPlace, pieces_of
 from airflow_trident.io.object_stores import StoredObject
-from airflow_trident.io.parquet import write_parquet
-from airflow_trident.io.partitioned import PartitionValues
+from airflow_trident.io.parquet import null_counts, write_parquet
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.states.core.checks import application_of
-from airflow_trident.states.iceberg.committed import CommittedIceberg, identity
-from airflow_trident.states.iceberg.data_files import (
-    described,
-    judging_each_manifest_alone,
-    local_path,
-    old_files,
-    rows_of,
+from airflow_trident.states.core.checks import application_of, require_columns
+from airflow_trident.states.tables.appending import (
+    AppendingState,
+    Known,
+    NewFile,
+    OldFile,
+    Overtaken,
+    Tried,
+    bring,
+    file_name,
+    file_there,
+    not_partitioned_so,
+    note_of,
+    putting,
+    require_partitions,
+    why_not_owned,
 )
-from airflow_trident.states.iceberg.table_rules import CHANGES, require_iceberg_columns, require_table
-from airflow_trident.states.tables.appending import AppendingState, Known, Tried
-from airflow_trident.states.tables.new_files import NewFile, OldFile, bring, file_name, putting
-from airflow_trident.states.tables.partitions import require_partitions
-from airflow_trident.states.tables.rewriting import note_of
-from airflow_trident.states.tables.version_race import Overtaken
+from airflow_trident.types import INTERVAL
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_FIRST_DAY = date(1970, 1, 1).toordinal()
+_FIRST_MOMENT = datetime(1970, 1, 1, tzinfo=UTC)
+_BOUNDED: dict[str, Callable[[Any], Any]] = {
+    "string": str,
+    "int": int,
+    "long": int,
+    "boolean": bool,
+    "date": lambda days: date.fromordinal(days + _FIRST_DAY),
+    "timestamptz": lambda micros: _FIRST_MOMENT + timedelta(microseconds=micros),
+}
+"""Type -> a value of it, as Python has it, from what pyiceberg makes of its bytes."""
+
+
+def local_path(location: str) -> str | None:
+    """The path, if the file is on this machine's file system; its folder is made."""
+    parts = urlsplit(location)
+    if parts.scheme not in ("", "file"):
+        return None
+    path = parts.path if parts.scheme else location
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    return path
+
+
+def described(metadata: Any, footer: Any, location: str, size: int, values: PartitionValues) -> NewFile:
+    """
+    :param metadata: of the table (`pyiceberg.table.metadata.TableMetadata`), whose columns the file has by name.
+    :param footer: `pyarrow.parquet.FileMetaData`.
+    """
+    module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+    manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
+    types: Any = require_extra("pyiceberg.types", EXTRA)
+    schema = metadata.schema()
+    # A footer does not count NaN, and its bounds ignore NaN: a reader that trusts them would lose rows with NaN.
+    plan = module.compute_statistics_plan(schema, metadata.properties)
+    none = module.MetricsMode(module.MetricModeTypes.NONE)
+    real = {number for number, one in plan.items() if isinstance(one.iceberg_type, types.FloatType | types.DoubleType)}
+    said = module.data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns={number: replace(one, mode=none) if number in real else one for number, one in plan.items()},
+        parquet_column_mapping=module.parquet_path_to_id_mapping(schema),
+    ).to_serialized_dict()
+    nulls = null_counts(footer)
+    for number in real:
+        if (count := nulls.get(plan[number].column_name)) is not None:
+            said["value_counts"][number] = footer.num_rows
+            said["null_value_counts"][number] = count
+    entry = manifest.DataFile.from_args(
+        content=manifest.DataFileContent.DATA,
+        file_path=location,
+        file_format=manifest.FileFormat.PARQUET,
+        partition=record_of(values),
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **said,
+    )
+    return NewFile(path=location, bytes=size, values=values, nulls=nulls, entry=entry)
+
+
+def old_files(table: Any, keys: Sequence[str] = ()) -> list[OldFile]:
+    """The files of the snapshot that a `pyiceberg.table.Table` was loaded with. `entry` is its `FileScanTask`.
+
+    :param keys: the columns whose bounds are wanted.
+    """
+    metadata = table.metadata
+    columns = [metadata.schema().find_field(name) for name in keys]
+    dates = [str(one.field_type) == "date" for one in metadata.spec().partition_type(metadata.schema()).fields]
+    return [
+        OldFile(
+            path=task.file.file_path,
+            bytes=task.file.file_size_in_bytes,
+            values=_values(task.file.partition._data, dates) if task.file.spec_id == metadata.default_spec_id else None,
+            entry=task,
+            deletes=tuple(sorted(one.file_path for one in task.delete_files)),
+            bounds=dict(_bounds(task.file, columns)),
+        )
+        for task in table.scan().plan_files()
+    ]
+
+
+def _bounds(file: Any, columns: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """:param file: `pyiceberg.manifest.DataFile`. Its bounds of texts may be cut, and are then lower and higher.
+    :param columns: `pyiceberg.types.NestedField`, of the table as it is now.
+    """
+    conversions: Any = require_extra("pyiceberg.conversions", EXTRA)
+    for column in columns:
+        lows, highs = file.lower_bounds or {}, file.upper_bounds or {}
+        if column.field_id in lows and column.field_id in highs and str(column.field_type) in _BOUNDED:
+            made = _BOUNDED[str(column.field_type)]
+            with contextlib.suppress(ValueError, OverflowError, struct.error):  # of an older type, or no date of Python
+                low, high = (conversions.from_bytes(column.field_type, one[column.field_id]) for one in (lows, highs))
+                yield column.name, (made(low), made(high))
+
+
+def _values(partition: Sequence[Any], dates: Sequence[bool]) -> PartitionValues:
+    return tuple(
+        date.fromordinal(value + _FIRST_DAY) if is_date and value is not None else value
+        for value, is_date in zip(partition, dates, strict=True)
+    )
+
+
+def rows_of(table: Any, file: OldFile, columns: Sequence[str] | None) -> pa.Table:
+    """Without the rows in delete files. Columns carry their ids, so renamed ones are found."""
+    module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+    expressions: Any = require_extra("pyiceberg.expressions", EXTRA)
+    schema = table.metadata.schema()
+    schema = schema if columns is None else schema.select(*columns)
+    scan = module.ArrowScan(table.metadata, table.io, schema, expressions.AlwaysTrue())
+    rows: pa.Table = scan.to_table(tasks=[file.entry]).cast(module.schema_to_pyarrow(schema))
+    return rows
+
+
+def record_of(values: PartitionValues) -> Any:
+    """The partition of a file; dates are days since 1970."""
+    typedef: Any = require_extra("pyiceberg.typedef", EXTRA)
+    return typedef.Record(*(value.toordinal() - _FIRST_DAY if isinstance(value, date) else value for value in values))
+
+
+def judging_each_manifest_alone(overwrite: Any) -> Any:
+    """The same overwrite, with an evaluator for each manifest.
+
+    An overwrite of pyiceberg 0.12 reads the manifests in threads that share one evaluator, which keeps the bounds that
+    it looks at in a field. A thread judged another's manifest, and the overwrite missed files that are there ("Missing
+    required files to delete").
+
+    :param overwrite: `pyiceberg.table.update.snapshot._OverwriteFiles`.
+    """
+    shared = overwrite._build_manifest_evaluator
+
+    def fresh(spec_id: int) -> Callable[[Any], bool]:
+        return lambda manifest: bool(shared(spec_id)(manifest))
+
+    overwrite._build_manifest_evaluator = fresh
+    return overwrite
+
+
+@dataclass(frozen=True)
+class CommittedIceberg(CommittedTable):
+    """`metadata` and `io`: of the `pyiceberg.table.Table`. `files`: with the delete files that belong to them."""
+
+    metadata: Any
+    io: Any
+    files: tuple[OldFile, ...]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, table: Any, keys: tuple[str, ...]) -> CommittedIceberg:
+        return cls(metadata=table.metadata, io=table.io, files=tuple(old_files(table, keys)), keys=keys)
+
+    @property
+    def version(self) -> str:
+        return identity(self.metadata)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(one.path for one in self.files)
+
+    def may_have(self, place: int, keys: BatchKeys) -> bool:
+        return keys.any_within(self.files[place].bounds)
+
+    def pieces(self, place: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        file = self.files[place]
+        with file_there(f"the file {file.path!r} of snapshot {self.version} of an Iceberg table"):
+            schema = self.metadata.schema()
+            wanted = schema if columns is None else schema.select(*columns)
+            target = require_extra("pyiceberg.io.pyarrow", EXTRA).schema_to_pyarrow(wanted)
+            for piece in pieces_of(self.metadata, self.io, file.entry, wanted):
+                yield piece.cast(target)
+
+    def schema(self) -> pa.Schema:
+        module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
+        found: pa.Schema = module.schema_to_pyarrow(self.metadata.schema())
+        return found
+
+
+def identity(metadata: Any) -> str:
+    """Each snapshot is another version: it may delete rows of a file that keeps its name. So is each schema,
+    which makes no snapshot: what was written for the columns of before may have one that the table lacks now.
+
+    :param metadata: `pyiceberg.table.metadata.TableMetadata`.
+    """
+    return f"{metadata.table_uuid}/{metadata.current_snapshot_id}/{metadata.current_schema_id}"
+
+
+_SMALL = re.compile(r"(?<!\w)(?:byte|short)(?=[,>]|\Z)")
+_VERSION = 2
+_SIMPLE = {
+    "StringType": "string",
+    "LongType": "long",
+    "IntegerType": "int",
+    "DoubleType": "double",
+    "FloatType": "float",
+    "BooleanType": "boolean",
+    "BinaryType": "binary",
+    "DateType": "date",
+    "TimeType": "time",
+    "TimestamptzType": "timestamp",
+}
+CHANGES = "airflow-trident.changes"
+"""The table property that names the keys of its changes, and their writer."""
+_ANOTHER = "Append to another table."
+
+
+def require_iceberg_columns(spec: StateSpec) -> None:
+    """:raises ConfigurationError: the fields cannot be columns of one Iceberg table."""
+    for each in spec.staged:
+        if INTERVAL in each.type:
+            raise ConfigurationError(
+                f"state {spec.name!r} has the field {each.name!r} of type {each.type}, which no Iceberg table has",
+                "Keep a long of microseconds, or a text.",
+            )
+    require_columns(spec, (), "many readers of an Iceberg table cannot tell from another column")
+
+
+def require_table(metadata: Any, spec: StateSpec, name: str) -> None:
+    """:param metadata: `pyiceberg.table.metadata.TableMetadata`.
+    :raises ConfigurationError: files with the fields of `spec` cannot be added without a rewrite.
+    """
+    why = _why_not(metadata, spec)
+    if why:
+        raise ConfigurationError(f"sink {spec.name!r} cannot append to the Iceberg table {name!r}: {why[0]}", why[1])
+
+
+def _why_not(metadata: Any, spec: StateSpec) -> tuple[str, str] | None:
+    if metadata.format_version != _VERSION:
+        return (
+            f"it has format version {metadata.format_version}",
+            "Upgrade it to version 2 (property format-version)." if metadata.format_version < _VERSION else _ANOTHER,
+        )
+    schema = metadata.schema()
+    partitions = metadata.spec().fields
+    for one in partitions:
+        if str(one.transform) != "identity":
+            of = schema.find_column_name(one.source_id)
+            return f"it is partitioned by {one.transform} of {of}, and files have one value of a column", _ANOTHER
+    if why := not_partitioned_so([schema.find_column_name(one.source_id) for one in partitions], spec):
+        return why
+    if why := why_not_owned(metadata.properties.get(CHANGES), spec):
+        return why
+    wanted = {one.name: _SMALL.sub("int", one.type) for one in spec.staged}
+    found = {one.name: one for one in schema.fields}
+    for one in schema.fields:
+        if one.name not in wanted and one.required:
+            return f"its column {one.name} takes no nulls, and the stream has no such field", "Add the field."
+    for name, kind in wanted.items():
+        if name not in found:
+            columns = ", ".join(found)
+            return f"it has no column {name}", f"Add it to the table, or leave it out of the stream (it has {columns})."
+        if (there := ddl_of(found[name].field_type)) != kind:
+            return f"its column {name} is {there}, and the field {kind}", "Convert the field before."
+    return _why_not_by_name(metadata, found, wanted)
+
+
+def _why_not_by_name(metadata: Any, found: dict[str, Any], wanted: dict[str, str]) -> tuple[str, str] | None:
+    """Staged files have no column ids: readers find columns by the table's mapping of names to ids."""
+    mapping = metadata.name_mapping()
+    if mapping is None:
+        return None
+    ids = {name: one.field_id for one in mapping.root for name in one.names}
+    for name in wanted:
+        if ids.get(name) != found[name].field_id:
+            return f"its schema.name-mapping.default maps the name {name} to another column, or to none", "Mend that."
+    return None
+
+
+def ddl_of(kind: Any) -> str:
+    """An Iceberg type as a field type, or in Iceberg's words if no field can have it."""
+    name = type(kind).__name__
+    if name == "DecimalType":
+        return f"decimal({kind.precision},{kind.scale})"
+    if name == "ListType":
+        return f"array<{_part(kind.element_type, kind.element_required)}>"
+    if name == "MapType":
+        return f"map<{ddl_of(kind.key_type)},{_part(kind.value_type, kind.value_required)}>"
+    if name == "StructType":
+        return f"struct<{','.join(f'{one.name}:{_part(one.field_type, one.required)}' for one in kind.fields)}>"
+    return _SIMPLE.get(name, str(kind))
+
+
+def _part(kind: Any, required: bool) -> str:
+    return f"{ddl_of(kind)}{' without nulls' if required else ''}"
+
 
 _NAMES = "schema.name-mapping.default"
 _FORMAT = Format(

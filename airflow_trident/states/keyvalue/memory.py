@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.protocol.checkpoint import Marks, Step
-from airflow_trident.states.keyvalue.base import StateProvider
-from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
+from airflow_trident.states.keyvalue.base import Act, Admit, LayeredState, StateProvider, Writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,10 @@ from airflow_trident.contracts.state import Capabilities
 from airflow_trident.errors import CorruptRecordError, NewerRecordError, StoreUnavailableError
 from airflow_trident.io.redis import RedisServer, RedisSettings, is_a_replica
 from airflow_trident.protocol.checkpoint import Marks, Step
-from airflow_trident.states.keyvalue.base import StateProvider
-from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
-from airflow_trident.states.redis.encoding import GONE
-from airflow_trident.states.redis.map import AT_ONCE, parts, stage
-from airflow_trident.states.redis.retrying import Session
+from airflow_trident.states.keyvalue.base import Act, Admit, LayeredState, StateProvider, Writes
+from airflow_trident.states.redis.map import AT_ONCE, GONE, Session, parts, stage
 from airflow_trident.states.redis.scripts import COMMON, Said
-from airflow_trident.states.redis.state_record import keys_changed
+from airflow_trident.states.redis.state import keys_changed
 
 VERSION = 1
 

@@ -15,8 +15,7 @@ from typing import Any
 from airflow_trident.contracts.state import Capabilities
 from airflow_trident.errors import CorruptRecordError, NewerRecordError, OutcomeUnknownError
 from airflow_trident.protocol.checkpoint import Marks, Step
-from airflow_trident.states.keyvalue.base import StateProvider
-from airflow_trident.states.keyvalue.layers import Act, Admit, LayeredState, Writes
+from airflow_trident.states.keyvalue.base import Act, Admit, LayeredState, StateProvider, Writes
 from airflow_trident.states.sql.sqlite_file import SqliteFile, require_file
 
 VERSION = 1

@@ -18,19 +18,31 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, UserCodeError
 from airflow_trident.io.arrow import table_to_rows
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.stateful import KeyValues, Stateful, StatefulFunction
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.operations.state_functions import KeyValues, Stateful, StatefulFunction
+from airflow_trident.operations.user_code import Border
 from airflow_trident.protocol.checkpoint import Marks, require_fence
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import key_of
 from airflow_trident.states.core.marker import admit
 from airflow_trident.states.core.merge import canonical_key
-from airflow_trident.states.keyvalue.base import KeyValueState, ProviderConfig, StateProvider, namespace_of
-from airflow_trident.states.keyvalue.checkpoints import Checkpoints, Journal, Saved, shows_prepared
-from airflow_trident.states.keyvalue.emitted_tuples import decode_emitted, encode_emitted
-from airflow_trident.states.keyvalue.forms import Forms, split_config
-from airflow_trident.states.keyvalue.providers import make_provider
+from airflow_trident.states.keyvalue.base import (
+    Forms,
+    KeyValueState,
+    ProviderConfig,
+    StateProvider,
+    make_provider,
+    namespace_of,
+    split_config,
+)
+from airflow_trident.states.keyvalue.checkpoint import (
+    Checkpoints,
+    Journal,
+    Saved,
+    decode_emitted,
+    encode_emitted,
+    shows_prepared,
+)
 from airflow_trident.states.keyvalue.stateful_partition import Part
 from airflow_trident.types import names_of
 

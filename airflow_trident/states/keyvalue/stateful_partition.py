@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from airflow_trident.errors import CorruptRecordError, TransitionError
-from airflow_trident.operations.api import OperationContext
-from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.stateful import StatefulFunction
+from airflow_trident.operations.interfaces import OperationContext
+from airflow_trident.operations.state_functions import StatefulFunction
+from airflow_trident.operations.user_code import Border
 from airflow_trident.protocol.checkpoint import Action, Marks, require_fence
-from airflow_trident.states.keyvalue.base import KeyValueState
-from airflow_trident.states.keyvalue.forms import AS_THEY_ARE, Forms
+from airflow_trident.states.keyvalue.base import AS_THEY_ARE, Forms, KeyValueState
 
 _NOTHING = object()
 
@@ -108,7 +107,10 @@ class Part:
 
 
 class Window:
-    """A function's view of its state (`operations.stateful.KeyValues`). Writable from `init_state` to `pre_prepare`."""
+    """A function's view of its state (`operations.state_functions.KeyValues`).
+
+    It is writable from `init_state` to `pre_prepare`.
+    """
 
     def __init__(self, state: KeyValueState[Any, Any], forms: Forms) -> None:
         self._state = state

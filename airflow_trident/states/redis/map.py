@@ -1,21 +1,126 @@
-"""The map of a state in Redis: finding and reading keys, and staging writes."""
+r"""The map of a state in Redis: finding and reading keys, and staging writes.
+
+Keys and values of a state as bytes in Redis, readable for other programs.
+
+A single field is its plain text: ``#redis``, ``12``, ``0.25``, ``2024-02-29``; an interval is its microseconds; bytes
+stay as they are. In texts and bytes a backslash is doubled; null is ``\N``. Several fields are a JSON array, with
+bytes in hexadecimal; no field is ``[]``.
+
+Requests to Redis with a certain outcome in the end: handles lost answers, servers that come back, and zombies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.operations.api import MergeKind
+from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
+from airflow_trident.io.connections import require_extra
+from airflow_trident.io.redis import EXTRA, RedisServer, may_have_happened, redis_errors
+from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key, does_not_fit
-from airflow_trident.states.redis.encoding import GONE, SEPARATOR, Addresses, Texts
+from airflow_trident.states.core.text_values import compact, decoder, encoder, json_part
+from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+NULL = b"\\N"
+GONE = b"\\D"
+"""Never the text of a value: marks a key that is to be removed, or was missing."""
+SEPARATOR = b":"
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The codec of a tuple of fields."""
+
+    fields: tuple[Field, ...]
+
+    @cached_property
+    def _encoders(self) -> list[Callable[[Any], Any]]:
+        return [encoder(field.type) for field in self.fields]
+
+    @cached_property
+    def _decoders(self) -> list[Callable[[Any], Any]]:
+        return [decoder(field.type) for field in self.fields]
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        parts = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
+        if len(parts) == 1:
+            return _plain(parts[0])
+        return compact(list(map(json_part, parts))).encode()
+
+    def decode(self, content: bytes) -> tuple[Any, ...]:
+        """:raises ValueError: `encode` did not write it."""
+        if len(self.fields) == 1:
+            return (_read(content, self.fields[0].type, self._decoders[0]),)
+        parts = json.loads(content)
+        if not isinstance(parts, list) or len(parts) != len(self.fields):
+            raise ValueError(f"not {len(self.fields)} fields")
+        return tuple(
+            bytes.fromhex(part) if field.type == "binary" and part is not None else decode(part)
+            for field, decode, part in zip(self.fields, self._decoders, parts, strict=True)
+        )
+
+
+def _plain(part: Any) -> bytes:
+    if part is None:
+        return NULL
+    if isinstance(part, bytes):
+        return part.replace(b"\\", b"\\\\")
+    return part.replace("\\", "\\\\").encode() if isinstance(part, str) else repr(part).encode()
+
+
+def _read(content: bytes, type_text: str, decode: Callable[[Any], Any]) -> Any:
+    if content == NULL:
+        return None
+    if type_text in (*WHOLE_TYPES, "boolean", INTERVAL):
+        return decode(int(content))
+    whole = content.replace(b"\\\\", b"\\")
+    return whole if type_text == "binary" else decode(whole.decode())
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where a key is: its text, or, if `split`, the text of its first field, a colon, and the text of the others. A
+    colon in the first field's text is ``\\c``."""
+
+    keys: tuple[Field, ...]
+    split: bool
+
+    @cached_property
+    def _parts(self) -> tuple[Texts, Texts]:
+        cut = 1 if self.split else 0
+        return Texts(self.keys[:cut]), Texts(self.keys[cut:])
+
+    def encode(self, key: Sequence[Any]) -> bytes:
+        first, rest = self._parts
+        if not self.split:
+            return rest.encode(key)
+        return first.encode(key[:1]).replace(SEPARATOR, b"\\c") + SEPARATOR + rest.encode(key[1:])
+
+    def decode(self, address: bytes) -> tuple[Any, ...]:
+        """:raises ValueError: `encode` did not write it."""
+        first, rest = self._parts
+        if not self.split:
+            return rest.decode(address)
+        head, _, tail = address.partition(SEPARATOR)
+        return (*first.decode(_with_colons(head)), *rest.decode(tail))
+
+
+def _with_colons(text: bytes) -> bytes:
+    """Replaces ``\\c`` by a colon, except for a c after a doubled backslash."""
+    return b"\\\\".join(part.replace(b"\\c", SEPARATOR) for part in text.split(b"\\\\"))
+
 
 STAGED_FOR_S = 3600
 """Staged data of a killed committer expires after this time."""
@@ -177,3 +282,124 @@ def parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def _literally(text: str) -> str:
     """Escapes a text for MATCH."""
     return "".join("\\" + letter if letter in "*?[]^\\" else letter for letter in text)
+
+
+T = TypeVar("T")
+_PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Session:
+    """One client; do not share it between threads at the same time."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.server = server
+        self.client: Any = server.open(StoreUnavailableError)
+        self._sending = False
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Wraps the first reads: closes the client if they fail, or if the server is unfit to keep a state.
+
+        :raises ConfigurationError: the server removes keys when its memory is full.
+        """
+        try:
+            self.call(lambda: _require_no_eviction(self.client, self.server))
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, act: Callable[[], T]) -> T:
+        """:raises StoreUnavailableError: no answer, or not now. :raises ConfigurationError: refused."""
+        with redis_errors(self.server.place, StoreUnavailableError):
+            return act()
+
+    def send(self, act: Callable[[], T]) -> T:
+        """Like `call`, for a change: from here on a lost answer may mean a change."""
+        self._sending = True
+        return self.call(act)
+
+    def patiently(self, act: Callable[[], T]) -> T:
+        """Repeats something without effects until it succeeds or the time is over."""
+        patience = _Patience(self.server.timeout_s)
+        while True:
+            try:
+                return self.call(act)
+            except StoreUnavailableError:
+                if patience.is_over():
+                    raise
+
+    def until_certain(self, attempt: Callable[[], T | None], what: str) -> T:
+        """Run `attempt` until it has an answer (None: another request came in between). Each attempt first reads what
+        an earlier one may have done.
+
+        :raises StoreUnavailableError: the time is over, and surely nothing happened.
+        :raises OutcomeUnknownError: the time is over, and the answer to a change was lost.
+        """
+        patience, sent = _Patience(self.server.timeout_s), False
+        while True:
+            self._sending = False
+            try:
+                answer = attempt()
+                if answer is not None:
+                    return answer
+            except StoreUnavailableError as error:
+                sent = sent or (self._sending and may_have_happened(error.__cause__))
+                if not patience.is_over():
+                    continue
+                if not sent:
+                    raise
+                raise OutcomeUnknownError(
+                    f"{what} may or may not have happened: {error.message}",
+                    "Run the task again when the server is back: it knows what is applied.",
+                ) from error
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def _require_no_eviction(client: Any, server: RedisServer) -> None:
+    """Asks every node of a cluster: slots move between nodes. Not checked without the right to ask.
+
+    :raises ConfigurationError: a node removes keys when its memory is full.
+    """
+    try:
+        for place, memory in _memory_of_nodes(client, server):
+            policy = str(memory.get("maxmemory_policy", ""))
+            if memory.get("maxmemory") and policy.startswith("allkeys"):
+                raise ConfigurationError(
+                    f"Redis at {place} removes keys when its memory is full (maxmemory-policy {policy})",
+                    "Set maxmemory-policy to noeviction: a state must not lose keys.",
+                )
+    except require_extra("redis.exceptions", EXTRA).NoPermissionError:
+        return
+
+
+def _memory_of_nodes(client: Any, server: RedisServer) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not server.cluster:
+        yield server.place, client.info("memory")
+        return
+    exceptions = require_extra("redis.exceptions", EXTRA)
+    for node in client.get_nodes():
+        try:
+            yield node.name, client.info("memory", target_nodes=node)
+        except (exceptions.ConnectionError, exceptions.TimeoutError):
+            if node.server_type == "primary":  # a cluster works without a replica
+                raise
+
+
+class _Patience:
+    """Pauses between tries, until the time is over."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._until_s = time.monotonic() + timeout_s
+        self._tries = 0
+
+    def is_over(self) -> bool:
+        """Wait a little; True: no more tries."""
+        pause_s = _PAUSES_S[min(self._tries, len(_PAUSES_S) - 1)]
+        self._tries += 1
+        if time.monotonic() + pause_s >= self._until_s:
+            return True
+        time.sleep(pause_s)
+        return False

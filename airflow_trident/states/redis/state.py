@@ -4,37 +4,198 @@ A batch is first staged under a separate key. Then one script compares the state
 on, applies all keys and writes the new record. A repeated, late or lost request finds another record and changes
 nothing. The server adds counts and sums of longs; for other aggregators this process reads, merges and writes the
 batch's keys.
+
+A map in Redis that is open for reading: the common part of its states.
+
+The record of a state in Redis: its marker, its owner, and the request that wrote it. JSON, with a version.
+
+A map in Redis without transactions (Storm: ``RedisMapState.nonTransactional``).
+
+Redis holds only the map, under a name that the user gives, so other programs and topologies may write it, too. A
+repeated commit changes it again: at least once.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.state import Applied, Capabilities, Marker, StateFactory, StateSpec, Verdict
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec, Verdict
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptRecordError,
+    DefinitionChangedError,
+    NewerRecordError,
     OutcomeUnknownError,
     StoreUnavailableError,
+    UserCodeError,
 )
+from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset
-from airflow_trident.io.redis import RedisServer, RedisSettings, is_a_replica, redis_errors
+from airflow_trident.io.redis import EXTRA, RedisServer, RedisSettings, is_a_replica, redis_errors
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import key_of, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
-from airflow_trident.states.core.marker import AdmittingState, admit, admit_group
-from airflow_trident.states.core.merge import Key, Value, merge, merge_before
-from airflow_trident.states.redis.map import SPLIT, RedisLayout, overflow, stage
-from airflow_trident.states.redis.open import OpenRedisMap
+from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
+from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
+from airflow_trident.states.redis.map import GONE, SPLIT, RedisLayout, RedisMap, Session, overflow, parts, stage
 from airflow_trident.states.redis.scripts import APPLY, Said, Turn
-from airflow_trident.states.redis.state_record import Record, decode_record, encode_record, keys_changed
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class OpenRedisMap(State):
+    """One client; do not share it between threads at the same time.
+
+    :param data: as `layout`, see `RedisMap`.
+    :raises ConfigurationError: the server may remove keys.
+    """
+
+    def __init__(self, server: RedisServer, data: str, layout: str, spec: StateSpec) -> None:
+        self._spec = spec
+        self._session = Session(server)
+        self._map = RedisMap(self._session.client, data, layout, spec)
+        with self._session.opening():
+            self._read_first()
+
+    @property
+    def _client(self) -> Any:
+        return self._session.client
+
+    def _read_first(self) -> None:
+        """Checks made on opening; by default none."""
+
+    def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
+        """The value of each key, None where there is none."""
+        return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        """Each key once. Reads by SCAN while others may write, so the values may be of several transactions."""
+        with redis_errors(self._session.server.place, StoreUnavailableError):
+            yield from self._map.items()
+
+    def count(self) -> int:
+        """Number of keys in the state. One command for one hash; otherwise the names of all keys are read."""
+        return self._session.patiently(self._map.count)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """`text`: as stored; the next request compares it. `op`: the request that wrote it. `kept`: how many keys have a
+    value from before the highest transaction. `keys`: layout `hash`: how many keys the map has; None if the version
+    that wrote the record did not count."""
+
+    text: bytes
+    marker: Marker
+    op: str
+    kept: int
+    keys: int | None = None
+
+    def found_with(self, keys: int, where: str) -> Record:
+        """The record, for a hash that has so many keys now. If all are gone, the state holds nothing, and only the
+        fence and the incarnation are known.
+
+        :raises CorruptRecordError: some keys are gone, or somebody added others.
+        """
+        if self.keys in (None, keys):
+            return replace(self, keys=keys)
+        if keys == 0:
+            empty = Marker(incarnation=self.marker.incarnation, high=0, fence=self.marker.fence)
+            return replace(self, marker=empty, kept=0, keys=0)
+        raise keys_changed(f"{keys} keys where its record {where} says {self.keys}")
+
+
+def keys_changed(what: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the data of a state have {what}: keys were removed or written by somebody else",
+        "Restore the store from a copy, or remove all keys of the state, its record too, and run `airflow trident "
+        "rebuild`.",
+    )
+
+
+def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept: int) -> bytes:
+    content: dict[str, Any] = {
+        "v": VERSION,
+        "topology": spec.topology,
+        "state": spec.name,
+        "definition": definition(spec, layout),
+        "incarnation": marker.incarnation,
+        "high": marker.high,
+        "attempt": marker.attempt,
+        "fence": marker.fence,
+        "holes": [[first, last] for first, last in marker.holes],
+        "position": marker.position,
+        "op": op,
+        "kept": kept,
+    }
+    if marker.group:  # versions that know no groups omit it when they write
+        content["group"] = group_to_json(marker.group)
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def definition(spec: StateSpec, layout: str) -> str:
+    keys, values = ", ".join(map(str, spec.keys)), ", ".join(map(str, spec.values))
+    return f"({keys}) -> ({values}) as {layout}"
+
+
+def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Record:
+    """
+    :raises ConfigurationError: it belongs to another state. :raises DefinitionChangedError: it was made with other
+        fields.
+    :raises CorruptRecordError, NewerRecordError: it cannot be read.
+    """
+    try:
+        content: dict[str, Any] = json.loads(text)
+        if content["v"] > VERSION:
+            raise NewerRecordError(
+                f"the record {where} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
+                "Install the airflow-trident version that wrote it, or a newer one.",
+            )
+        _require_own(content, spec, layout, where)
+        marker = Marker(
+            incarnation=str(content["incarnation"]),
+            high=int(content["high"]),
+            fence=int(content["fence"]),
+            holes=tuple((int(first), int(last)) for first, last in content["holes"]),
+            position=dict(content["position"]),
+            attempt=int(content["attempt"]),
+            group=group_from_json(content.get("group", [])),
+        )
+        return Record(
+            text=text, marker=marker, op=str(content["op"]), kept=int(content["kept"]), keys=content.get("keys")
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptRecordError(
+            f"the record {where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
+        ) from error
+
+
+def _require_own(content: dict[str, Any], spec: StateSpec, layout: str, where: str) -> None:
+    if (content["topology"], content["state"]) != (spec.topology, spec.name):
+        raise ConfigurationError(
+            f"{where} belongs to state {content['state']!r} of topology {content['topology']!r}, not to state "
+            f"{spec.name!r} of topology {spec.topology!r}",
+            "Give the state another key, as in RedisState(key=...).",
+        )
+    wanted = definition(spec, layout)
+    if content["definition"] != wanted:
+        raise DefinitionChangedError(
+            f"state {spec.name!r} of topology {spec.topology!r} in {where} was made as {content['definition']}, "
+            f"and now it should be {wanted}",
+            "Give the state a new name, or another key.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,3 +492,120 @@ class _Step:
     before: dict[bytes, bytes] = field(default_factory=dict)
     kept: int = 0
     adds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonTransactionalRedisState(RedisSettings, StateFactory):
+    """A map in Redis without fences and markers, for ``Topology(name, exactly_once=False)``; see :class:`RedisSettings`
+    for how to reach the server.
+
+    :param key: the hash (`HASH`), or the prefix of all key names, before a colon (`STRING`); by default
+        ``<topology>/<state>``.
+    """
+
+    key: str | None = None
+    layout: RedisLayout | str = RedisLayout.HASH
+
+    capabilities = Capabilities(durable=True, atomic=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.layout not in list(RedisLayout):
+            raise ConfigurationError(
+                f"NonTransactionalRedisState has no layout {self.layout!r}", f"Use one of {', '.join(RedisLayout)}."
+            )
+        if self.key == "":
+            raise ConfigurationError("NonTransactionalRedisState with an empty key", "Give it a name, or leave it out.")
+
+    def validate(self, spec: StateSpec) -> None:
+        require_plain_keys(spec)
+
+    def make_state(self, spec: StateSpec) -> OpenNonTransactionalRedisState:
+        self.validate(spec)
+        return OpenNonTransactionalRedisState(self, self.resolve(), spec)
+
+    def lineage_dataset(self, spec: StateSpec) -> Dataset:
+        return self.resolve().dataset(self.key or key_of(spec))
+
+    def describe(self) -> str:
+        return f"NonTransactionalRedisState({', '.join(filter(None, (self.place, str(self.layout), self.key)))})"
+
+
+@dataclass(frozen=True)
+class _Commands:
+    """The commands of a layout; their arguments are the place of a key, and a value."""
+
+    put: str
+    add: str
+    remove: str
+
+
+_COMMANDS = {
+    RedisLayout.HASH: _Commands("HSET", "HINCRBY", "HDEL"),
+    RedisLayout.STRING: _Commands("SET", "INCRBY", "DEL"),
+}
+
+
+class OpenNonTransactionalRedisState(OpenRedisMap):
+    """See :class:`NonTransactionalRedisState`."""
+
+    def __init__(self, factory: NonTransactionalRedisState, server: RedisServer, spec: StateSpec) -> None:
+        self._commands = _COMMANDS[RedisLayout(factory.layout)]
+        super().__init__(server, factory.key or key_of(spec), str(factory.layout), spec)
+
+    def marker(self) -> Marker | None:
+        """Always None: the state does not know what is applied."""
+        return None
+
+    def apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
+        """Not atomic, and a repetition is not detected.
+
+        :raises StoreUnavailableError: a part of the batch may be applied.
+        """
+        self._session.call(lambda: self._send(self._changes(ticket, batch)))
+        return Applied.APPLIED
+
+    def bar(self, ticket: CommitTicket) -> None:
+        """Does nothing: the state may hold a part of any batch, and promises nothing about it."""
+
+    def _changes(self, ticket: CommitTicket, batch: pa.Table) -> list[tuple[Any, ...]]:
+        """The changes as commands. The server does the sums, so that concurrent additions of others stay."""
+        if self._map.adds:
+            sums = self._map.amounts(batch)
+            return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
+        texts = self._map.texts(merge(self._spec, batch, self._map.lookup, ticket))
+        put = [(address, text) for address, text in texts.items() if text != GONE]
+        gone = [(address,) for address, text in texts.items() if text == GONE]
+        return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, gone)]
+
+    def _of_many(self, command: str, changes: Sequence[tuple[bytes, ...]]) -> list[tuple[Any, ...]]:
+        """For a hash, one command for many keys. Strings one by one: in a cluster they are on several nodes."""
+        if self._map.layout == RedisLayout.STRING:
+            return [(command, *self._place(address), *text) for address, *text in changes]
+        return [(command, self._map.data, *chain.from_iterable(some)) for some in parts(changes)]
+
+    def _place(self, address: bytes) -> tuple[bytes, ...]:
+        if self._map.layout == RedisLayout.STRING:
+            return (self._map.prefix + address,)
+        return self._map.data.encode(), address
+
+    def _send(self, commands: list[tuple[Any, ...]]) -> None:
+        for some in parts(commands):
+            with self._client.pipeline(transaction=False) as many:
+                for command in some:
+                    many.execute_command(*command)
+                try:
+                    many.execute()
+                except require_extra("redis.exceptions", EXTRA).ResponseError as error:
+                    if "overflow" in str(error):
+                        raise self._overflow() from error
+                    raise
+
+    def _overflow(self) -> UserCodeError:
+        name = self._spec.value_names[0]
+        return UserCodeError(
+            f"a new value of state {self._spec.name!r} does not fit: {name} is beyond the largest 64-bit number",
+            "Other keys of the batch may be changed: declare a wider type for new states.",
+            node=self._spec.name,
+            fields=name,
+        )

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import StateSpec
+from airflow_trident.contracts.state import StagedBatch, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptError,
@@ -18,9 +17,9 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.connections import Connection
-from airflow_trident.io.database_errors import DatabaseFault, Fault
+from airflow_trident.io.database_drivers import DatabaseFault, Fault
 from airflow_trident.names import Composed
-from airflow_trident.operations.api import MergeKind
+from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.alterations import Alteration
 from airflow_trident.types import Field, ddl

@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Capabilities, StateFactory, StateSpec
+from airflow_trident.contracts.state import Capabilities, StagedBatch, StateFactory, StateSpec
 from airflow_trident.io.arrow import columns_of, python_values
 from airflow_trident.io.datasets import Dataset, sqlite_dataset
 from airflow_trident.protocol.records import NO_ATTEMPT

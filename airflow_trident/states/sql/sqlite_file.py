@@ -16,9 +16,8 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
-from airflow_trident.io.local_paths import require_local_path
-from airflow_trident.io.private_files import touch_private
-from airflow_trident.staging.files import make_folder, storage_error
+from airflow_trident.io.private_files import require_local_path, touch_private
+from airflow_trident.staging.verbs import make_folder, storage_error
 
 _PAUSE_S = 0.01
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.io.arrow import columns_of
-from airflow_trident.operations.api import MergeKind
+from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.core.merge import Key, Value
 from airflow_trident.states.core.text_values import Coder, compact, decoder, encoder, json_part, key_text, real, same

@@ -7,8 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Applied, Marker, Verdict
+from airflow_trident.contracts.state import Applied, Marker, StagedBatch, Verdict
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, DefinitionChangedError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket

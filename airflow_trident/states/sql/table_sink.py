@@ -7,17 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Capabilities, StateSpec, Verdict
+from airflow_trident.contracts.state import Capabilities, StagedBatch, StateSpec, Verdict
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.groups import Group
 from airflow_trident.states.core.merge import Key, Value
 from airflow_trident.states.sql.dialect import quote
-from airflow_trident.states.sql.postgres import PostgresState
-from airflow_trident.states.sql.postgres_copy import column_type
-from airflow_trident.states.sql.postgres_dialect import PostgresDialect
-from airflow_trident.states.sql.postgres_table import require_name
+from airflow_trident.states.sql.postgres import PostgresDialect, PostgresState, column_type, require_name
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.types import Field, Schema, ddl, names_of
 

@@ -2,34 +2,311 @@
 
 One commit of the table adds the batch's files and the marker. Each decision about a batch is read from one version of
 the table; the commit is the next version, or none, and then everything is decided anew.
+
+Files that become a table's, and those that it has. A staged file is taken unchanged: linked, or copied by
+the object store, if possible; else copied in pieces.
+
+Commits that are the next version of a table, or none: an overtaken committer decides anew.
+
+Copy-on-write: whose rows a table has, which of its files need no reading, and, in the commit, whether what the
+processing phase read is still there.
+
+Rules for partition columns: a file by reference has one value of each, which every reader must write alike.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import time
+import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from airflow_trident.contracts.committed_table import BatchKeys, CommittedTable, ReplacedFiles
-from airflow_trident.contracts.staged_batch import StagedFiles, StagedPart
-from airflow_trident.contracts.state import Applied, Marker, StateSpec, Verdict
-from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError, TridentError
-from airflow_trident.io.arrow import arrow_schema, table_to_rows
-from airflow_trident.io.partitioned import PartitionValues, split_by, values_in
+from airflow_trident.contracts.state import (
+    Applied,
+    BatchKeys,
+    CommittedTable,
+    KeyBounds,
+    Marker,
+    ReplacedFiles,
+    StagedFiles,
+    StagedPart,
+    StateSpec,
+    Verdict,
+)
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    OutcomeUnknownError,
+    StagingError,
+    StoreUnavailableError,
+    TableChangedError,
+    TridentError,
+)
+from airflow_trident.io.arrow import PartitionValues, arrow_schema, split_by, table_to_rows, values_in
+from airflow_trident.io.object_stores import StoredObject
+from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.table_rewrites import rest_of
+from airflow_trident.staging.verbs import WriteTo
 from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.tables.new_files import NewFile, OldFile, file_name, footer_of, missing
-from airflow_trident.states.tables.rewriting import require_as_read
-from airflow_trident.states.tables.version_race import decided_anew
+from airflow_trident.types import WHOLE_TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """`values`: of partition columns. `nulls`: per column, if known. `entry`: its entry in the table's log."""
+
+    path: str
+    bytes: int
+    values: PartitionValues
+    nulls: dict[str, int]
+    entry: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldFile:
+    """A file of a table's version. `values`: of the partition columns; None: the file is partitioned otherwise.
+    `entry`: its entry in the table's log. `deletes`: paths of files that delete rows of it. `bounds`: of its key
+    columns, if they were asked for."""
+
+    path: str
+    bytes: int
+    values: PartitionValues | None
+    entry: Any
+    deletes: tuple[str, ...] = ()
+    bounds: KeyBounds = field(default_factory=dict)
+
+
+def file_name(ticket: CommitTicket) -> str:
+    """A unique name without a leading underscore: the clean-up of uncommitted files would skip that."""
+    return f"trident-{ticket.txid:019d}-{ticket.attempt}-{uuid.uuid4().hex}.parquet"
+
+
+def bring(
+    staged: StagedPart,
+    target: str | StoredObject | None,
+    put: Callable[[WriteTo], object],
+    size: Callable[[], int | None] | None = None,
+) -> int:
+    """Bring a staged file to the table's folder. On the same file system, and in the same bucket, no data pass through
+    this process.
+
+    :param target: a path; or an object, if the staged file may be copied there.
+    :param put: calls what it is given with a stream that writes to the target.
+    :param size: of the target in bytes, as the table sees it, where its library has settings of its own: the target may
+        be in another store of the same name.
+    :return: its size in bytes.
+    :raises StagingError: the staged file is gone.
+    """
+    try:
+        if isinstance(target, str):
+            taken = _linked(staged, target)
+        else:
+            taken = _copied(staged, target) and (size is None or size() == staged.size())
+        if not taken:
+            with staged.open() as source:
+                put(lambda file: shutil.copyfileobj(source, file, _PIECE_BYTES))
+        return staged.size()
+    except FileNotFoundError as error:
+        raise missing(staged) from error
+
+
+def putting(
+    opened: Callable[[], AbstractContextManager[Any]], errors: Callable[[], AbstractContextManager[None]]
+) -> Callable[[WriteTo], object]:
+    """:param opened: opens a stream for writing.
+    :param errors: of the table. Where its place is missing, the staged file is not.
+    """
+
+    def put(write: WriteTo) -> None:
+        with errors(), opened() as file:
+            write(file)
+
+    return put
+
+
+def _copied(staged: StagedPart, target: StoredObject | None) -> bool:
+    """Has the object store copied it?
+
+    :raises FileNotFoundError: the staged file is gone.
+    """
+    return target is not None and staged.stored is not None and staged.stored.copied_to(target)
+
+
+def footer_of(staged: StagedPart) -> Any:
+    """:return: `pyarrow.parquet.FileMetaData`.
+    :raises StagingError: the staged file is gone.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        with io.BytesIO(staged.footer) if staged.footer else staged.open() as file:
+            return pq.read_metadata(file)
+    except FileNotFoundError as error:
+        raise missing(staged) from error
+
+
+def missing(staged: StagedPart) -> StagingError:
+    return StagingError(
+        f"the staged file {staged.path!r} is missing", "Run the commit again: the batch is emitted again."
+    )
+
+
+def _linked(staged: StagedPart, target: str) -> bool:
+    """Is it one file under both names now?"""
+    if not staged.is_local:
+        return False
+    with contextlib.suppress(OSError):  # two file systems, or one without links
+        os.link(staged.path, target)
+        return True
+    return False
+
+
 T = TypeVar("T")
+
+_TRIES = 50
+
+
+class Overtaken(Exception):
+    """Another committer was first. Never leaves :func:`decided_anew`."""
+
+
+def decided_anew(what: str, act: Callable[[], T], cure: str) -> T:
+    """Repeats until no other committer is faster; each try decides anew.
+
+    :param what: the table, as an error names it.
+    :raises StoreUnavailableError: another committer is always faster; `cure` says what to do.
+    """
+    for number in range(_TRIES):
+        try:
+            return act()
+        except Overtaken:
+            time.sleep(random.random() * min(0.5, 0.005 * 2**number))
+    raise StoreUnavailableError(f"others commit to {what} all the time", cure)
+
+
+_KEPT = "rows"
+"""The word of the note for a table whose rows are replaced by their keys."""
+
+
+def note_of(spec: StateSpec) -> str | None:
+    """The note in a table that has one row of each key, for its readers, and to refuse other topologies."""
+    if not spec.rewrites:
+        return None
+    note = {"topology": spec.topology, "state": spec.name, "kept": _KEPT, "keys": list(spec.key_names)}
+    return json.dumps({**note, **({"deleted": spec.deleted} if spec.deleted else {})})
+
+
+def why_not_owned(note: str | None, spec: StateSpec) -> tuple[str, str] | None:
+    """The error and its cure, if the note in a table is not that of `spec`."""
+    owner, wanted = _parsed(note), _parsed(note_of(spec))
+    if owner == wanted:
+        return None
+    if owner is None:
+        return (
+            "it was not made for rows by key",
+            f"Let the topology make a table; or set this one's note to {note_of(spec)}, if its rows have these keys.",
+        )
+    whose = f"state {owner.get('state')!r} of topology {owner.get('topology')!r}"
+    if wanted is None or (owner.get("topology"), owner.get("state")) != (spec.topology, spec.name):
+        return f"it has the rows of {whose}, by the keys {owner.get('keys')}", "Write to another table."
+    return (
+        f"it has rows by the keys {owner.get('keys')}, deleted where {owner.get('deleted')}, and not by "
+        f"{list(spec.key_names)}, deleted where {spec.deleted}",
+        "Give the state another table.",
+    )
+
+
+def _parsed(note: str | None) -> dict[str, Any] | None:
+    try:
+        content = json.loads(note or "null")
+    except ValueError:
+        return None  # a description written by a person
+    is_ours = isinstance(content, dict) and content.get("kept") == _KEPT and content.get("keys")
+    return content if is_ours else None
+
+
+def may_have(fragment: Any, schema: pa.Schema, bounds: Mapping[str, tuple[Any, Any]]) -> bool:
+    """See `CommittedTable.may_have`.
+
+    :param fragment: a Parquet file as `pyarrow.dataset.ParquetFileFragment`.
+    :param schema: of the table.
+    """
+    import pyarrow.dataset as ds
+
+    wanted = ds.scalar(True)
+    for name in bounds.keys() & set(fragment.physical_schema.names):
+        low, high = (one.cast(schema.field(name).type) for one in bounds[name])
+        wanted = wanted & (ds.field(name) >= low) & (ds.field(name) <= high)
+    return bool(fragment.split_by_row_group(filter=wanted, schema=schema))
+
+
+@contextmanager
+def file_there(file: str) -> Iterator[None]:
+    """
+    :param file: which file of which version is read, for the error.
+    :raises TableChangedError: others have deleted it.
+    :raises DamagedInputError: it cannot be read, or has a value that would become another one.
+    """
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, UnfitValueError) as error:
+        raise DamagedInputError(
+            f"{file}, which has to be written anew, cannot be read: {error}",
+            "Restore the file, or write it anew by the program that made it.",
+        ) from error
+    except FileNotFoundError as error:
+        raise TableChangedError(f"{file} is gone", "The next attempt reads a newer version.") from error
+
+
+def number_of(version: str, table_id: object) -> int | None:
+    """The number in ``id/number``, the version of a table; None: it is of another table than this one."""
+    found, _, number = version.rpartition("/")
+    return int(number) if found == str(table_id) else None
+
+
+def require_as_read(
+    what: str,
+    now: Sequence[OldFile],
+    version: str,
+    read: ReplacedFiles,
+    paths_then: Callable[[str], AbstractSet[str] | None],
+) -> list[OldFile]:
+    """The files that a batch replaces, in the version of now. Another version is as good as the one that was read if it
+    has no other files, which may have rows of the batch's keys, and still has these.
+
+    :param what: the table, as an error names it.
+    :param now: the files of `version`, which the table is at.
+    :param paths_then: the files of another version; None: they are not known any more.
+    :raises TableChangedError: the batch must be processed again.
+    """
+    files = {one.path: one for one in now}
+    then = files.keys() if version == read.version else paths_then(read.version)
+    if then is None or not files.keys() <= then or not files.keys() >= set(read.gone):
+        raise TableChangedError(
+            f"others have written to {what} since the batch was processed against its version {read.version}",
+            "The batch is processed again. If that never ends, let them write at other times.",
+        )
+    return [files[path] for path in read.gone]
+
+
 Tried: TypeAlias = dict[int, Callable[[], object]]
 """Commits by their id. The value removes everything written for the commit besides the batch's files."""
 
@@ -330,3 +607,43 @@ def _content(part: StagedPart) -> pa.Table:
             return pq.read_table(source)
     except FileNotFoundError as error:
         raise missing(part) from error
+
+
+_TYPES = ("string", *WHOLE_TYPES, "boolean", "date")
+
+
+def require_partitions(spec: StateSpec, table: str) -> None:
+    """:raises ConfigurationError: the fields cannot be partition columns."""
+    types = {one.name: one.type for one in spec.staged}
+    for name in spec.partition_by:
+        if name not in types:
+            raise ConfigurationError(
+                f"{table} is to be partitioned by {name!r}, and sink {spec.name!r} has no such field",
+                f"Name one of {', '.join(types)}.",
+            )
+        if types[name] not in _TYPES:
+            raise ConfigurationError(
+                f"{table} is to be partitioned by {name!r}, which is {types[name]}",
+                f"Partition by a field that is {', '.join(_TYPES[:-1])} or {_TYPES[-1]}; make one of it with each().",
+            )
+
+
+def not_partitioned_so(found: Sequence[str], spec: StateSpec) -> tuple[str, str] | None:
+    """The error and its cure, if a table's partition columns are not those of `spec`."""
+    if tuple(found) == spec.partition_by:
+        return None
+    wanted = f"by {', '.join(spec.partition_by)}" if spec.partition_by else "not"
+    return (
+        f"it is partitioned by {', '.join(found) or 'nothing'}, and should be so {wanted}",
+        f"Say partition_by={list(found)}, as the table is." if found else "Append to another table.",
+    )
+
+
+def require_no_empty_text(table: str, names: Sequence[str], values: PartitionValues) -> None:
+    """:raises ConfigurationError: a value is an empty text, which readers would take for a null."""
+    for name, value in zip(names, values, strict=True):
+        if value == "":
+            raise ConfigurationError(
+                f"the batch has an empty text in {name!r}, a partition column of {table}, which makes it a null",
+                "Give it another text before, or a null.",
+            )

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.cli.console import OK, PROBLEM, UsageError, pairs, trident_command
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.storm.components.component_trial import try_bolt, try_spout
-from airflow_trident.storm.components.definition import NodeDefinition, TopologyDefinition, read_definition
-from airflow_trident.storm.components.json_values import reader_of
-from airflow_trident.storm.components.node_bolt import NodeBolt
-from airflow_trident.storm.components.node_spout import NodeProgram
-from airflow_trident.storm.components.shell_bolt import ShellBolt
-from airflow_trident.storm.components.shell_spout import ShellProgram
-from airflow_trident.storm.components.talk import ChildLimits
+from airflow_trident.storm.components.multilang import ShellBolt, ShellProgram
+from airflow_trident.storm.components.protocol import ChildLimits, reader_of
+from airflow_trident.storm.components.qtopology import NodeBolt, NodeProgram
+from airflow_trident.storm.components.topology_file import NodeDefinition, TopologyDefinition, read_definition
 from airflow_trident.storm.qtopology_import import from_qtopology
 from airflow_trident.types import Schema, names_of, parse_declared
 
 if TYPE_CHECKING:
     from airflow_trident.storm.components.bolt import ChildBolt
-    from airflow_trident.storm.components.polling import ChildSpout
+    from airflow_trident.storm.components.running import ChildSpout
 
 _MAX_S, _IDLE_S = 30.0, 0.5
 _SPOOL_DIR = "/spool"

@@ -22,19 +22,20 @@ from airflow_trident.cli.console import (
     print_rows,
     say,
     spark_conf,
+    time_text,
+    topology_and_retention,
+    topology_of,
     trident_command,
 )
-from airflow_trident.cli.outcomes import time_text
-from airflow_trident.cli.topologies import topology_and_retention, topology_of
 from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import TridentError
 from airflow_trident.names import require_name
 from airflow_trident.tasks.task_instances import standstill
 
 if TYPE_CHECKING:
-    from airflow_trident.ledger.base import Ledger
+    from airflow_trident.ledger.ledger import Ledger
     from airflow_trident.storm.workers.deployments import Deployed
-    from airflow_trident.storm.workers.named_worker import NamedWorker
+    from airflow_trident.storm.workers.worker import NamedWorker
     from airflow_trident.topology.topology import Topology
 
 
@@ -42,10 +43,9 @@ if TYPE_CHECKING:
 def deploy(args: Namespace) -> int | None:
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.storm.qtopology_import import ImportedTopology
-    from airflow_trident.storm.workers.deployment_steps import require_workers
+    from airflow_trident.storm.workers.deployment import PlacementHints, require_workers
     from airflow_trident.storm.workers.deployments import Deployments
     from airflow_trident.storm.workers.deployments import deploy as deploy_on
-    from airflow_trident.storm.workers.placement import PlacementHints
 
     topology = topology_of(args)
     hints = topology.placement_hints if isinstance(topology, ImportedTopology) else PlacementHints()
@@ -151,8 +151,8 @@ def _worker_of(args: Namespace) -> NamedWorker:
     from airflow_trident.runtime.drains.limits import DrainLimits
     from airflow_trident.runtime.local import owner_of_this_process
     from airflow_trident.runtime.phases import Attempts
-    from airflow_trident.storm.named_workers import bolts_run_here, make_worker
-    from airflow_trident.storm.workers.named_worker import Patience
+    from airflow_trident.storm.operators import bolts_run_here, make_worker
+    from airflow_trident.storm.workers.worker import Patience
 
     conf = spark_conf(args.spark_conf)
     _require_times(args)

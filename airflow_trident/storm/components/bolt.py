@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.engine.fused.frames import Column, Frame
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.io.values import UnfitValueError, coerce_column
-from airflow_trident.operations.api import MakesNode, OperationContext
-from airflow_trident.operations.calls.user_code import Border
-from airflow_trident.operations.expr.tree import col
+from airflow_trident.operations.expressions import col
+from airflow_trident.operations.interfaces import MakesNode, OperationContext
+from airflow_trident.operations.user_code import Border
 from airflow_trident.plan.graph import Node, OwnPassNode
 from airflow_trident.plan.nodes import EachNode, FilterNode, ProjectNode
-from airflow_trident.storm.components.talk import DEFAULT_STREAM, BoltPlace, ChildComponent
+from airflow_trident.storm.components.protocol import DEFAULT_STREAM, BoltPlace, ChildComponent
 from airflow_trident.topology.stream_base import S, named, then
 from airflow_trident.types import Field, FieldSpec, Schema, names_of, parse_declared, require_distinct
 

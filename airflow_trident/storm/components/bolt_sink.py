@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.contracts.staged_batch import StagedBatch
-from airflow_trident.contracts.state import Applied, Capabilities, Marker, State, StateFactory, StateSpec
+from airflow_trident.contracts.state import Applied, Capabilities, Marker, StagedBatch, State, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.components.protocol import BoltPlace
 from airflow_trident.storm.components.running import run_bolt
-from airflow_trident.storm.components.talk import BoltPlace
 from airflow_trident.types import names_of
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ class BoltSink(StateFactory):
     TRIDENT_TXID in its environment is then the same, so the bolt can skip a repetition. What it emits is dropped. A
     bolt without a `tuple_timeout_s` has :data:`TUPLE_TIMEOUT_S`.
 
-    :param bolt: a :class:`~airflow_trident.storm.components.shell_bolt.ShellBolt` or
-        :class:`~airflow_trident.storm.components.node_bolt.NodeBolt`.
+    :param bolt: a :class:`~airflow_trident.storm.components.multilang.ShellBolt` or
+        :class:`~airflow_trident.storm.components.qtopology.NodeBolt`.
     """
 
     bolt: ChildBolt

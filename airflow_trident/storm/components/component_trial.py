@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow_trident.errors import ChildError, ConfigurationError, TridentError, UserCodeError
 from airflow_trident.storm.components.bolt import ChildBolt
-from airflow_trident.storm.components.channel import Channel
-from airflow_trident.storm.components.polling import ChildSpout, Given, running
-from airflow_trident.storm.components.talk import DEFAULT_STREAM, BoltPlace, BoltTalk, ChildLimits
+from airflow_trident.storm.components.process import Channel
+from airflow_trident.storm.components.protocol import DEFAULT_STREAM, BoltPlace, BoltTalk, ChildLimits
+from airflow_trident.storm.components.running import ChildSpout, Given, running
 from airflow_trident.types import Json
 
 Say = Callable[[dict[str, Any]], None]

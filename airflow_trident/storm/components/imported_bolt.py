@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from airflow_trident.storm.components.channel import Channel
-from airflow_trident.storm.components.node_bolt import NodeBolt
-from airflow_trident.storm.components.qtopology import NodeTalk
-from airflow_trident.storm.components.talk import BoltListener, BoltPlace
+from airflow_trident.storm.components.process import Channel
+from airflow_trident.storm.components.protocol import BoltListener, BoltPlace
+from airflow_trident.storm.components.qtopology import NodeBolt, NodeTalk
 from airflow_trident.types import Field
 
 

@@ -2,21 +2,38 @@
 
 JSON on stdin and stdout. An emit that asks for task ids always gets the same single id, because the plan decides where
 tuples go.
+
+Bolts in Storm's multilang protocol.
+
+A spout in Storm's multilang protocol (Storm: ShellSpout; pystorm, streamparse, storm.py, storm.js).
 """
 
 from __future__ import annotations
 
 import keyword
 import logging
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from airflow_trident.storm.components.channel import Channel
-from airflow_trident.storm.components.framing import Message
-from airflow_trident.storm.components.starting import Carrier, Program
-from airflow_trident.storm.components.talk import DEFAULT_STREAM, BoltListener, BoltPlace, BoltTalk, ChildLimits, Talk
+from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.private_files import require_local_path
+from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
+from airflow_trident.storm.components.process import Carrier, Channel, Program
+from airflow_trident.storm.components.protocol import (
+    DEFAULT_STREAM,
+    BoltListener,
+    BoltPlace,
+    BoltTalk,
+    ChildLimits,
+    Talk,
+    on_fail,
+)
+from airflow_trident.storm.components.running import ChildSpout, Given, SpoutTalk
+from airflow_trident.types import Json
 
 INPUT = "input"
 """The component id of a bolt's input."""
@@ -229,3 +246,165 @@ def multilang_program(
         max_message_bytes=limits.max_message_bytes,
         strict=limits.strict,
     )
+
+
+class ShellBolt(ChildBolt):
+    """A bolt in any language, unmodified, in the multilang protocol (Storm: ShellBolt).
+
+    Each partition of an attempt has its own child. Its emits are exactly once, as all staged data. Other effects of the
+    child (writing somewhere, sending something) happen at least once per attempt.
+
+    :param command: ``"python split.py"``, or the program and its arguments.
+    :param cwd: the folder that it runs in.
+    :param env: variables added to the environment. TRIDENT_TOPOLOGY, TRIDENT_NODE, TRIDENT_TXID, TRIDENT_ATTEMPT and
+        TRIDENT_PARTITION are set, too.
+    :param conf: added to the handshake's topology.name, topology.debug and topology.message.timeout.secs.
+    :param max_pending: how many rows the child may have at a time.
+    :param silence_s: a child that sends nothing for so long, while it is waited for, is killed. It gets a heartbeat
+        every second, which it cannot answer while it works on a row: use a higher value for slow components.
+    :param tuple_timeout_s: the same for a child that acknowledges nothing; None: only the attempt's time-out ends it.
+    :param ticks: the most tick tuples that are sent to a child that holds rows back (pystorm: BatchingBolt). Use 0 for
+        a component that acknowledges later and does not know tick tuples.
+    :param task_ids_ahead: how many answers with task ids are sent before they are asked for. A component that waits for
+        them at each emit (Storm's own storm.py) then does not wait. Only for components that keep early answers:
+        storm.py and pystorm do, storm.js does not.
+    :param max_message_bytes: the longest message allowed from the child.
+    :param strict: other output on stdout is an error; else it is logged.
+    :param fail: what happens to a row that the component fails: "attempt" or "drop".
+    """
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        conf: Mapping[str, Any] | None = None,
+        max_pending: int = 512,
+        start_timeout_s: float = 60.0,
+        silence_s: float = 30.0,
+        tuple_timeout_s: float | None = None,
+        stop_timeout_s: float = 10.0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        ticks: int = 10,
+        task_ids_ahead: int = 0,
+        strict: bool = False,
+        fail: str = "attempt",
+    ) -> None:
+        self.command = tuple(shlex.split(command) if isinstance(command, str) else map(str, command))
+        if not self.command:
+            raise ConfigurationError("a ShellBolt needs a command", 'As in ShellBolt("python split.py").')
+        self.cwd = None if cwd is None else require_local_path("ShellBolt", cwd)
+        self.env = dict(env or {})
+        self.conf = dict(conf or {})
+        self.ticks = ticks
+        if task_ids_ahead < 0:
+            raise ConfigurationError(f"task_ids_ahead is {task_ids_ahead!r}", "It must be 0 or more.")
+        self.task_ids_ahead = task_ids_ahead
+        self.fail = on_fail(fail)
+        self.limits = ChildLimits(
+            max_pending=max_pending,
+            start_timeout_s=start_timeout_s,
+            silence_s=silence_s,
+            tuple_timeout_s=tuple_timeout_s,
+            stop_timeout_s=stop_timeout_s,
+            max_message_bytes=max_message_bytes,
+            strict=strict,
+        )
+
+    def describe(self) -> str:
+        return f"ShellBolt {shlex.join(self.command)!r}"
+
+    def program(self, place: BoltPlace) -> Program:
+        return multilang_program(self.command, self.cwd, self.env, self.limits, place)
+
+    def talk(self, channel: Channel, listener: BoltListener, place: BoltPlace) -> MultilangTalk:
+        return MultilangTalk(
+            channel,
+            listener,
+            place,
+            window=self.limits.max_pending,
+            conf=self.conf,
+            ticks=self.ticks,
+            task_ids_ahead=self.task_ids_ahead,
+        )
+
+
+class ShellTalk(MultilangWords, SpoutTalk):
+    """The spout answers each command by its emits, then ``sync``."""
+
+    def __init__(self, channel: Channel, place: BoltPlace, conf: Mapping[str, Any]) -> None:
+        super().__init__(channel, place)
+        self._conf = conf
+
+    def open(self) -> None:
+        self.greet(self._conf, {DEFAULT_STREAM: list(self._place.fields)})
+        self.waits = True
+
+    def _say(self, command: str, name: Json = "") -> None:
+        self._channel.send({"command": command, "id": name})
+        self.waits = True
+
+    def run(self) -> None:
+        self._say("activate")
+
+    def next(self) -> None:
+        self._say("next")
+
+    def pause(self) -> None:
+        self._say("deactivate")
+
+    def ack(self, name: Json) -> None:
+        self._say("ack", name)
+
+    def hear(self, message: Message) -> None:
+        command = message.get("command")
+        if not self._ready and command is None and "pid" in message:
+            self._ready, self.waits = True, False
+        elif command == "sync" and self._ready and self.waits:
+            self.waits = False
+        elif command == "emit" and self._ready:
+            self._emit(message)
+        else:
+            self.note(message)
+
+    def _emit(self, message: Message) -> None:
+        values, name = message.get("tuple"), message.get("id")
+        if not isinstance(values, list):
+            raise self.error(f"emitted {str(values)[:80]}, which is no list of values")
+        if not message.get("task") and message.get("need_task_ids", True):
+            self._channel.send(TASK_IDS)
+        stream = message.get("stream") or DEFAULT_STREAM
+        self.given.append(Given(values, stream, self.turn, name, has_id=name is not None))
+
+
+class ShellProgram(ChildSpout):
+    """A command that speaks multilang; see :class:`airflow_trident.storm.components.spouts.ShellSpout`."""
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        conf: Mapping[str, Any] | None,
+        ids: bool,
+        limits: ChildLimits,
+    ) -> None:
+        self.command = tuple(shlex.split(command) if isinstance(command, str) else map(str, command))
+        if not self.command:
+            raise ConfigurationError("a ShellSpout needs a command", 'As in ShellSpout("python feed.py", ...).')
+        self.cwd = None if cwd is None else require_local_path("ShellSpout", cwd)
+        self.env, self.conf = dict(env or {}), dict(conf or {})
+        self.acks_by_id, self.limits = ids, limits
+        if not ids:
+            self.note = "what its child gave is lost if it is killed before that is spooled (ids=False)"
+
+    def program(self, place: BoltPlace) -> Program:
+        return multilang_program(self.command, self.cwd, self.env, self.limits, place)
+
+    def talk(self, channel: Channel, place: BoltPlace) -> ShellTalk:
+        return ShellTalk(channel, place, self.conf)
+
+    def describe(self) -> str:
+        return f"ShellSpout {shlex.join(self.command)!r}"

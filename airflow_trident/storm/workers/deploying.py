@@ -14,8 +14,15 @@ from airflow_trident.ledger.znodes import Delete
 from airflow_trident.names import require_name
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import Command, TopologyRecord
-from airflow_trident.storm.workers.deployment import Deployment, DeploymentCommand, decode, encode
-from airflow_trident.storm.workers.deployment_steps import obeying, require_workers, told
+from airflow_trident.storm.workers.deployment import (
+    Deployment,
+    DeploymentCommand,
+    decode,
+    encode,
+    obeying,
+    require_workers,
+    told,
+)
 
 
 def deploy(

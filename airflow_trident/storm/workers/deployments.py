@@ -14,16 +14,25 @@ from typing import Any
 
 from airflow_trident.contracts.wing import WingRecords
 from airflow_trident.errors import CorruptError, NameTakenError, OutcomeUnknownError
-from airflow_trident.ledger.paths import DEFAULT_ROOT, deployments_folder, registrations_folder, topology_path
-from airflow_trident.ledger.read_ahead import the_deployment
-from airflow_trident.ledger.verb import Verb
+from airflow_trident.ledger.layout import DEFAULT_ROOT, deployments_folder, registrations_folder, topology_path
+from airflow_trident.ledger.transact import Verb, the_deployment
 from airflow_trident.ledger.workers import has_ended
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes, version_of
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.storm.workers import deploying
-from airflow_trident.storm.workers.deployment import Acknowledgement, Deployment, Registration, Roster, decode, encode
-from airflow_trident.storm.workers.deployment_steps import MAX_ERROR, next_command, standstill, told
+from airflow_trident.storm.workers.deployment import (
+    MAX_ERROR,
+    Acknowledgement,
+    Deployment,
+    Registration,
+    Roster,
+    decode,
+    encode,
+    next_command,
+    standstill,
+    told,
+)
 
 _REGISTER_TRIES = 3
 
@@ -53,7 +62,7 @@ class Deployed(WingRecords):
         return rows_of(roster) if roster else []
 
     def standstill(self, topology: TopologyRecord) -> str:
-        """:func:`airflow_trident.storm.workers.deployment_steps.standstill` of a topology; "" if it is not deployed.
+        """:func:`airflow_trident.storm.workers.deployment.standstill` of a topology; "" if it is not deployed.
         Workers begin nothing of one whose deployment cannot be read."""
         roster = self.rosters.get(topology.name)
         return standstill(roster, topology) if roster else self.unreadable.get(topology.name, "")

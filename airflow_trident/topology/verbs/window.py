@@ -12,8 +12,8 @@ from airflow_trident.plan.commit.window_updater import COMMIT_TIME, KEYS, VALUES
 from airflow_trident.topology.signatures import aggregations, require_factory
 from airflow_trident.topology.stream_base import S, named
 from airflow_trident.topology.verbs.aggregate import Scope, aggregate
-from airflow_trident.topology.verbs.each import keeping, project
-from airflow_trident.topology.verbs.persist import new_values, persist
+from airflow_trident.topology.verbs.rows import keeping, project
+from airflow_trident.topology.verbs.states import new_values, persist
 from airflow_trident.types import Field, Schema, ddl, is_nested, names_of, require_distinct, select
 
 _TICK = Field(COMMIT_TIME, "long")

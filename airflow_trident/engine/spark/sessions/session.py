@@ -17,8 +17,8 @@ from threading import Lock, Thread
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.spark.package_zip import package_zip
 from airflow_trident.engine.spark.progress import tasks_of
+from airflow_trident.engine.spark.shipping import package_zip
 from airflow_trident.engine.spark.versions import (
     client_version,
     connect_functions,

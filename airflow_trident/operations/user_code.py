@@ -1,0 +1,465 @@
+"""The border around users' code: calls functions and turns their exceptions into UserCodeError.
+
+Names of users' code in plans and errors.
+
+What return annotations of users' functions say: the types of their outputs, and whether there is one or many.
+
+Functions of whole columns: vectorised forms of Function and Filter, for work that Arrow or NumPy does at once.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import datetime
+import inspect
+import sys
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_trident.errors import SET_BACK, ConfigurationError, UserCodeError, error_text, is_foreign
+from airflow_trident.io.arrow import arrow_type, fitted, python_values, single
+from airflow_trident.io.values import UnfitValueError, coercer, shown
+from airflow_trident.operations.interfaces import Filter, Function, Operation, OperationContext
+from airflow_trident.process_settings import Watch
+from airflow_trident.types import INTERVAL, Schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+ROW_CHARACTERS = 200
+"""The longest text of a row in an error."""
+_CURE = (
+    "Mend the function and replay. Or mend the data and have the transaction take them (`airflow trident "
+    "accept-source`), or skip it; nothing of it is committed."
+)
+
+
+def callable_of(function: Any) -> Callable[..., Any]:
+    """The function to call per tuple: `Function.execute`, `Filter.is_keep`, or the function itself."""
+    if isinstance(function, Function):
+        return function.execute
+    if isinstance(function, Filter):
+        return function.is_keep
+    for method in ("execute", "is_keep", "accept"):
+        called = getattr(function, method, None)
+        if callable(called):
+            return called  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
+
+
+@contextmanager
+def prepared(function: T, context: OperationContext, border: Border) -> Iterator[T]:
+    """A copy of a user's object for one partition of one attempt. Calls its `prepare` before and its `cleanup` after,
+    if it has them.
+
+    A copy, because `self` holds data of one transaction and a drain processes several at a time. Plain functions are
+    not copied.
+
+    :raises UserCodeError: `prepare` or `cleanup` raised.
+    :raises ConfigurationError: the object cannot be copied.
+    """
+    own = copied(function, border)
+    prepare, cleanup = lifecycle_of(own)
+    with border.watched(Watch(manners=True)):
+        if prepare is not None:
+            _live(border, prepare, "prepare", context)
+        try:
+            yield own
+        except BaseException:
+            if cleanup is not None:
+                with suppress(UserCodeError):  # the first error is the cause
+                    _live(border, cleanup, "cleanup")
+            raise
+        if cleanup is not None:
+            _live(border, cleanup, "cleanup")
+
+
+def lifecycle_of(function: Any) -> tuple[Callable[..., None] | None, Callable[..., None] | None]:
+    """`prepare` and `cleanup` of a user's object, each None if it has none. An object need not be an
+    :class:`Operation` to have them."""
+    methods = (getattr(function, name, None) for name in ("prepare", "cleanup"))
+    prepare, cleanup = (method if callable(method) else None for method in methods)
+    return prepare, cleanup
+
+
+def copied(function: T, border: Border) -> T:
+    """A copy of a user's object, so that attempts share nothing; a plain function itself.
+
+    :raises ConfigurationError: the object cannot be copied.
+    """
+    if isinstance(function, FunctionType):
+        return function
+    modules: dict[int, Any] = {id(module): module for module in list(sys.modules.values())}  # not copied; others import
+    try:
+        return copy.deepcopy(function, modules)
+    except BaseException as error:
+        if not is_foreign(error):
+            raise
+        raise ConfigurationError(
+            f"{border.function} in {border.node} cannot be copied for a partition: {error_text(error)}",
+            "Open connections, locks and files in prepare(), not in __init__ or at module level.",
+        ) from None
+
+
+def _live(border: Border, call: Callable[..., None], method: str, *arguments: Any) -> None:
+    with border.watched(Watch(quick=True)):
+        try:
+            call(*arguments)
+        except BaseException as error:
+            border.translate((), error, method)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """Calls one user function on rows. Its exceptions become a UserCodeError that names node, fields, row and txid.
+
+    `outputs`: the declared fields, if values are to be checked against them.
+    """
+
+    node: str
+    function: str
+    fields: tuple[str, ...]
+    txid: int
+    outputs: Schema = ()
+
+    def one(self, call: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+        """``call(*values)``, unchanged."""
+        try:
+            return call(*values)
+        except BaseException as error:
+            self.translate(values, error)
+            raise
+
+    def single(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
+        """The one tuple of `arity` values that a map function returns."""
+        return self._tuple(self.one(call, values), values, arity)
+
+    def many(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> Iterator[tuple[Any, ...]]:
+        """The tuples of `arity` values that a function yields."""
+        given = self.one(call, values)
+        self.require_iterable(values, given)
+        outputs = iter(given)
+        while True:
+            try:
+                output = next(outputs)
+            except StopIteration:
+                return
+            except BaseException as error:
+                self.translate(values, error)
+                raise
+            yield self._tuple(output, values, arity)
+
+    def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
+        """:raises UserCodeError: not iterable, or a text: iterating over it would give its letters."""
+        if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
+            raise self.error(
+                values,
+                f"gave {shown(given)}, where an iterable of outputs is expected: yield each one, or annotate the "
+                "function to return a single value, as in `-> str`",
+            )
+
+    def _tuple(self, output: Any, values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:
+        whole = as_tuple(output, arity)
+        if whole is None:
+            raise self.wrong_arity(values, output, arity)
+        if not self.outputs:
+            return whole
+        try:
+            return tuple(coercer(field.type)(value) for field, value in zip(self.outputs, whole, strict=True))
+        except UnfitValueError as error:
+            raise self.error(values, f"gave {error}") from error
+
+    # ---- errors ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """The border around calls of the function.
+
+        :raises UserCodeError: the function changed settings of the process.
+        """
+        with watch:
+            yield
+        self.require_unchanged(watch)
+
+    def require_unchanged(self, watch: Watch) -> None:
+        """:raises UserCodeError: the function changed settings of the process."""
+        if watch.trouble:
+            raise UserCodeError(f"{self._who} {watch.trouble}; transaction {self.txid}", SET_BACK, **self._at(()))
+
+    def wrong_arity(self, values: tuple[Any, ...], output: Any, arity: int) -> UserCodeError:
+        declared = "1 value is" if arity == 1 else f"{arity} values are"
+        return self.error(values, f"gave {shown(output)}, where {declared} declared")
+
+    def translate(self, values: tuple[Any, ...], error: BaseException, method: str = "") -> None:
+        """For an ``except`` clause, before its bare ``raise``: nothing, if the error is not the function's.
+
+        :raises UserCodeError: carries what a function raised, and names the innermost line outside of this package.
+        """
+        if is_foreign(error):
+            made = UserCodeError.carrying(error, self._who, method, self._after(values), cure=_CURE, **self._at(values))
+            raise made from None
+
+    def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
+        return UserCodeError(f"{self._who} {what}{self._after(values)}", _CURE, **self._at(values))
+
+    @property
+    def _who(self) -> str:
+        return f"{self.function} in {self.node}"
+
+    def _after(self, values: tuple[Any, ...]) -> str:
+        return f"; transaction {self.txid}, row ({self._row(values)})"
+
+    def _row(self, values: tuple[Any, ...]) -> str:
+        named = zip(self.fields, values, strict=False)
+        return ", ".join(f"{name}={shown(value, ROW_CHARACTERS)}" for name, value in named)[:ROW_CHARACTERS]
+
+    def _at(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        return {"node": self.node, "fields": ", ".join(self.fields), "row": self._row(values), "txid": self.txid}
+
+
+def as_tuple(output: Any, arity: int) -> tuple[Any, ...] | None:
+    """One output as `arity` values; None if their number differs. A single value may come without a tuple."""
+    if arity == 1 and not isinstance(output, tuple):
+        return (output,)
+    return tuple(output) if isinstance(output, tuple | list) and len(output) == arity else None
+
+
+def function_name(function: Any) -> str:
+    """The name of a function or of an object's class: the same in every process."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__)).rpartition("<locals>.")[2]
+
+
+_SIMPLE: dict[Any, str] = {
+    str: "string",
+    int: "long",
+    float: "double",
+    bool: "boolean",
+    bytes: "binary",
+    datetime.date: "date",
+    datetime.time: "time",
+    datetime.datetime: "timestamp",
+    datetime.timedelta: INTERVAL,
+}
+_MANY = (collections.abc.Iterable, collections.abc.Iterator, collections.abc.Generator, collections.abc.Sequence, list)
+
+
+def type_of_annotation(annotation: Any) -> str | None:
+    """DDL type of one annotated value; None if the annotation does not say it. ``X | None`` is the type of X."""
+    if annotation in _SIMPLE:
+        return _SIMPLE[annotation]
+    arguments = [part for part in typing.get_args(annotation) if part is not type(None)]
+    origin = typing.get_origin(annotation)
+    if origin is list and arguments:
+        inner = type_of_annotation(arguments[0])
+        return f"array<{inner}>" if inner else None
+    if origin is dict and len(arguments) == 2:
+        key, value = map(type_of_annotation, arguments)
+        return f"map<{key},{value}>" if key and value else None
+    if typing.is_typeddict(annotation):
+        return _struct(annotation)
+    if origin is not tuple and len(arguments) == 1 and len(typing.get_args(annotation)) == 2:
+        return type_of_annotation(arguments[0])
+    return None
+
+
+def _struct(annotation: Any) -> str | None:
+    parts = {name: type_of_annotation(part) for name, part in typing.get_type_hints(annotation).items()}
+    return None if None in parts.values() else f"struct<{','.join(f'{name}:{part}' for name, part in parts.items())}>"
+
+
+def returned(function: Callable[..., Any]) -> Any:
+    """The return annotation of a callable, resolved; None if there is none or it cannot be resolved."""
+    annotated = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        return typing.get_type_hints(annotated).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def output_types(function: Callable[..., Any], *, many: bool) -> tuple[str | None, ...]:
+    """The DDL types of the fields that `function` returns: of each yielded value (`many`) or of the value itself.
+
+    A tuple annotation gives one type per field.
+    """
+    annotation = returned(function)
+    if many:
+        if typing.get_origin(annotation) not in _MANY or not typing.get_args(annotation):
+            return ()
+        annotation = typing.get_args(annotation)[0]
+    if typing.get_origin(annotation) is tuple:
+        return tuple(type_of_annotation(part) for part in typing.get_args(annotation))
+    return (type_of_annotation(annotation),)
+
+
+class OneOutput(Function):
+    """A function that returns its only output, as one that yields it. Its name in plans and errors is that of the
+    function."""
+
+    def __init__(self, function: Any, method: str) -> None:
+        self.__wrapped__ = function
+        self.__qualname__ = function_name(function)
+        self._method = method
+
+    def prepare(self, context: OperationContext) -> None:
+        prepare, _ = lifecycle_of(self.__wrapped__)
+        if prepare is not None:
+            prepare(context)
+
+    def cleanup(self) -> None:
+        _, cleanup = lifecycle_of(self.__wrapped__)
+        if cleanup is not None:
+            cleanup()
+
+    def execute(self, *values: Any) -> tuple[Any, ...]:
+        return (getattr(self.__wrapped__, self._method, self.__wrapped__)(*values),)
+
+
+def returns_one_value(function: Callable[..., Any]) -> bool:
+    """Whether the annotation says a single value (``-> str``, ``-> Decimal | None``), not an iterable of outputs."""
+    parts = {part for part in _alternatives(returned(function)) if part is not type(None)}
+    return bool(parts) and all(part in _SIMPLE or part is Decimal or typing.is_typeddict(part) for part in parts)
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if union else (annotation,)
+
+
+def takes_context(function: Any) -> bool:
+    """Does it have a parameter called `context`?"""
+    try:
+        return "context" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+class VectorFunction(Operation, ABC):
+    """Like a Function with one output per tuple, for `each` and `map`, but for many tuples at a time.
+
+    The output for a tuple must not depend on the other tuples: how many come at a time is not defined.
+    """
+
+    @abstractmethod
+    def execute(self, *columns: pa.Array) -> Any:
+        """A pyarrow or NumPy array with a value for every tuple; a tuple of arrays if several fields are declared."""
+
+
+class VectorFilter(Operation, ABC):
+    """Like a Filter, for many tuples at a time."""
+
+    @abstractmethod
+    def is_keep(self, *columns: pa.Array) -> Any:
+        """A boolean for every tuple; null drops it."""
+
+
+def called(
+    function: VectorFunction, border: Border, columns: Sequence[pa.Array], rows: int, outputs: Schema
+) -> list[pa.Array]:
+    """One column of `rows` values for each of `outputs`.
+
+    :raises UserCodeError: the function raised, or returned something else.
+    """
+    given = _call(border, function.execute, columns)
+    several = given if isinstance(given, tuple) else (given,)
+    if len(several) != len(outputs):
+        raise border.error((), f"gave {len(several)} columns, where {len(outputs)} are declared")
+    return [_fitting(border, one, rows, field.type, columns) for one, field in zip(several, outputs, strict=True)]
+
+
+def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], rows: int) -> pa.Array:
+    """Which of the tuples are kept: booleans without nulls.
+
+    :raises UserCodeError: as :func:`called`.
+    """
+    return _fitting(border, _call(border, function.is_keep, columns), rows, "boolean", columns).fill_null(False)
+
+
+def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
+    with border.watched(Watch(quick=True)):
+        try:
+            return call(*columns)
+        except BaseException as error:
+            border.translate((), error)
+            raise
+
+
+def _fitting(border: Border, given: Any, rows: int, type_text: str, read: Sequence[pa.Array]) -> pa.Array:
+    import numpy as np
+    import pyarrow as pa
+
+    if isinstance(given, pa.ChunkedArray):
+        given = given.combine_chunks()
+    try:
+        column = pa.array(given) if isinstance(given, np.ndarray) else given
+        if not isinstance(column, pa.Array):
+            raise border.error((), f"gave {shown(given)}, where a column (a pyarrow or NumPy array) is expected")
+        if len(column) != rows:
+            raise border.error((), f"gave a column of {len(column)} values for {rows} tuples")
+        wanted = arrow_type(type_text)
+        if column.type != wanted and not _is_kind(column.type, wanted):
+            raise border.error((), f"gave a column of {column.type}, where {type_text} is declared")
+        return fitted(single(column) if type_text == "float" else column, type_text)
+    except UnfitValueError as error:
+        row = () if error.is_of_type else tuple(python_values(one.slice(error.position, 1))[0] for one in read)
+        raise border.error(row, f"gave {error}") from error
+    except pa.ArrowException as error:
+        raise border.error((), f"gave a column that is no {type_text} ({error})") from error
+
+
+def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """May it be cast? As for single values: whole numbers to real ones, but no real to whole, and no number to text.
+    The cast itself refuses values that do not fit."""
+    from pyarrow import types
+
+    if types.is_null(given):
+        return True
+    if types.is_dictionary(given):
+        return _is_kind(given.value_type, wanted)
+    if types.is_list(wanted):
+        lists = types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given)
+        return lists and (given.value_type == wanted.value_type or _is_kind(given.value_type, wanted.value_type))
+    if types.is_floating(wanted):
+        return bool(types.is_integer(given) or types.is_floating(given))
+    if types.is_decimal(wanted):
+        return bool(types.is_integer(given) or types.is_decimal(given))
+    for alike in (
+        types.is_integer,
+        types.is_timestamp,
+        types.is_date,
+        types.is_time,
+        types.is_duration,
+        _is_text,
+        _is_binary,
+        types.is_boolean,
+    ):
+        if alike(wanted):
+            return bool(alike(given))
+    return False
+
+
+def _is_text(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(given) or types.is_large_string(given) or types.is_string_view(given))
+
+
+def _is_binary(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_binary(given)
+        or types.is_large_binary(given)
+        or types.is_fixed_size_binary(given)
+        or types.is_binary_view(given)
+    )

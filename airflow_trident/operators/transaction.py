@@ -1,0 +1,702 @@
+"""The coordinator task: decides what the next batch is, and records it before any task works on it.
+
+The emitter task: the processing phase of one transaction, with a new attempt each time it runs.
+
+The committer task: the commit phase. If it succeeds, its transaction is committed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+
+from airflow_trident import settings
+from airflow_trident.errors import BlockedError, ConfigurationError, TransitionError, UnknownTopologyError
+from airflow_trident.ledger.answers import BeginResult, Begun, NextBatches, NothingNew
+from airflow_trident.links import SparkUiLink, TransactionLink
+from airflow_trident.operators.base import (
+    COORDINATE,
+    INCARNATION,
+    TaskPart,
+    TridentOperator,
+    airflow_outcome,
+    backfill_run_refused,
+    coordinator_above,
+    deferrable_default,
+    first_try,
+    human_bytes,
+    is_backfill_run,
+    is_known,
+    is_last_try,
+    listed,
+    note_assets,
+    owner,
+    parse_txids,
+    part_of,
+)
+from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Full, Paused, Wait
+from airflow_trident.protocol.outcomes import OutcomeKind
+from airflow_trident.protocol.records import Claim, OnFailure, Status, claim_key
+from airflow_trident.runtime.drains.limits import on_failure_of, parse_group, pending_of, require_groups
+from airflow_trident.runtime.waiting import Look, blocked, paused, wait_while_undecided
+from airflow_trident.tasks import asset_events
+from airflow_trident.tasks.airflow_versions import checked_deferrable
+from airflow_trident.tasks.asking_airflow import ask, ask_airflow, review_blocked
+from airflow_trident.tasks.liveness import COMMIT, EMIT, began_by, left_to_committer, lowest_left_alone
+from airflow_trident.tasks.waits import Abandoned, Rank, Until, wait_in_worker
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from airflow_trident.engine.engine import Engine
+    from airflow_trident.ledger.ledger import Ledger
+    from airflow_trident.protocol.records import LedgerView, TxRecord
+    from airflow_trident.runtime.commit import Committer
+    from airflow_trident.runtime.phases import Attempts, ProcessResult
+    from airflow_trident.topology.topology import Topology
+
+T = TypeVar("T")
+
+_TEMPORARY_RUN = "__airflow_temporary_run_"
+"""So begin the ids of the runs that ``airflow tasks test`` makes and deletes."""
+
+
+class TridentCoordinatorOperator(TridentOperator):
+    """Claims transactions for this DAG run. The same run always gets the same ones, no matter how often it runs again.
+
+    Returns the txid; if `max_transactions` is above 1, the list of txids. When nothing is new, or there is no room, and
+    a processed transaction of another run has nobody left to commit it, returns that transaction: the tasks of this run
+    commit it. Skips when nothing is new or the topology is paused. Waits while `max_pending` transactions are
+    uncommitted. Fails at once when they wait for a FAILED one, and when nothing is new and a transaction is FAILED: a
+    topology that is blocked has red runs.
+
+    :param topology: the Topology.
+    :param max_transactions: at most this number of batches in one run, if the source has them.
+    :param max_pending: how many transactions may be uncommitted at once; None: ``[trident] max_pending``, but at least
+        `max_transactions`, and at least ``max_active_runs`` of a DAG that sets it.
+    :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
+    :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
+    :param on_failure: what happens to transactions whose tasks were killed: ``block`` or ``skip``.
+    :param allow_backfill_runs: let runs of an Airflow backfill (``airflow backfill create``) take new data. Otherwise
+        they are skipped: a source has no batch for their date, so they would take the data that is new today.
+    """
+
+    template_fields: Sequence[str] = ("zookeeper_conn_id", "max_pending")
+    phase = COORDINATE
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        max_transactions: int = 1,
+        max_pending: int | str | None = None,
+        deferrable: bool | None = None,
+        turn_wait_s: float | None = None,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        allow_backfill_runs: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        if max_transactions < 1:
+            raise ConfigurationError(f"max_transactions = {max_transactions} is below 1", "Claim at least one.")
+        pending_of(topology.states, max_transactions)
+        if is_known(max_pending):
+            pending_of(topology.states, settings.parse_limit("max_pending", max_pending))
+        self.max_transactions = max_transactions
+        self.max_pending = max_pending
+        self.deferrable = checked_deferrable(deferrable)
+        self.turn_wait_s = turn_wait_s
+        self.on_failure = on_failure_of(topology.states, on_failure)
+        self.allow_backfill_runs = allow_backfill_runs
+        self.rank_as(Rank.COORDINATE)
+
+    def execute(self, context: Context) -> int | list[int]:
+        from airflow_trident.runtime.outcomes import tell, tell_plan
+
+        if context["ti"].run_id.startswith(_TEMPORARY_RUN):
+            raise AirflowFailException(
+                f"`airflow tasks test` runs one task in a run that Airflow then deletes: the transaction of topology "
+                f"{self.topology_name} that it began would have no tasks, and would block the others. "
+                f"`airflow dags test {context['ti'].dag_id}` runs all tasks."
+            )
+        for note in self.topology.compile().notes:
+            self.log.warning("%s", note)
+        with airflow_outcome(), self.open_ledger() as ledger:
+            if is_backfill_run(context) and not self.allow_backfill_runs:
+                txids = self._claimed_before(context, ledger)
+            else:
+                try:
+                    txids = self._claim_all(context, ledger)
+                except (BlockedError, AirflowTaskTimeout) as error:
+                    kind = OutcomeKind.BLOCKED if isinstance(error, BlockedError) else OutcomeKind.ERROR
+                    tell(ledger, next(self._claims(context)), kind, f"{type(error).__name__}: {error}")
+                    raise
+            tell_plan(ledger, self.topology)
+            context["ti"].xcom_push(key=INCARNATION, value=ledger.view(0, remembered=True).topology.incarnation)
+        self.current_txids = txids
+        return txids if self.max_transactions > 1 else txids[0]
+
+    def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:
+        while True:
+            txids, result = self._begin(context, ledger)
+            if txids:
+                return txids
+            left = None
+            if isinstance(result, Blocked) and isinstance(self._review(context, ledger)(result), Wait):
+                result = Full(oldest=result.by, pending=ledger.view(0).pending)
+            if isinstance(result, NothingNew):
+                left = self._left_behind(context, ledger)
+            elif isinstance(result, Full):
+                left = self._wait_for_room(context, ledger, result)
+            if left is not None:
+                self.log.info("transaction %d waits to be committed, and %s: this run commits it", left.by, left.why)
+                return [left.by]
+            if not isinstance(result, Full):
+                raise self._why_nothing(context, ledger, result)
+
+    def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginResult]:
+        """The transactions of this run, with those that began now, and the reason why there are no more."""
+        from airflow_trident.runtime.open_resources import OpenCoordinators
+        from airflow_trident.runtime.phases import coordinate
+
+        claims, txids = list(self._claims(context)), list[int]()
+        result: BeginResult = ()
+        with OpenCoordinators(self.topology) as coordinators:
+            while claims:  # one step may take only some of the claims
+                result = coordinate(
+                    ledger,
+                    self.topology,
+                    claims[:1] if claims[0].cleared and not txids else claims,
+                    max_pending=self._max_pending(),
+                    attempt_by="",
+                    check_states=not txids,
+                    ask_lag=True,
+                    rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
+                    coordinators=coordinators,
+                )
+                if not isinstance(result, tuple):
+                    break
+                self._log_begun(result)
+                txids += [begun.txid for begun in result]
+                if claims[0].cleared and len(txids) == 1 and not result[0].new:
+                    return txids + self._known(context, ledger)[1:], result
+                claims = claims[len(result) :]
+        return txids, result
+
+    def _left_behind(self, context: Context, ledger: Ledger) -> Abandoned | None:
+        """The transaction that all others wait for, if it is staged and nobody is left to commit it, or if the run that
+        could go on with it only starts when this one has ended. A run without new data must not pass it by. If a task
+        that is gone was processing it, it becomes FAILED."""
+        record = lowest_left_alone(ledger)
+        if record is None:
+            return None
+        return self._look(context, ledger)(record)
+
+    def _claimed_before(self, context: Context, ledger: Ledger) -> list[int]:
+        """The transactions that a backfill run claimed earlier, when it was still allowed to.
+
+        :raises AirflowSkipException: there are none.
+        """
+        with suppress(UnknownTopologyError):
+            txids = self._known(context, ledger)
+            if txids:
+                return txids
+        raise backfill_run_refused(self.topology_name, context)
+
+    def _known(self, context: Context, ledger: Ledger) -> list[int]:
+        """The transactions that a cleared run claimed before. It replays these and takes no new ones."""
+        claims = list(self._claims(context))
+        result = ledger.begin(NextBatches(claims, max_pending=self._max_pending()))
+        return [begun.txid for begun in result] if isinstance(result, tuple) else []
+
+    def _why_nothing(self, context: Context, ledger: Ledger, result: object) -> Exception:
+        if isinstance(result, Blocked):
+            return blocked(self.topology_name, result)
+        if isinstance(result, Paused):
+            return AirflowSkipException(paused(self.topology_name, result.command))
+        assert isinstance(result, NothingNew)
+        view = ledger.view(0)
+        last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)
+        # A run without new data says by its state that the topology is blocked.
+        if failed is not None and isinstance(still := self._review(context, ledger)(Blocked(failed)), Blocked):
+            return blocked(self.topology_name, still)
+        after = f"after transaction {last}" if last else "yet"
+        return AirflowSkipException(f"nothing new for topology {self.topology_name} {after}: no transaction is begun.")
+
+    def _wait_for_room(self, context: Context, ledger: Ledger, full: Full) -> Abandoned | None:
+        """Return when the oldest uncommitted transaction has passed; if nobody is left to commit it, return it.
+
+        :raises BlockedError: it will never pass.
+        """
+        from airflow_trident.runtime.outcomes import tell
+
+        self.log.info(
+            "%d transactions of topology %s are uncommitted, as many as may be", full.pending, self.topology_name
+        )
+        verdict = wait_in_worker(
+            ledger,
+            full.oldest,
+            Until.PASSED,
+            wait_s=self.seconds_in_worker(context, self.turn_wait_s),
+            look_every_s=settings.number(settings.POLL_S, least=0.1),
+            look=self._look(context, ledger),
+            say=lambda story: self.log.info("%s", story),
+            review=self._review(context, ledger),
+        )
+        if isinstance(verdict, Blocked):
+            raise blocked(self.topology_name, verdict)
+        if isinstance(verdict, Wait):
+            tell(ledger, next(self._claims(context)), OutcomeKind.WAITING)
+            self.give_back_slot(
+                context,
+                full.oldest,
+                Until.PASSED,
+                deferrable=deferrable_default(self.deferrable),
+                skip_gone=self.on_failure is OnFailure.SKIP,
+            )
+        return verdict if isinstance(verdict, Abandoned) else None
+
+    def _look(self, context: Context, ledger: Ledger) -> Look[Abandoned]:
+        return ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=self.asker(context))
+
+    def _review(self, context: Context, ledger: Ledger) -> Callable[[T], T | Wait]:
+        return review_blocked(ledger, self.asker(context))
+
+    def _max_pending(self) -> int:
+        given = pending_of(self.topology.states, settings.parse_limit("max_pending", self.max_pending))
+        return given or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
+
+    def _runs_at_once(self) -> int:
+        """How many active runs the DAG itself allows. 1 if that number is only Airflow's default: the default says
+        nothing about this DAG."""
+        from airflow.providers.common.compat.sdk import conf
+
+        if not self.has_dag():  # type: ignore[no-untyped-call]
+            return 1
+        runs = self.dag.max_active_runs
+        return 1 if runs == conf.getint("core", "max_active_runs_per_dag") else runs
+
+    def _claims(self, context: Context) -> Iterator[Claim]:
+        """One claim for each transaction of this run. The key identifies this task in this run; retries, clears and
+        another `max_transactions` do not change it."""
+        ti, dag_run = context["ti"], context["dag_run"]
+        own_index = ti.map_index if ti.map_index is not None else -1
+        tasks = self._tasks_behind()
+        task_ids = {task.phase: task.task_id for task in tasks}
+        mapped = self.max_transactions > 1 and not any(task.takes_several for task in tasks)
+        for index in range(self.max_transactions):
+            yield Claim(
+                key=claim_key(ti.dag_id, ti.task_id, ti.run_id, own_index, index),
+                dag_id=ti.dag_id,
+                run_id=ti.run_id,
+                map_index=index if mapped else own_index,
+                run_ms=int(dag_run.run_after.timestamp() * 1000),
+                cleared=bool(dag_run.clear_number),
+                task_ids=task_ids,
+                coordinator=ti.task_id,
+            )
+
+    def _tasks_behind(self) -> list[TaskPart]:
+        """The downstream tasks that process and commit. Others that wait use them to find out who is at work."""
+        parts = (part_of(task) for task in self.get_flat_relatives(upstream=False))
+        return [
+            part
+            for part in parts
+            if part is not None and part.phase in (EMIT, COMMIT) and part.topology_name == self.topology_name
+        ]
+
+    def _log_begun(self, found: Sequence[Begun]) -> None:
+        from airflow_trident.runtime.drains.drain_passes import named
+
+        new = [begun.record for begun in found if begun.new and begun.record is not None]
+        if new:
+            streams = ", ".join(dict.fromkeys(stream for record in new for stream in record.metadata))
+            begun = f"{named(new)} of topology {self.topology_name} {'are' if len(new) > 1 else 'is'} begun"
+            self.log.info("%s (%s)", begun, streams)
+        for one in found:
+            if not one.new:
+                status = one.record.status if one.record is not None else f"{Status.COMMITTED} and pruned"
+                self.log.info(
+                    "this run has transaction %d of topology %s already; it is %s", one.txid, self.topology_name, status
+                )
+
+
+class TridentEmitterOperator(EngineOperator):
+    """Reads the batch of a transaction, runs the topology's processing phase over it and stages the result.
+
+    Each run is a new attempt, recorded before anything is read. The task's `retries` are the attempts. When they are
+    used up, or when another try would be in vain, the transaction is FAILED, or SKIPPED with ``on_failure="skip"``.
+
+    :param topology: the Topology.
+    :param txid: the coordinator's output (templated).
+    :param on_failure: ``block``: later transactions wait until this one is replayed; ``skip``: they pass.
+    :param group: process all transactions from the coordinator in this task, at most this number in a pass; ``auto``:
+        chosen by how much there is to read and how long it takes. None: there is one, or the task is mapped over them.
+    :raises ConfigurationError: `group` is a number, but the topology or one of its states takes one at a time.
+    """
+
+    template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
+    operator_extra_links = (TransactionLink(), SparkUiLink())
+    ui_color = "#d9ecd9"
+    phase = EMIT
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        txid: Any,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        group: int | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        self.txid = txid
+        self.on_failure = on_failure_of(topology.states, on_failure)
+        self.group = None if group is None else parse_group(group)
+        if self.group is not None:
+            require_groups(topology.compile(), self.group)
+            self.takes_several, self.one_batch = True, False
+
+    def execute(self, context: Context) -> int | list[int]:
+        if self.group is not None:
+            return self._execute_all(context, self.group)
+        with airflow_outcome():
+            txid = settings.parse_txid(self.txid)
+            self.current_txids = (txid,)
+            began = time.monotonic()
+            with self.ledger_of_run(context) as ledger:
+                self.enlist(ledger, context, txid)
+                result = self._process(context, ledger, txid)
+            self.log.info("%s", self._story(result, time.monotonic() - began))
+        return txid
+
+    def _process(self, context: Context, ledger: Ledger, txid: int) -> ProcessResult:
+        from airflow_trident.runtime.phases import ProcessOutcome, ProcessResult, process
+
+        attempts = self.attempts(context, last_try=is_last_try(context))
+
+        def progress(line: str) -> None:
+            self.log.info("%s", line)
+
+        seen = ledger.view(txid)
+        if self._is_left_behind(context, seen.tx):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.ALREADY_PROCESSED)
+        if self._stays_skipped(context, seen.tx):
+            return ProcessResult(txid=txid, outcome=ProcessOutcome.LEFT_SKIPPED)
+        try:
+            with self.open_engine(context) as engine, self.watching_ui(context):
+                staging_root = settings.staging_root(self.staging_dir)
+                return process(ledger, self.topology, txid, engine, staging_root, attempts, progress, seen=seen)
+        except AirflowTaskTimeout as error:
+            record = ledger.view(txid).tx
+            _note_timeout(ledger, [record] if record is not None else [], error, attempts)
+            raise
+        finally:
+            self._running = None
+
+    # ---- all of a run ----------------------------------------------------------------------------------------------
+
+    def _execute_all(self, context: Context, group: int | str) -> list[int]:
+        with airflow_outcome():
+            self.current_txids = txids = parse_txids(self.txid)
+            began = time.monotonic()
+            with self.ledger_of_run(context) as ledger:
+                self.enlist(ledger, context)
+                rows_read = self._process_all(context, ledger, txids, group)
+            self.log.info(
+                "transactions %d to %d of topology %s (%d in all): %s rows read in %.1f s",
+                txids[0],
+                txids[-1],
+                self.topology_name,
+                len(txids),
+                f"{rows_read:,}",
+                time.monotonic() - began,
+            )
+        return txids
+
+    def _process_all(self, context: Context, ledger: Ledger, txids: Sequence[int], group: int | str) -> int:
+        """:raises TridentError: of the first transaction that failed and blocks others. The others are processed."""
+        from airflow_trident.runtime.drains.process_many import first_to_raise, known_records, process_many
+
+        attempts = self.attempts(context, last_try=is_last_try(context))
+        rows_read, failures, skipped = 0, dict[int, Exception](), dict[int, Exception]()
+        try:
+            with self.open_engine(context) as engine, self.watching_ui(context):
+                staging_root = settings.staging_root(self.staging_dir)
+                for ended in process_many(
+                    ledger,
+                    self.topology,
+                    txids,
+                    engine,
+                    staging_root,
+                    attempts,
+                    lambda line: self.log.info("%s", line),
+                    group=group,
+                    is_free=lambda record: not self._is_done(context, record),
+                ):
+                    rows_read += ended.rows_read
+                    failures.update(ended.failures)
+                    skipped.update(ended.skipped)
+        except AirflowTaskTimeout as error:
+            _note_timeout(ledger, known_records(ledger, txids), error, attempts)
+            raise
+        finally:
+            self._running = None
+        for txid, why in skipped.items():
+            self.log.warning("transaction %d is SKIPPED: %s", txid, why)
+        after = known_records(ledger, txids)
+        worst = first_to_raise(failures) or (first_to_raise(skipped) if len(skipped) == len(after) else None)
+        if worst is not None:
+            raise worst
+        failed = next((one.txid for one in after if one.status is Status.FAILED), None)
+        if failed is not None:  # it failed in an earlier try of this task
+            raise blocked(self.topology_name, Blocked(failed))
+        return rows_read
+
+    def _is_done(self, context: Context, record: TxRecord) -> bool:
+        """Is there nothing to process? True if its commit has begun, if it is here only to be committed, if it stays
+        SKIPPED, or if an earlier try of this task, since a person last cleared the task, brought it to an end."""
+        status = record.status
+        if status in (Status.COMMITTING, Status.COMMITTED, Status.CLOSED) or self._is_left_behind(context, record):
+            return True
+        if self._stays_skipped(context, record):
+            return True
+        return self._began_since_clear(context, record) and status is not Status.PROCESSING
+
+    def _began_since_clear(self, context: Context, record: TxRecord) -> bool:
+        """Is its last attempt that of an earlier try of this task, since a person last cleared the task?"""
+        me = owner(context)
+        mine = record.owner.is_same_task(me) and record.owner.try_number < me.try_number
+        return mine and record.owner.try_number >= first_try(context, self.retries or 0)
+
+    def _is_left_behind(self, context: Context, record: TxRecord | None) -> bool:
+        """Did another run process it, and is it here only to be committed? Its staged batch is good as it is."""
+        ti = context["ti"]
+        if record is None or record.status is not Status.PROCESSED or coordinator_above(self) is None:
+            return False
+        return (record.claim.dag_id, record.claim.run_id) != (ti.dag_id, ti.run_id)
+
+    def _stays_skipped(self, context: Context, record: TxRecord | None) -> bool:
+        """Was a transaction of this run SKIPPED, and has nobody cleared the task since? A retry that Airflow makes by
+        itself does not undo what a person decided; in another run the task is there to replay it. A clear counts until
+        the task has begun an attempt."""
+        ti = context["ti"]
+        if record is None or record.status is not Status.SKIPPED:
+            return False
+        cleared = first_try(context, self.retries or 0) > 1 or bool(context["dag_run"].clear_number)
+        cleared = cleared and not self._began_since_clear(context, record)
+        return not cleared and (record.claim.dag_id, record.claim.run_id) == (ti.dag_id, ti.run_id)
+
+    def _story(self, result: ProcessResult, took_s: float) -> str:
+        from airflow_trident.runtime.phases import ProcessOutcome
+
+        what = f"transaction {result.txid} of topology {self.topology_name}"
+        if result.outcome is not ProcessOutcome.PROCESSED or result.staged is None:
+            return f"{what}: {result.outcome}, nothing to process"
+        staged = result.staged
+        rows = ", ".join(f"{count:,} for state {name}" for name, count in staged.rows.items())
+        read = f"{staged.rows_read:,} rows read" if staged.rows_read >= 0 else "rows read"
+        return (
+            f"{what}, attempt {result.attempt}: {read}, staged {rows} ({human_bytes(staged.bytes)}) in {took_s:.1f} s"
+        )
+
+
+def _note_timeout(ledger: Ledger, records: Sequence[TxRecord], error: AirflowTaskTimeout, attempts: Attempts) -> None:
+    """Record the timeout. AirflowTaskTimeout is no Exception in Airflow 3, so no code below has recorded it."""
+    from airflow_trident.runtime.phases import note_failure
+
+    failure = TimeoutError(f"execution_timeout of the task: {error}")
+    for record in records:
+        if record.owner == attempts.owner and record.status is Status.PROCESSING:
+            note_failure(ledger, record.txid, record.attempt, failure, attempts)
+
+
+class TridentCommitterOperator(EngineOperator):
+    """Commits, in order, every transaction whose turn has come, until its own is committed.
+
+    If the commit sweep of another task has already committed its transaction, the task succeeds. If a lower transaction
+    is FAILED, the task fails at once and says what to do. If a lower one is still under way, the task waits: first in
+    the worker, then without a worker slot.
+
+    :param topology: the Topology.
+    :param txid: the transaction that must be committed when the task succeeds, or several (templated). Of several,
+        SKIPPED ones are left out, unless all are SKIPPED.
+    :param retention: committed transactions to keep; None: ``[trident] retention``.
+    :param deferrable: wait in the triggerer after `turn_wait_s` in the worker; None: ``[trident] deferrable``.
+    :param turn_wait_s: how long to wait in the worker; None: ``[trident] turn_wait_s``.
+    :param on_failure: as for the emitter; also what happens to transactions whose tasks were killed.
+    """
+
+    template_fields: Sequence[str] = ("txid", *EngineOperator.template_fields)
+    ui_color = "#f5e3c8"
+    phase = COMMIT
+    brings_events = True
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        txid: Any,
+        retention: int | None = None,
+        deferrable: bool | None = None,
+        turn_wait_s: float | None = None,
+        on_failure: OnFailure | str = OnFailure.BLOCK,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(topology=topology, **kwargs)
+        self.txid = txid
+        self.retention = settings.parse_limit("retention", retention)
+        self.deferrable = checked_deferrable(deferrable)
+        self.turn_wait_s = turn_wait_s
+        self.on_failure = on_failure_of(topology.states, on_failure)
+        self.rank_as(Rank.COMMIT)
+
+    def execute(self, context: Context) -> int | list[int]:
+        with airflow_outcome():
+            self.current_txids = txids = parse_txids(self.txid)
+            began = time.monotonic()
+            alone = len(txids) == 1 and not isinstance(self.txid, list)
+            with self.ledger_of_run(context) as ledger:
+                self.enlist(ledger, context, txids[0])
+                asset_events.begin(self.topology, ledger)
+                if alone:
+                    committed = self._commit(context, ledger, txids[0])
+                    self.log.info("%s", self._story(ledger, txids[0], committed, time.monotonic() - began))
+                    if self.outlets:
+                        self._tell_assets(context, ledger, txids[0])
+                else:
+                    txids = self._commit_all(context, ledger, txids)
+                    what = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
+                    self.log.info("%s are committed after %.1f s", what, time.monotonic() - began)
+                    note_assets(self, context, {"topology": self.topology_name, "txids": listed(txids)})
+                asset_events.bring(self, self.topology, ledger, context, owner(context))
+        return txids[0] if alone else txids
+
+    def _commit_all(self, context: Context, ledger: Ledger, txids: Sequence[int]) -> list[int]:
+        """The committed txids: all that are not SKIPPED. :raises BlockedError: one cannot be committed now."""
+        from airflow_trident.runtime.drains.process_many import known_records
+
+        while left := [one for one in known_records(ledger, txids) if not one.status.lets_others_pass]:
+            self._commit(context, ledger, left[0].txid, others=True)
+        passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
+        if len(passed) == len(txids):
+            raise blocked(self.topology_name, Blocked(txids[0], skipped=True))
+        for txid, status in passed.items():
+            self.log.warning("transaction %d of topology %s is %s: left out", txid, self.topology_name, status)
+        return [txid for txid in txids if txid not in passed]
+
+    def _tell_assets(self, context: Context, ledger: Ledger, txid: int) -> None:
+        """Tell the assets of the outlets what was committed, for the DAGs that they schedule."""
+        record = ledger.view(txid, remembered=True).tx
+        staged = record.staged if record is not None else None
+        extra: dict[str, Any] = {"topology": self.topology_name, "txid": txid}
+        if record is not None and staged is not None:
+            extra |= {"attempt": record.attempt, "rows_read": staged.rows_read, "rows": dict(staged.rows)}
+        note_assets(self, context, extra)
+
+    def _commit(self, context: Context, ledger: Ledger, txid: int, *, others: bool = False) -> tuple[int, ...]:
+        """Wait and commit until `txid` is committed. Returns the txids that this task committed.
+
+        :param others: of the task may follow: it is no error if somebody skips this one meanwhile.
+        :raises BlockedError: `txid` cannot be committed now.
+        """
+        mine, left = began_by(owner(context)), set[tuple[int, int]]()
+        committer = self._committer(context, ledger, lambda tx: mine(tx) or (tx.txid, tx.attempt) in left)
+        asker = self.asker(context)
+        ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=asker)
+        review = review_blocked(ledger, asker)
+        committed: list[int] = []
+        take_over = False
+
+        def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
+            nonlocal take_over
+            result = committer.commit(txid, take_over=take_over)
+            committed.extend(result.committed)
+            take_over = False
+            return review(result.own), result.view
+
+        def look(culprit: TxRecord) -> None:
+            nonlocal take_over
+            if culprit.txid != txid or not self._take_up(context, ledger, culprit):
+                take_over = ask_about(culprit) is not None
+                if take_over:  # with its attempt: another one is somebody's who is at work
+                    left.add((culprit.txid, culprit.attempt))
+
+        own = wait_while_undecided(
+            ledger,
+            txid,
+            sweep,
+            wait_s=self.seconds_in_worker(context, self.turn_wait_s),
+            look_every_s=settings.number(settings.POLL_S, least=0.1),
+            look=look,
+            say=lambda story: self.log.info("%s", story),
+        )
+        if isinstance(own, Blocked) and not (own.skipped and others):
+            raise blocked(self.topology_name, own)
+        if isinstance(own, Wait):
+            self._stand_back(context, txid)
+        return tuple(committed)
+
+    def _take_up(self, context: Context, ledger: Ledger, record: TxRecord) -> bool:
+        """Process the task's own transaction if its emitter has left it unprocessed. Returns whether it has."""
+        from airflow_trident.runtime.phases import process
+
+        txid, answers = record.txid, ask(record)
+        left = answers is not None and left_to_committer(record, answers)
+        if left:
+            self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
+            attempts = self.attempts(context, last_try=is_last_try(context))
+            try:
+                with self.open_engine(context) as engine:
+                    process(ledger, self.topology, txid, engine, settings.staging_root(self.staging_dir), attempts)
+            except TransitionError:
+                now = ledger.view(txid).tx
+                if now is None or now.status is Status.PROCESSING:
+                    raise
+                self.log.info("transaction %d is %s meanwhile", txid, now.status)  # the next sweep says what follows
+        return left
+
+    def _stand_back(self, context: Context, txid: int) -> None:
+        self.log.info("transaction %d goes on waiting without a worker slot", txid)
+        self.give_back_slot(
+            context,
+            txid,
+            Until.READY,
+            deferrable=deferrable_default(self.deferrable),
+            skip_gone=self.on_failure is OnFailure.SKIP,
+        )
+
+    def _committer(self, context: Context, ledger: Ledger, takes_up: Callable[[TxRecord], bool]) -> Committer:
+        from airflow_trident.runtime.commit import Committer
+
+        def engine() -> Engine:
+            return self.open_engine(context)
+
+        return Committer(
+            ledger=ledger,
+            topology=self.topology,
+            staging_root=settings.staging_root(self.staging_dir),
+            attempts=self.attempts(context, last_try=is_last_try(context)),
+            engine=engine,
+            retention=settings.retention(self.retention),
+            progress=lambda line: self.log.info("%s", line),
+            takes_up=takes_up,
+        )
+
+    def _story(self, ledger: Ledger, txid: int, committed: tuple[int, ...], took_s: float) -> str:
+        what = f"transaction {txid} of topology {self.topology_name}"
+        others = [str(one) for one in committed if one != txid]
+        also = f"; its sweep also committed {', '.join(others)}" if others else ""
+        if txid not in committed:
+            return f"{what} is committed already, by another task{also}"
+        record = ledger.view(txid, remembered=True).tx
+        if record is None or record.staged is None:
+            return f"{what} is committed{also}"
+        rows = ", ".join(f"{count:,} rows in state {name}" for name, count in record.staged.rows.items())
+        size = human_bytes(record.staged.bytes)
+        return f"{what}, attempt {record.attempt}, is committed: {rows} ({size}) in {took_s:.1f} s{also}"

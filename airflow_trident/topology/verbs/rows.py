@@ -1,0 +1,253 @@
+"""Verbs that move no tuple to another partition.
+
+Spark SQL inside `each` and `filter`: a query computes it as a field, and the rest of the expression reads that.
+
+Verbs that move tuples between partitions, or set parallelism and resources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.names import at_least_one, positive
+from airflow_trident.operations.aggregators import groupable
+from airflow_trident.operations.expressions import Expression, ExpressionOp, col, dtype
+from airflow_trident.operations.interfaces import CustomGrouping, MakesNode
+from airflow_trident.operations.sql import require_expression
+from airflow_trident.operations.user_code import OneOutput, VectorFunction, returns_one_value
+from airflow_trident.plan.graph import Grouping
+from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PartitionNode, PeekNode, ProjectNode
+from airflow_trident.topology.signatures import declared_outputs, require_callable, require_lossless
+from airflow_trident.topology.stream_base import S, StreamBase, append, named, some, then
+from airflow_trident.topology.verbs.transform import sql
+from airflow_trident.types import Field, FieldSpec, Schema, parse_declared, require_distinct, select
+
+
+def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: FieldSpec | None = None) -> S:
+    if isinstance(inputs, Expression):
+        return _each_expression(stream, inputs, function)
+    if outputs is None:
+        raise PlanError(
+            "each() needs the fields that the function appends",
+            'As in each("line", Split(), "word string").',
+        )
+    reads = named(stream, "each", inputs)
+    if isinstance(function, Expression):
+        return _each_expression(stream, function, outputs)
+    if isinstance(function, MakesNode):
+        return function.each_of(stream, reads, outputs)
+    require_callable("each", function, "execute")
+    single = not isinstance(function, VectorFunction) and returns_one_value(getattr(function, "execute", function))
+    new = declared_outputs(function, "execute", outputs, many=not single)
+    called = OneOutput(function, "execute") if single else function
+    return append(stream, EachNode, "each", reads=reads, outputs=new, function=called)
+
+
+def _each_expression(stream: S, expression: Expression, outputs: FieldSpec) -> S:
+    if is_spark_sql(expression):
+        field = _only(expression, parse_declared(outputs, [str(expression.options[1])]))
+        return with_field(stream, expression, field)
+    if has_spark_sql(expression):
+        wider, expression = computed(stream, expression)
+        made = _each_expression(wider, expression, outputs)
+        return keeping(made, (*stream.fields, made.fields[-1]))
+    named(stream, "each", list(expression.reads))
+    known = dtype(expression, stream.schema)
+    new = parse_declared(outputs, [known])
+    wanted = _only(expression, new).type
+    require_lossless(
+        new,
+        [known],
+        f"the expression {expression}",
+        f'Leave the type away, or convert it: ({expression}).cast("{wanted}").',
+    )
+    return append(stream, EachNode, "each", reads=expression.reads, outputs=new, expression=expression)
+
+
+def _only(expression: Expression, fields: Schema) -> Field:
+    if len(fields) != 1:
+        raise FieldError(f"the expression {expression} gives one field and {len(fields)} are named", "Name one.")
+    return fields[0]
+
+
+def filter(stream: S, inputs: Any, keep: Any = None) -> S:
+    if isinstance(inputs, Expression):
+        return _filter_expression(stream, inputs)
+    if keep is None:
+        inputs, keep = list(stream.fields), inputs
+    if isinstance(keep, Expression):
+        return _filter_expression(stream, keep)
+    require_callable("filter", keep, "is_keep")
+    reads = named(stream, "filter", inputs)
+    return then(stream, FilterNode, "filter", stream.schema, reads=reads, function=keep)
+
+
+def _filter_expression(stream: S, expression: Expression) -> S:
+    if is_spark_sql(expression) and expression.options[1] == "boolean":
+        return where(stream, expression)
+    if has_spark_sql(expression):
+        wider, expression = computed(stream, expression)
+        return keeping(_filter_expression(wider, expression), stream.fields)
+    named(stream, "filter", list(expression.reads))
+    given = dtype(expression, stream.schema)
+    if given != "boolean" or expression.is_explode:
+        raise FieldError(f"filter needs a boolean and {expression} is {given}", "Compare it with something.")
+    return then(stream, FilterNode, "filter", stream.schema, reads=expression.reads, expression=expression)
+
+
+def map(stream: S, verb: str, function: Any, outputs: FieldSpec | None) -> S:
+    """`verb`: "map" or "flat_map"."""
+    flat = verb == "flat_map"
+    if isinstance(function, MakesNode):
+        return function.map_of(stream, verb, outputs)
+    require_callable(verb, function, "execute")
+    if flat and isinstance(function, VectorFunction):
+        raise PlanError(
+            f"flat_map got the vectorised {type(function).__name__}, which gives one output per tuple",
+            "Use map(), or let it give an array and go on with each(explode(...)).",
+        )
+    new = stream.schema if outputs is None else declared_outputs(function, "execute", outputs, many=flat)
+    return then(stream, MapNode, verb, new, function=function, flat=flat)
+
+
+def project(stream: S, keep: FieldSpec) -> S:
+    names = some(stream, "project", keep, "Name one at least: a tuple without fields cannot be moved.")
+    require_distinct(names)
+    return _projected(stream, names, implied=False)
+
+
+def _projected(stream: S, names: tuple[str, ...], *, implied: bool) -> S:
+    return then(stream, ProjectNode, "project", select(stream.schema, names, "project"), implied=implied)
+
+
+def keeping(stream: S, names: tuple[str, ...]) -> S:
+    """As `project`; the same stream if it has just these fields."""
+    return stream if names == stream.fields else _projected(stream, names, implied=True)
+
+
+def peek(stream: S, inputs: Any, consumer: Any = None) -> S:
+    if consumer is None:
+        inputs, consumer = list(stream.fields), inputs
+    require_callable("peek", consumer, "accept")
+    return then(stream, PeekNode, "peek", stream.schema, reads=named(stream, "peek", inputs), function=consumer)
+
+
+def assembled(stream: S, assembly: Any) -> S:
+    """:raises PlanError: the assembly cannot be called, or returns no stream."""
+    apply = getattr(assembly, "apply", assembly)
+    if isinstance(assembly, type) or not callable(apply):
+        raise PlanError(f"apply_assembly got {assembly!r}", "Give an object with apply(stream), or a function.")
+    made = apply(stream)
+    if not isinstance(made, type(stream)):
+        raise PlanError(f"the assembly {assembly!r} gave {made!r}", "It must return the stream that it made.")
+    return made
+
+
+_NAME = "spark_sql_"
+
+
+def is_spark_sql(expression: Expression) -> bool:
+    """Is the whole expression one Spark SQL text?"""
+    return expression.op is ExpressionOp.SPARK_SQL
+
+
+def has_spark_sql(expression: Expression) -> bool:
+    return any(True for _ in _texts(expression))
+
+
+def with_field(stream: S, expression: Expression, field: Field) -> S:
+    """Append the value of a text as the last field.
+
+    :raises PlanError: the text is no expression over a tuple, or its value may differ in another attempt.
+    """
+    value = _checked(stream, expression)
+    return _query(stream, f"SELECT {_listed(stream)}, {value} AS `{field.name}` FROM {{rows}}", str(field))
+
+
+def where(stream: S, expression: Expression) -> S:
+    """Keep the tuples for which the text is true.
+
+    :raises PlanError: see :func:`with_field`.
+    """
+    return _query(stream, f"SELECT {_listed(stream)} FROM {{rows}} WHERE {_checked(stream, expression)}")
+
+
+def computed(stream: S, expression: Expression) -> tuple[S, Expression]:
+    """The stream with a field for each text, and the expression that reads these fields.
+
+    :raises PlanError: see :func:`with_field`.
+    """
+    known: dict[tuple[Any, ...], str] = {}
+    for one in _texts(expression):
+        if one.options not in known:
+            names = (f"{_NAME}{number}" for number in count(len(known) + 1))
+            known[one.options] = next(name for name in names if name not in stream.fields)
+            stream = with_field(stream, one, Field(known[one.options], one.options[1]))
+    return stream, _replaced(expression, known)
+
+
+def _texts(expression: Expression) -> Iterator[Expression]:
+    if is_spark_sql(expression):
+        yield expression
+    for argument in expression.arguments:
+        yield from _texts(argument)
+
+
+def _replaced(expression: Expression, known: dict[tuple[Any, ...], str]) -> Expression:
+    if is_spark_sql(expression):
+        return col(known[expression.options])
+    return replace(expression, arguments=tuple(_replaced(one, known) for one in expression.arguments))
+
+
+def _checked(stream: StreamBase, expression: Expression) -> str:
+    text = str(expression.options[0])
+    require_expression(text, stream.fields)
+    return "(" + text.replace("{", "{{").replace("}", "}}") + ")"
+
+
+def _listed(stream: StreamBase) -> str:
+    return ", ".join(f"`{name}`" for name in stream.fields)
+
+
+def _query(stream: S, text: str, *more: str) -> S:
+    return sql(stream, text, [*(str(field) for field in stream.schema), *more], {})
+
+
+def repartition(stream: S, verb: str, grouping: Grouping, **arguments: Any) -> S:
+    return then(stream, PartitionNode, verb, stream.schema, grouping=grouping, **arguments)
+
+
+def partition_by(stream: S, fields: FieldSpec) -> S:
+    keys = some(stream, "partition_by", fields, "Use global_() to bring all tuples together.")
+    groupable("partition_by", select(stream.schema, keys, "partition_by"))
+    return repartition(stream, "partition_by", Grouping.FIELDS, keys=keys)
+
+
+def partition(stream: S, grouping: CustomGrouping) -> S:
+    if not isinstance(grouping, CustomGrouping):
+        raise PlanError(
+            f"partition got {grouping!r}", "Give an object of a subclass of CustomGrouping, or use partition_by()."
+        )
+    return repartition(stream, "partition", Grouping.CUSTOM, custom=grouping)
+
+
+# ---- parallelism and resources ---------------------------------------------------------------------------------
+
+
+def parallelism_hint(stream: S, partitions: int) -> S:
+    stream.topology.set_node(stream.node.name, parallelism=at_least_one("parallelism_hint", partitions))
+    return stream
+
+
+def set_cpu_load(stream: S, percent: float) -> S:
+    stream.topology.set_node(stream.node.name, cpu_percent=positive("set_cpu_load", percent))
+    return stream
+
+
+def set_memory_load(stream: S, megabytes: float) -> S:
+    stream.topology.set_node(stream.node.name, memory_mb=positive("set_memory_load", megabytes))
+    return stream

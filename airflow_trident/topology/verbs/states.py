@@ -1,0 +1,503 @@
+"""Verbs that end a stream in a state.
+
+Built-in updaters for `partition_persist`.
+
+Verbs that query states (Trident: stateQuery, newStaticState).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from airflow_trident.contracts.state import StateFactory, StateSpec
+from airflow_trident.contracts.updater import MapState, Updater
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.names import require_name
+from airflow_trident.operations.aggregators import Newest, comparable, groupable, two_values
+from airflow_trident.operations.equality import canonical_key, same
+from airflow_trident.operations.state_functions import MakesStateful, QueryFunction, Stateful, StatefulFunction
+from airflow_trident.plan.commit.levels import in_commit_phase
+from airflow_trident.plan.commit.window_updater import WindowUpdater
+from airflow_trident.plan.graph import Grouping, Node
+from airflow_trident.plan.nodes import (
+    AggregateNode,
+    Aggregation,
+    EachNode,
+    FilterNode,
+    MapNode,
+    NewValuesNode,
+    PartitionNode,
+    PeekNode,
+    PersistNode,
+    ProjectNode,
+    StateQueryNode,
+)
+from airflow_trident.topology.signatures import (
+    bolt_outputs,
+    persistent_aggregations,
+    require_callable,
+    require_factory,
+    require_stateful,
+)
+from airflow_trident.topology.stream_base import S, StateHandle, append, named, some, staged_fields, then
+from airflow_trident.topology.verbs.aggregate import Scope, aggregate
+from airflow_trident.topology.verbs.rows import keeping
+from airflow_trident.types import (
+    REAL_TYPES,
+    Field,
+    FieldSpec,
+    Schema,
+    is_nested,
+    names_of,
+    parse_declared,
+    parse_names,
+    parse_type,
+    require_distinct,
+    select,
+    split_spec,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapPut:
+    """Stores each tuple's value fields under its key fields.
+
+    :param state: name of the state, for the error.
+    :param staged: the fields of the tuples, including `keys` and `values`.
+    """
+
+    state: str
+    staged: tuple[str, ...]
+    keys: tuple[str, ...]
+    values: tuple[str, ...]
+    takes_groups: ClassVar[bool] = True
+    """May several transactions call it one after the other, in one step of the store?"""
+
+    def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
+        """:raises UserCodeError: two tuples of the batch have the same key and different values."""
+        found = self.chosen(tuples)
+        state.multi_put(list(found), list(found.values()))
+
+    def chosen(self, tuples: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """The value of each key.
+
+        :raises UserCodeError: as `__call__`. The store cannot know which one is newer, since engines give no order.
+        """
+        keys, values = ([self.staged.index(name) for name in names] for names in (self.keys, self.values))
+        found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        for row in tuples:
+            value = tuple([row[place] for place in values])
+            key = canonical_key([row[place] for place in keys])
+            known = found.setdefault(key, value)
+            if known is not value and not same(known, value):
+                raise two_values(
+                    self.state,
+                    dict(zip(self.keys, key, strict=True)),
+                    dict(zip(self.values, known, strict=True)),
+                    dict(zip(self.values, value, strict=True)),
+                    "and different values, and nothing says which one counts",
+                    'Name the fields that say which is newer, as in partition_persist(..., order_by="updated_at"), or '
+                    "aggregate by the key first.",
+                )
+        return found
+
+
+def partition_persist(
+    stream: S,
+    state: StateFactory,
+    inputs: FieldSpec,
+    updater: Updater | None,
+    keys: FieldSpec | None,
+    values: FieldSpec | None,
+    order_by: FieldSpec | None,
+    name: str | None,
+) -> PersistNode:
+    staged = staged_fields(stream, "partition_persist", inputs)
+    if require_factory(state).capabilities.appends:
+        if any(one is not None for one in (keys, values, updater, order_by)):
+            raise PlanError(
+                f"partition_persist into {state.describe()} got keys, values, order_by or an updater",
+                "A sink appends the tuples as they are: name inputs only.",
+            )
+        return _persist_rows(stream, state, staged, name)
+    if keys is None:
+        raise PlanError("partition_persist has no keys", 'Name those of the inputs that are keys, as in keys="id".')
+    key_fields = select(staged, parse_names(keys), "partition_persist keys")
+    rest = tuple(field for field in staged if field not in key_fields)
+    value_fields = parse_declared(values) if values is not None else rest
+    if not value_fields:
+        raise PlanError("partition_persist has no value fields", "Name inputs that are no keys, or values=...")
+    require_distinct(names_of((*key_fields, *value_fields)))
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or value_fields[0].name,
+        keys=key_fields,
+        values=value_fields,
+        staged=staged,
+        factory=require_factory(state),
+        updater=updater,
+        inputs=() if updater is None else (", ".join(names_of(staged)),),
+    )
+    if updater is not None:
+        require_callable("partition_persist", updater, "update_state")
+    if updater is None:
+        return _put(stream, spec, () if order_by is None else some(stream, "order_by", order_by, "Leave it out."))
+    if order_by is not None:
+        raise PlanError(
+            f"partition_persist of state {spec.name!r} got an updater and order_by",
+            "An updater gets every tuple: let it choose, or leave it out.",
+        )
+    return persist(keeping(stream, names_of(staged)), spec)
+
+
+def _put(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> PersistNode:
+    """Without an updater, a tuple's values replace those of its key."""
+    for field in spec.values:
+        if field not in spec.staged:
+            given = {one.name: one.type for one in spec.staged}.get(field.name)
+            raise PlanError(
+                f"state {spec.name!r} could never be given its value field {field}: "
+                + (f"the input is {field.name} {given}" if given else f"no input is named {field.name!r}"),
+                "Without an updater the value fields are inputs with their types: convert or add the field before, "
+                "or give one.",
+            )
+    put = MapPut(state=spec.name, staged=names_of(spec.staged), keys=spec.key_names, values=spec.value_names)
+    newest = _newest(stream, spec, order_by, "partition_persist") if order_by else stream
+    return persist(keeping(newest, names_of(spec.staged)), replace(spec, updater=put))
+
+
+def _newest(stream: S, spec: StateSpec, order_by: tuple[str, ...], verb: str) -> S:
+    """Keep the newest tuple of each key."""
+    groupable(f"{verb} keys", spec.keys)
+    for field in select(stream.schema, order_by, "order_by"):
+        comparable("order_by", field)
+    rest = tuple(name for name in names_of(spec.staged) if name not in spec.key_names)
+    rest = tuple(dict.fromkeys((*rest, *(name for name in order_by if name not in spec.key_names))))
+    reads = (*spec.key_names, *rest)
+    newest = Newest(
+        fields=reads,
+        keys=len(spec.keys),
+        order=tuple(reads.index(name) for name in order_by),
+        state=spec.name,
+        not_null=spec.rewrites,
+    )
+    outputs = select(stream.schema, rest, "order_by")
+    return then(
+        stream,
+        AggregateNode,
+        "newest",
+        (*spec.keys, *outputs),
+        groups=spec.key_names,
+        aggregations=(Aggregation(aggregator=newest, reads=reads, output=outputs),),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMode:
+    """The arguments of `persist_table` that say how a stream is written."""
+
+    mode: str
+    keys: FieldSpec | None = None
+    order_by: FieldSpec | None = None
+    deleted: str | None = None
+
+    def require(self, table: StateFactory) -> None:
+        """:raises PlanError: the arguments contradict each other or the table."""
+        if self.mode == "upsert":
+            raise PlanError(
+                "persist_table got mode='upsert', which is gone",
+                'Use mode="rewrite" for one row of each key; or append, and let a view choose the newest row.',
+            )
+        if self.mode not in ("append", "overwrite", "rewrite"):
+            raise PlanError(
+                f"persist_table got mode={self.mode!r}",
+                'There are mode="append", mode="overwrite" and mode="rewrite".',
+            )
+        if self.mode == "rewrite" and not table.capabilities.rewrites:
+            raise PlanError(
+                f"persist_table got mode='rewrite' and {table.describe()}, whose rows cannot be replaced so",
+                "Give it a DeltaTable or an IcebergTable.",
+            )
+        if self.mode == "overwrite" and not getattr(table, "partition_by", ()):
+            raise PlanError(
+                f"persist_table got mode='overwrite' and {table.describe()}, which has no partitions",
+                "Name the columns whose values say what a batch replaces: DeltaTable(..., partition_by='day').",
+            )
+        of_keys = {"keys": self.keys, "order_by": self.order_by, "deleted": self.deleted}
+        given = [name for name, value in of_keys.items() if value is not None]
+        if not self.by_key and given:
+            raise PlanError(
+                f"persist_table got mode={self.mode!r} and {', '.join(given)}",
+                f'Say mode="rewrite", or leave {"them" if len(given) > 1 else "it"} out.',
+            )
+        if self.by_key and self.keys is None:
+            raise PlanError(
+                f"persist_table got mode={self.mode!r} and no keys",
+                'Name the fields whose row is replaced, as in keys="id".',
+            )
+
+    @property
+    def by_key(self) -> bool:
+        return self.mode == "rewrite"
+
+
+def persist_table(stream: S, table: Any, how: TableMode, name: str | None) -> PersistNode:
+    if not isinstance(table, StateFactory) or not table.capabilities.by_reference:
+        raise PlanError(
+            f"persist_table got {table.describe() if isinstance(table, StateFactory) else repr(table)}",
+            'Give a table, as in persist_table(DeltaTable("/lake/sales")).',
+        )
+    how.require(table)
+    if how.by_key:
+        return _persist_rewritten(stream, table, how, name)
+    return _persist_rows(stream, table, stream.schema, name, overwrites=how.mode == "overwrite")
+
+
+def _table_keys(stream: S, how: TableMode) -> Schema:
+    keys = select(stream.schema, some(stream, "persist_table keys", how.keys or (), "Name one."), "persist_table keys")
+    if how.deleted is not None and Field(how.deleted, "boolean") not in stream.schema:
+        raise PlanError(
+            f"persist_table got deleted={how.deleted!r}, and the stream has no such boolean field",
+            f"Its fields are {', '.join(map(str, stream.schema))}.",
+        )
+    if how.deleted in names_of(keys):
+        raise PlanError(f"persist_table got deleted={how.deleted!r}, which is a key, too", "Name another field.")
+    return keys
+
+
+def _persist_rewritten(stream: S, table: StateFactory, how: TableMode, name: str | None) -> PersistNode:
+    """Copy-on-write: one tuple of each key, which replaces the rows of its key. The processing phase finds wrong
+    keys."""
+    keys = _table_keys(stream, how)
+    for field in keys:
+        if field.type in REAL_TYPES or is_nested(field.type):
+            raise PlanError(
+                f"persist_table got mode='rewrite' and the key {field.name} of type {field.type}",
+                "Rows are found by keys that are equal to the last bit: make it a text, a decimal or a whole number.",
+            )
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or "rows",
+        keys=keys,
+        values=tuple(field for field in stream.schema if field not in keys),
+        staged=stream.schema,
+        factory=table,
+        partition_by=parse_names(getattr(table, "partition_by", ())),
+        rewrites=True,
+        deleted=how.deleted,
+    )
+    order_by = () if how.order_by is None else some(stream, "order_by", how.order_by, "Leave it out.")
+    return persist(keeping(_newest(stream, spec, order_by, "persist_table"), stream.fields), spec)
+
+
+def _persist_rows(
+    stream: S,
+    sink: StateFactory,
+    staged: Schema,
+    name: str | None,
+    *,
+    overwrites: bool = False,
+) -> PersistNode:
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or "rows",
+        keys=(),
+        values=staged,
+        staged=staged,
+        factory=sink,
+        partition_by=parse_names(getattr(sink, "partition_by", ())),
+        overwrites=overwrites,
+    )
+    return persist(keeping(stream, names_of(staged)), spec)
+
+
+def stateful(
+    stream: S,
+    inputs: FieldSpec,
+    function: StatefulFunction[Any, Any] | MakesStateful,
+    provider: StateFactory,
+    keys: FieldSpec,
+    outputs: FieldSpec,
+    partitions: int,
+    name: str | None,
+) -> PersistNode:
+    staged = staged_fields(stream, "stateful", inputs)
+    name = name or type(function).__name__
+    emits = parse_declared(outputs)
+    if isinstance(function, MakesStateful):
+        function, declared = function.stateful_of(
+            topology=stream.topology.name, name=name, source=stream.node.name, fields=names_of(staged)
+        )
+        emits = bolt_outputs(name, declared, emits)
+    require_stateful(function, emits=bool(emits))
+    key_fields = select(staged, parse_names(keys), "stateful keys")
+    if partitions < 1 or (partitions > 1 and not key_fields):
+        raise PlanError(
+            f"stateful() got {partitions} partitions and {len(key_fields)} keys",
+            "With more than one partition, keys=... says which state a tuple belongs to.",
+        )
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name,
+        keys=key_fields,
+        values=(),
+        staged=staged,
+        factory=require_factory(provider),
+        stateful=Stateful(function=function, partitions=partitions),
+        emits=emits,
+        inputs=(", ".join(names_of(staged)),),
+    )
+    return persist(keeping(stream, names_of(staged)), spec)
+
+
+def persistent_aggregate(
+    stream: S, groups: tuple[str, ...], state: StateFactory, what: tuple[Any, ...], name: str | None
+) -> PersistNode:
+    several = persistent_aggregations(stream.schema, what)
+    first = several[0]
+    outputs = tuple(field for one in several for field in one.output)
+    require_distinct((*groups, *names_of(outputs)))
+    keys = select(stream.schema, groups, "group_by")
+    combiners = tuple(one.combiner for one in several if one.combiner is not None)
+    staged_names = (*groups, *first.reads)
+    if combiners:
+        batch = aggregate(stream, Scope.ALL, groups, what)
+    else:
+        batch = keeping(stream, tuple(dict.fromkeys(staged_names)))
+    spec = StateSpec(
+        topology=stream.topology.name,
+        name=name or outputs[0].name,
+        keys=keys,
+        values=outputs,
+        staged=batch.schema,
+        factory=require_factory(state),
+        combiners=combiners,
+        reducer=first.reducer,
+        reads=first.reads,
+        inputs=tuple(", ".join(one.reads) for one in several),
+    )
+    return persist(batch, spec)
+
+
+def persist(stream: S, spec: StateSpec) -> PersistNode:
+    require_name("state", spec.name)
+    if spec.factory.capabilities.keyvalue != (spec.stateful is not None):
+        raise PlanError(
+            f"state {spec.name!r} cannot be kept in {spec.factory.describe()}",
+            "Stateful functions need KeyValueStates(...), and nothing else can use it.",
+        )
+    if spec.factory.capabilities.appends and (spec.combiners or spec.reducer is not None):
+        raise PlanError(
+            f"state {spec.name!r} cannot be kept in {spec.factory.describe()}, which only appends rows",
+            "Use partition_persist(sink, fields), or another state.",
+        )
+    spec.factory.validate(spec)
+    spec = replace(spec, in_order=in_commit_phase(stream.node))
+    sink = PersistNode(name=spec.name, schema=stream.schema, inputs=(stream.node,), state=spec)
+    stream.topology.add_sink(sink)
+    return sink
+
+
+def new_values(stream: S, sink: PersistNode) -> S:
+    """What each batch changed in the state."""
+    spec = sink.state
+    if spec.stateful is not None and not spec.emits:
+        raise PlanError(
+            f"state {spec.name!r} belongs to a stateful function and gives no new values",
+            'Name what it emits, as in stateful(..., outputs="word string, n long").',
+        )
+    if spec.factory.capabilities.appends:
+        raise PlanError(
+            f"state {spec.name!r} is kept in {spec.factory.describe()}, which appends rows and gives no new values",
+            "Take the stream itself: what is appended is what comes.",
+        )
+    fired = spec.updater.fired if isinstance(spec.updater, WindowUpdater) else None
+    schema = spec.emits or (fired if fired is not None else (*spec.keys, *spec.values))
+    require_distinct(field.name for field in schema)
+    name = stream.topology.next_name("new_values")
+    return replace(stream, node=NewValuesNode(name=name, schema=schema, inputs=(sink,)), label="")
+
+
+def static(topology: str, state: StateFactory, name: str, keys: FieldSpec, values: FieldSpec) -> StateSpec:
+    """A state that this topology does not update."""
+    spec = StateSpec(
+        topology=topology,
+        name=require_name("state", name),
+        keys=parse_declared(keys),
+        values=parse_declared(values),
+        staged=(),
+        factory=require_factory(state),
+    )
+    spec.factory.validate(spec)
+    return spec
+
+
+def state_query(
+    stream: S,
+    state: StateHandle,
+    inputs: FieldSpec,
+    function: QueryFunction,
+    outputs: FieldSpec,
+    *,
+    after_commit: bool,
+) -> S:
+    if not isinstance(state, StateHandle):
+        raise PlanError(f"state_query got {state!r}", "Give what persistent_aggregate() or new_static_state() gave.")
+    if not isinstance(function, QueryFunction):
+        raise PlanError(f"state_query got {function!r}", "Give an object of a QueryFunction, such as MapGet().")
+    if state.topology is not None and state.topology is not stream.topology:
+        raise PlanError(
+            f"state {state.name!r} belongs to topology {state.topology.name!r}",
+            "Another topology's state is asked through new_static_state().",
+        )
+    if state.spec.stateful is not None:
+        raise PlanError(
+            f"state {state.name!r} belongs to a stateful function and has no fields to ask for",
+            "Ask the states of persistent_aggregate() and partition_persist().",
+        )
+    if after_commit and (state.topology is None or stream.topology.queries.owner(stream.node)):
+        raise PlanError(
+            f"state_query(after_commit=True) of state {state.name!r} has no commit to come after",
+            "Leave after_commit out: neither a static state nor a query stream has transactions.",
+        )
+    if state.spec.factory.capabilities.appends:
+        raise PlanError(
+            f"state {state.name!r} is kept in {state.spec.factory.describe()}, which only appends rows",
+            "Ask a state that has keys, or read the sink's files.",
+        )
+    _require_no_broadcast(state.name, stream.node)
+    reads = named(stream, "state_query", inputs)
+    function.require_fit(state.spec.keys, select(stream.schema, reads, "state_query"))
+    known = function.result_types(state.spec.keys, state.spec.values)
+    types = known or [parse_type(part) for part in split_spec(function.output_types)]
+    new = parse_declared(outputs, types)
+    if known and len(new) != len(known):
+        raise FieldError(
+            f"{type(function).__name__} of state {state.name!r} gives {len(known)} fields and {len(new)} are named",
+            "Name them all.",
+        )
+    return append(
+        stream,
+        StateQueryNode,
+        "state_query",
+        reads=reads,
+        outputs=new,
+        function=function,
+        # The query is sent to workers, which need no updater.
+        state=replace(state.spec, updater=None),
+        after_commit=after_commit,
+    )
+
+
+def _require_no_broadcast(state: str, node: Node) -> None:
+    """:raises PlanError: a broadcast would give the query a copy of each tuple in every partition."""
+    while isinstance(node, EachNode | FilterNode | MapNode | PeekNode | ProjectNode | StateQueryNode | PartitionNode):
+        if isinstance(node, PartitionNode) and node.grouping is Grouping.BROADCAST:
+            raise PlanError(
+                f"state_query of state {state!r} comes after {node.name!r}, which brings every tuple into every "
+                "partition: each would be answered as often as there are partitions",
+                "Leave broadcast() out: a state belongs to the whole topology here, so one partition gets all answers.",
+            )
+        node = node.input
