@@ -15,10 +15,13 @@ BEGAN_MS = 1_700_000_000_000
 
 
 class SimTime:
-    """Replaces the module `time`.
+    """Replaces the module `time`. The time zone stays that of the process.
 
     `wrong_s`: the error of the wall clock of the present process.
     """
+
+    tzname, timezone, altzone = time.tzname, time.timezone, time.altzone
+    tzset = staticmethod(time.tzset)
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
