@@ -19,9 +19,6 @@ The spout without promises, after Storm's IBatchSpout: each attempt may give oth
 
 Checks of spouts' parameters, made when a spout is built.
 
-Reads the metadata of transactions. It has no version: what a spout wrote must stay readable for ever. Metadata of
-another shape belong to another spout.
-
 Rows that no transaction has read, and none can read any more: what spouts do about them, and what they advise.
 """
 
@@ -32,9 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
-
-import msgspec
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_trident.closeable import Closing
 from airflow_trident.errors import ConfigurationError, SourceChangedError
@@ -424,38 +419,6 @@ def require_simple_types(what: str, schema: Schema) -> None:
                 f"{what} cannot hold the field {field.name!r} of type {field.type}",
                 "Declare it as a string and take it apart with each().",
             )
-
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-def read_back(kind: type[T], metadata: Json, spout: str) -> T:
-    """Metadata as an instance of `kind`.
-
-    :param spout: the kind of spout that must have written it: ``a SpooledSpout``.
-    :raises SourceChangedError: another kind of spout wrote it.
-    """
-    try:
-        return msgspec.convert(metadata, kind, strict=True, str_keys=True)
-    except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
-        raise not_metadata_of(f"{spout} ({str(error).replace('`', '')})", metadata) from error
-
-
-def as_json(metadata: msgspec.Struct) -> Json:
-    """The reverse of :func:`read_back`."""
-    written: Json = msgspec.to_builtins(metadata)
-    return written
-
-
-class NumberRange(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
-    """The numbers from `begin` to below `end`."""
-
-    begin: int
-    end: int
-
-    def __post_init__(self) -> None:
-        if self.begin > self.end:
-            raise ValueError(f"{self.begin} to {self.end} is no range")
 
 
 TAKE_AS_IT_IS = "`airflow trident accept-source TOPOLOGY TXID --reason WHY`"

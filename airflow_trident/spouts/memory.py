@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
-from airflow_trident.contracts.spout import Coordinator, Emitter, NumberRange, Split, Spout, read_back
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.user_code import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
+from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
-from airflow_trident.contracts.spout import NumberRange, as_json, read_back, require_simple_types
+from airflow_trident.contracts.spout import require_simple_types
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
 from airflow_trident.io.datasets import Dataset
@@ -26,6 +26,7 @@ from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.files.columns import from_text
+from airflow_trident.spouts.metadata import NumberRange, as_json, read_back
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
 
 if TYPE_CHECKING:

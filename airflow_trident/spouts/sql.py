@@ -38,7 +38,6 @@ from airflow_trident.contracts.spout import (
     Split,
     Spout,
     one_of,
-    read_back,
     require_at_least,
 )
 from airflow_trident.errors import (
@@ -57,6 +56,7 @@ from airflow_trident.io.datasets import Dataset, table_dataset
 from airflow_trident.io.sql import make_engine, scheme_of
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.operations.evaluate import interval_of
+from airflow_trident.spouts.metadata import read_back
 from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, names_of, parse_declared
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""The tables of SQL states are a durable format: what version 0.1 wrote is opened and gone on with, and what is written
-now looks the same.
+"""The tables of SQL states are a durable format: a database in the form of its dump is opened and continued, and what a
+state writes has that form.
 
-The dumps in tests/golden/sql were made by version 0.1; they are never written anew.
+The dumps in tests/golden/sql have version 1 of the format.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def shown(state: State, spec: StateSpec) -> list[str]:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_database_of_version_0_1_is_opened_and_gone_on_with(store: str, tmp_path: Path) -> None:
+def test_a_database_of_the_dump_is_opened_and_continued(store: str, tmp_path: Path) -> None:
     factory = FACTORIES[store](tmp_path)
     LOADS[store](factory, golden(store))
     for name, (spec, batches) in states(factory).items():
@@ -155,7 +155,7 @@ def test_a_database_of_version_0_1_is_opened_and_gone_on_with(store: str, tmp_pa
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_what_is_written_now_looks_as_version_0_1_wrote_it(store: str, tmp_path: Path) -> None:
+def test_what_a_state_writes_looks_as_the_dump(store: str, tmp_path: Path) -> None:
     factory = FACTORIES[store](tmp_path)
     for name, (spec, batches) in states(factory).items():
         begun(name, spec, batches)

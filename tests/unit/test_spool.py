@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.contracts.spout import as_json
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.spouts.metadata import as_json
 from airflow_trident.spouts.spool import sources as spool_sources
 from airflow_trident.spouts.spool import spout as spout_module
 from airflow_trident.spouts.spool.sources import CallableSource, CommandSource, Polled, SpoolSource

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_trident.contracts.spout import NumberRange, as_json, read_back
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.kafka.ranges import KafkaBatch, OffsetRange, TopicPartition, batch_of
 from airflow_trident.spouts.memory import _range_of_rows
+from airflow_trident.spouts.metadata import NumberRange, as_json, read_back
 from airflow_trident.spouts.redis import _Part, _part
 from airflow_trident.spouts.spool.spout import SpooledBatch, _batch
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_trident.contracts.spout import read_back
+from airflow_trident.spouts.metadata import read_back
 from airflow_trident.types import Json
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"

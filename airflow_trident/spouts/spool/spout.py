@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout, as_json, read_back
+from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import (
     ConfigurationError,
     DamagedInputError,
@@ -43,6 +43,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.arrow import arrow_schema, fitting, rows_to_table
 from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.txids import Txids
+from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.folder import SpoolFolder, spool_folder
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource
 from airflow_trident.types import Json, Schema
