@@ -1,5 +1,5 @@
-"""Reads the metadata of transactions. It has no version: what a spout wrote must stay readable for ever. Metadata of
-another shape belong to another spout."""
+"""Reads the metadata of transactions. Metadata have no version, and stay readable. Metadata of another shape belong to
+another spout."""
 
 from __future__ import annotations
 

@@ -31,6 +31,7 @@ SAME_FILE = {
     "ledger.py": "the ledger: the store of transactions, and the commands that read it",
     "local.py": "in this process, with no server",
     "memory.py": "kept in the memory of this process",
+    "metadata.py": "metadata of transactions: how the ledger keeps them, and how spouts read them",
     "outcomes.py": "the coordinator's last outcome: the record, its verb, its words",
     "query.py": "queries of states: the operator, the command, the verb that they call",
     "redis.py": "Redis",
