@@ -403,11 +403,14 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def is_of_driver(error: BaseException) -> bool:
-    """Did a driver raise this in a call, as any class? Not if it is a mistake in this package's own code.
+    """Did a driver raise this in a call, as any class? Not if it is a mistake in this package's own code, or the end of
+    the task: a time-out of Airflow is no Exception, and a panic of Rust is none either.
 
     A driver in C has no lines in the trace, and raises Python's own classes, too.
     """
     kind = type(error)
+    if not isinstance(error, Exception):
+        return kind.__module__ == "pyo3_runtime"
     is_ours = kind.__module__.partition(".")[0] == "airflow_trident"
     if is_ours or isinstance(error, MemoryError) or not is_foreign(error):
         return False

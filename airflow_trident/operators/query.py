@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_trident.contracts.state import Upkeep
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import airflow_outcome, require_durable, require_topology
-from airflow_trident.runtime.query import keep_up, require_upkeep
+from airflow_trident.runtime.upkeep import keep_up, require_upkeep
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import Json
 

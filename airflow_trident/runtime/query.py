@@ -4,8 +4,6 @@ How far the checkpoints of a topology's stateful functions are, for people. Only
 
 The commit sweep drives the checkpoints (`states.keyvalue.checkpoint`): the next committer recovers first. So nobody
 has to repair anything by hand after a crash; this module only says what the next committer will do.
-
-Upkeep of one state, started by a person or a schedule.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from airflow_trident.contracts.state import Marker, StateSpec, Upkeep
+from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, state_code
@@ -202,29 +200,3 @@ def checkpoints(topology: Topology) -> list[CheckpointView]:
                     CheckpointView(state=name, record=saved.record, marker=saved.marker, partitions=state.marks())
                 )
     return views
-
-
-def require_upkeep(spec: StateSpec, act: Upkeep) -> None:
-    """Opens nothing.
-
-    :raises ConfigurationError: the state has no such upkeep.
-    """
-    if act not in spec.factory.upkeep(spec):
-        raise ConfigurationError(
-            f"there is no `{act}` of state {spec.name!r} of topology {spec.topology!r}, {spec.describe()}",
-            f"`{act}` is for a DeltaState.",
-        )
-
-
-def keep_up(spec: StateSpec, act: Upkeep, progress: Callable[[str], object]) -> bool:
-    """Does the upkeep.
-
-    :return: was there anything to do?
-    :raises ConfigurationError: the state has no such upkeep, or its store cannot be used.
-    :raises StoreUnavailableError: the store does not answer, or others are always faster; nothing was changed.
-    :raises OutcomeUnknownError: the store did not answer the commit; doing it again finds out.
-    """
-    require_upkeep(spec, act)
-    with state_code(spec.name), spec.factory.make_state(spec) as state:
-        done: bool = getattr(state, act)(progress=progress)
-    return done

@@ -42,6 +42,7 @@ from airflow_trident.states.files.sink import OpenFileSink
 from tests.contracts.test_sinks import ROWS, rows_of, spec_of
 from tests.faults.drivers import FailingDriver
 from tests.faults.http_proxy import Answer, Verdict, lasting, pass_all
+from tests.fixtures import single
 from tests.fixtures.ledger import DEFINITION, begun, claim, commit, nothing
 from tests.fixtures.object_store import Bucket
 from tests.fixtures.state import batch, ticket
@@ -114,7 +115,7 @@ def all_verbs(ledgers: Ledgers, name: str) -> None:
             begun(ledger, number)
         if view.pointer.committed < number:
             commit(ledger, number)
-    ledger.begin(claim(3), nothing)
+    single.begin(ledger, claim(3), nothing)
     assert ledger.view(2).pointer.committed == 2
     znodes.post([Create(f"/posted-{uuid.uuid4().hex}")])
     znodes.wait_for_change({"/": None}, 0.0)

@@ -135,7 +135,7 @@ def test_it_costs_a_new_transaction_no_round_trip_and_is_never_in_head_or_commit
 
     ledger = ZNodeLedger(Watched(MemoryTree()), "words")
     ledger.register(DEFINITION)
-    ledger.view(0)
+    ledger.view(0, ahead=True)
     before, written[:] = ledger.znodes.round_trips, []
     begun(ledger, 1)
     assert ledger.znodes.round_trips - before == 1

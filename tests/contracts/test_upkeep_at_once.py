@@ -13,7 +13,7 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, StateSpec, Upkeep
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.runtime.query import keep_up
+from airflow_trident.runtime.upkeep import keep_up
 from airflow_trident.states.delta.state import DeltaState
 from tests.fixtures.state import batch, content, counts, ticket
 

@@ -44,7 +44,7 @@ ASKED = """
 import copy
 from dataclasses import replace
 from airflow_trident.io.database_limits import CLUSTERS
-from airflow_trident.tasks import kubernetes_pod
+from airflow_trident.tasks import drivers
 from airflow_trident.tasks.drivers import ClusterKind, DriverCluster, wait_for_end
 from airflow.providers.apache.spark.hooks import spark_submit
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -79,11 +79,11 @@ with kubernetes() as cluster:
     for status in (401, 403, 409, 410, 500, 503):
         cluster.fail(Fault(status, times=2))
         seen["refused"][status] = [said(driver.state), said(lambda: place.find("trident-order-1"))]
-    kubernetes_pod.CLUSTERS = replace(CLUSTERS, answer_s=0.1)
+    drivers.CLUSTERS = replace(CLUSTERS, answer_s=0.1)
     cluster.fail(Fault(0, times=2**30))
     seen["slow"] = said(driver.active)
     cluster.faults.clear()
-    kubernetes_pod.CLUSTERS = CLUSTERS
+    drivers.CLUSTERS = CLUSTERS
     states = iter([Fault(500, times=9)])
     seen["waited"] = wait_for_end(driver, 0.0, lambda: [cluster.fail(one) for one in states] or (
         None if cluster.faults[-1].times else cluster.set_phase("one", "Succeeded")))

@@ -188,11 +188,11 @@ def test_the_page_shows_what_a_run_returned_that_airflow_keeps_in_an_object_stor
     result = airflow_home.python(
         ORDERS
         + """
-from airflow_trident.plugin import mending_runs
+from airflow_trident.plugin import airflow_runs
 from airflow_trident.plugin.rows import Sight
 
 def shown():
-    return [one["said"] for one in mending_runs.latest("words", Sight(frozenset({"words"}), True))]
+    return [one["said"] for one in airflow_runs.latest("words", Sight(frozenset({"words"}), True))]
 
 play(dag)
 done = [order("backfill", first=1, last=1), order("bisect", txid=1)]
@@ -220,16 +220,16 @@ from airflow.models.dagrun import DagRun
 from airflow.utils import timezone
 from airflow.utils.session import create_session
 from airflow.utils.types import DagRunType
-from airflow_trident.plugin import mending_runs
+from airflow_trident.plugin import airflow_runs
 from airflow_trident.plugin.rows import Sight
 
 def run(number, conf):
-    return DagRun(dag_id=mending_runs.MENDING_DAG, run_id=f"run-{number}", run_type=DagRunType.MANUAL, conf=conf,
+    return DagRun(dag_id=airflow_runs.MENDING_DAG, run_id=f"run-{number}", run_type=DagRunType.MANUAL, conf=conf,
         state="success", run_after=timezone.utcnow())
 
 with create_session() as session:
     topologies = ["words", *["others"] * 60]
     session.add_all([run(number, {"topology": name}) for number, name in enumerate(topologies)] + [run(61, None)])
-tell([[one["run_id"] for one in mending_runs.latest(name, Sight(frozenset(), True))] for name in ("words", "others")])
+tell([[one["run_id"] for one in airflow_runs.latest(name, Sight(frozenset(), True))] for name in ("words", "others")])
 """)
     assert result == [["run-0"], [f"run-{number}" for number in range(60, 55, -1)]]

@@ -25,14 +25,14 @@ pytestmark = pytest.mark.usefixtures("postgres")
 
 WORKER = """
 import os, signal, sys
-from airflow_trident.states.sql import postgres_dialect
+from airflow_trident.states.sql import postgres
 from tests.integration.test_states_postgres import ROWS, spec_of
 from tests.fixtures.state import batch, ticket
 
 folder, kind, where, txid, attempt = sys.argv[1:]
 spec = spec_of(kind, folder)
 state = spec.factory.make_state(spec)
-run = postgres_dialect.run
+run = postgres.run
 
 
 def watched(connection, statement, parameters=None):
@@ -41,7 +41,7 @@ def watched(connection, statement, parameters=None):
     return run(connection, statement, parameters)
 
 
-postgres_dialect.run = watched
+postgres.run = watched
 print("ready", flush=True)
 sys.stdin.read()
 answer = state.apply(ticket(int(txid), attempt=int(attempt)), batch(spec, *ROWS))

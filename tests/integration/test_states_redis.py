@@ -248,16 +248,6 @@ def test_data_and_record_of_a_namespace_that_lost_each_other_are_noticed(where: 
             state.commit(2, fence=1)
 
 
-def test_a_record_of_a_namespace_of_a_version_that_did_not_count_keys_is_read(where: Any, client: Any) -> None:
-    with RedisStateProvider(**where).new_state("n") as state:
-        state.put("a", 1)
-        state.commit(fence=1)
-        record = json.loads(client.get("trident{n}:record"))
-        assert record.pop("keys") == [0, 1]
-        client.set("trident{n}:record", json.dumps(record))
-        assert state.marks().fence == 1
-
-
 def test_who_may_only_read_looks_up_keys(where: Any, client: Any) -> None:
     spec = counts(RedisState(**where))
     with spec.factory.make_state(spec) as state:

@@ -406,7 +406,7 @@ def publish(args: Namespace) -> int | None:
 
 
 def _keep_up(args: Namespace, act: Upkeep) -> int:
-    from airflow_trident.runtime.query import keep_up
+    from airflow_trident.runtime.upkeep import keep_up
 
     done = keep_up(state_of(args), act, lambda line: say(f"state {args.state}: {line}"))
     say(f"state {args.state}: {_DONE[act] if done else f'nothing to {act}'}")

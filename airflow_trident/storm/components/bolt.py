@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.fused.frames import Column, Frame
 from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.operations.expressions import col
@@ -24,6 +23,7 @@ from airflow_trident.topology.stream_base import S, named, then
 from airflow_trident.types import Field, FieldSpec, Schema, names_of, parse_declared, require_distinct
 
 if TYPE_CHECKING:
+    from airflow_trident.engine.fused.frames import Column, Frame
     from airflow_trident.storm.components.running import Emit
 
 _TAG = "stream_id"
@@ -318,6 +318,8 @@ class _Made:
 
     def instead(self, emits: list[Emit]) -> Iterator[Frame]:
         """In place of the rows."""
+        from airflow_trident.engine.fused.frames import Frame  # a DAG needs no engine to be built
+
         if not emits:
             return
         if not self._node.tag:
