@@ -403,8 +403,10 @@ def is_foreign(error: BaseException) -> bool:
 
 
 def is_of_driver(error: BaseException) -> bool:
-    """Did a driver raise this in a call, as any class? Not if it is a mistake in this package's own code, or the end of
-    the task: a time-out of Airflow is no Exception, and a panic of Rust is none either.
+    """Did a driver raise this in a call, as any class?
+
+    A mistake in this package's own code is not of a driver, and the end of a task is not: Airflow's time-out is no
+    Exception. Rust's panic is none either.
 
     A driver in C has no lines in the trace, and raises Python's own classes, too.
     """

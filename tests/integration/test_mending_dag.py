@@ -106,13 +106,14 @@ def test_a_range_of_what_was_skipped_is_replayed_lowest_first_and_has_its_asset_
         ORDERS
         + """
 from airflow_trident.protocol.records import Claim
+from tests.fixtures import single
 play(dag)
 coordinators = {name: spout.coordinator() for name, spout in topology.spouts.items()}
 with ledger() as one:
     for number in (2, 3):
         metadata = lambda txid, position: {name: found for name, spout in coordinators.items()
             if (found := spout.initialize_transaction(txid, position.get(name))) is not None}
-        one.begin(Claim(key=str(number), dag_id="words", run_id=f"run-{number}"), metadata)
+        single.begin(one, Claim(key=str(number), dag_id="words", run_id=f"run-{number}"), metadata)
         one.skip(number, "late")
 done = order("backfill", first=2, last=3)
 nothing = order("backfill", first=2, last=3)
