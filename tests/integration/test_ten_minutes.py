@@ -28,7 +28,7 @@ timeout 300 bash -c 'until (: > /dev/tcp/127.0.0.1/$AIRFLOW__API__PORT) 2> wait.
 airflow dags unpause words
 echo be > in/3.txt
 airflow dags trigger words --run-id third
-timeout 300 bash -c 'until airflow dags list-runs words -o plain | grep third | grep -E "success|failed"; do sleep 2; done'
+timeout 300 bash -c 'until airflow dags list-runs words -o plain | grep -E "third.*(success|failed)"; do sleep 2; done'
 airflow trident state get words count be
 kill -KILL -- -$!
 """
