@@ -20,7 +20,7 @@ from airflow_trident.ledger.backup import require_finished
 from airflow_trident.ledger.layout import DEFAULT_ROOT, LedgerPaths, topology_path
 from airflow_trident.ledger.ledger import ZNodeLedger, topology_names
 from airflow_trident.ledger.snapshot import Cache, Snapshot
-from airflow_trident.ledger.verbs import topology as topology_module
+from airflow_trident.ledger.verbs.topology import outcome_at
 from airflow_trident.ledger.workers import Worker, workers_of
 from airflow_trident.ledger.znodes import ZNodes
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
@@ -89,7 +89,7 @@ class _Reading:
         )
         workers = self._workers({name: paths[name] for name in records if self._lowest_of(views[name]) is not None})
         whole = {
-            name: self._overview(views[name], topology_module.outcome_at(snaps[name]), read, workers.get(name, ()))
+            name: self._overview(views[name], outcome_at(snaps[name]), read, workers.get(name, ()))
             for name, read in records.items()
         }
         return {name: whole.get(name) or self._failed[name] for name in names}

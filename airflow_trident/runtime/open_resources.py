@@ -1,7 +1,4 @@
-"""The states of a topology, open for one transaction or for many.
-
-The coordinators of a topology's spouts, open for one transaction or for many.
-"""
+"""The states of a topology and the coordinators of its spouts, open for one transaction or for many."""
 
 from __future__ import annotations
 

@@ -65,16 +65,16 @@ class FixedCoordinator(Coordinator):
     max_batch_size: int
 
     def is_ready(self, previous: Json) -> bool:
-        return _range_of_rows(previous)[1] < self.total_rows
+        return _numbers(previous, "a FixedBatchSpout")[1] < self.total_rows
 
     def initialize_transaction(self, txid: int, previous: Json) -> Json:
-        begin = _range_of_rows(previous)[1]
+        begin = _numbers(previous, "a FixedBatchSpout")[1]
         if begin >= self.total_rows:
             return None
         return {"from": begin, "to": min(begin + self.max_batch_size, self.total_rows)}
 
     def lag(self, position: Json) -> Lag:
-        return {"rows": max(0, self.total_rows - _range_of_rows(position)[1])}
+        return {"rows": max(0, self.total_rows - _numbers(position, "a FixedBatchSpout")[1])}
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class FixedEmitter(Emitter):
     parts: int
 
     def splits(self, metadata: Json) -> list[Split]:
-        begin, end = _range_of_rows(metadata)
+        begin, end = _numbers(metadata, "a FixedBatchSpout")
         size = max(1, -(-(end - begin) // self.parts))
         starts = range(begin, end, size)
         return [Split(index, {"from": at, "to": min(at + size, end)}) for index, at in enumerate(starts)]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        begin, end = _range_of_rows(split.body)
+        begin, end = _numbers(split.body, "a FixedBatchSpout")
         if end > len(self.rows):
             raise SourceChangedError(
                 f"FixedBatchSpout has {len(self.rows)} rows and the transaction recorded rows {begin} to {end - 1}",
@@ -104,11 +104,12 @@ class FixedEmitter(Emitter):
         yield from table.to_batches()
 
 
-def _range_of_rows(metadata: Json) -> tuple[int, int]:
+def _numbers(metadata: Json, spout: str) -> tuple[int, int]:
+    """From where to where; nothing before the first transaction. `spout`: the kind that wrote it."""
     if metadata is None:
         return 0, 0
-    found = read_back(NumberRange, metadata, "a FixedBatchSpout")
-    return found.begin, found.end
+    numbers = read_back(NumberRange, metadata, spout)
+    return numbers.begin, numbers.end
 
 
 def _row(row: Any, index: int, width: int) -> tuple[Any, ...]:
@@ -161,12 +162,12 @@ class MemoryTransactionalSpout(PartitionedSpout):
         return self._rows.keys()
 
     def next_part(self, partition: str, last: Json) -> Json:
-        begin = _range_of_partition(last)[1]
+        begin = _numbers(last, "a MemoryTransactionalSpout")[1]
         end = min(begin + self._take, len(self._rows[partition]))
         return {"from": begin, "to": end} if end > begin else None
 
     def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
-        begin, end = _range_of_partition(part)
+        begin, end = _numbers(part, "a MemoryTransactionalSpout")
         rows = self._rows.get(partition, ())
         if end > len(rows):
             raise SourceChangedError(
@@ -180,7 +181,12 @@ class MemoryTransactionalSpout(PartitionedSpout):
         yield from table.to_batches()
 
     def lag(self, last: Mapping[str, Json]) -> Lag:
-        return {"rows": sum(len(rows) - _range_of_partition(last.get(name))[1] for name, rows in self._rows.items())}
+        return {
+            "rows": sum(
+                len(rows) - _numbers(last.get(name), "a MemoryTransactionalSpout")[1]
+                for name, rows in self._rows.items()
+            )
+        }
 
     def describe(self) -> str:
         return f"{type(self).__name__}({len(self._rows)} partitions by {self._take})"
@@ -201,10 +207,3 @@ class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
 
     def partitions(self) -> Collection[str]:
         return self._rows.keys() - self._disabled
-
-
-def _range_of_partition(metadata: Json) -> tuple[int, int]:
-    if metadata is None:
-        return 0, 0
-    found = read_back(NumberRange, metadata, "a MemoryTransactionalSpout")
-    return found.begin, found.end

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.spouts.kafka.ranges import KafkaBatch, OffsetRange, TopicPartition, batch_of
-from airflow_trident.spouts.memory import _range_of_rows
+from airflow_trident.spouts.memory import _numbers
 from airflow_trident.spouts.metadata import NumberRange, as_json, read_back
 from airflow_trident.spouts.redis import _Part, _part
 from airflow_trident.spouts.spool.spout import SpooledBatch, _batch
@@ -31,7 +32,7 @@ READ: dict[str, tuple[str, Callable[[Any], object], object]] = {
             {TopicPartition("clicks", 0): OffsetRange(3, 8), TopicPartition("clicks", 10): OffsetRange(0, 0)},
         ),
     ),
-    "fixed": (RANGE, _range_of_rows, (4, 9)),
+    "fixed": (RANGE, partial(_numbers, spout="a FixedBatchSpout"), (4, 9)),
 }
 
 

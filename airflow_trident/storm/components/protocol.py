@@ -209,9 +209,9 @@ class BoltTalk(Talk):
         return False
 
 
-def _short(message: object) -> str:
-    text = repr(message)
-    return text if len(text) <= 200 else text[:200] + "..."
+def _short(value: object, longest: int = 200) -> str:
+    text = repr(value)
+    return text if len(text) <= longest else text[:longest] + "..."
 
 
 @dataclass
@@ -283,7 +283,7 @@ def reader_of(schema: Schema) -> Reader:
         elif isinstance(given, list) and len(given) == len(names):
             values = tuple(given)
         else:
-            raise ValueError(f"{_short(given)}, where {len(names)} values ({', '.join(names)}) are declared")
+            raise ValueError(f"{_short(given, 80)}, where {len(names)} values ({', '.join(names)}) are declared")
         return _with_texts(values, texts) if texts else values
 
     return read
@@ -295,7 +295,7 @@ def _with_texts(values: tuple[Any, ...], texts: list[tuple[int, str, Any]]) -> t
         try:
             whole[place] = msgspec.convert(whole[place], kind, str_keys=True)
         except msgspec.ValidationError as error:
-            raise ValueError(f"{_short(whole[place])}, where {name} is declared: {error}") from error
+            raise ValueError(f"{_short(whole[place], 80)}, where {name} is declared: {error}") from error
     return tuple(whole)
 
 
@@ -316,8 +316,3 @@ def _python(type_text: str) -> Any:
         return Optional[dict[key, inner[1]]]  # type: ignore[valid-type] # noqa: UP045
     named = {member.name: one for member, one in zip(members(type_text), inner, strict=True)}
     return Optional[TypedDict("Members", named, total=False)]  # type: ignore[operator] # noqa: UP045
-
-
-def _short_json(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:80] + "..."
