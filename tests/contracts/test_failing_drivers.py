@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,10 +99,20 @@ NEVER = (
 
 
 @pytest.fixture
-def kazoo(monkeypatch: pytest.MonkeyPatch) -> FailingDriver:
-    driver, made = FailingDriver(("kazoo",)), ZooKeeperZNodes._new_client
-    monkeypatch.setattr(ZooKeeperZNodes, "_new_client", lambda self: driver.around(made(self)))
-    return driver
+def kazoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[FailingDriver]:
+    """The clients end with the test, those whose `stop` raised, too: their threads would go on beside later tests."""
+    driver, new_client = FailingDriver(("kazoo",)), ZooKeeperZNodes._new_client
+    clients: list[Any] = []
+
+    def failing_client(znodes: ZooKeeperZNodes) -> Any:
+        clients.append(new_client(znodes))
+        return driver.around(clients[-1])
+
+    monkeypatch.setattr(ZooKeeperZNodes, "_new_client", failing_client)
+    yield driver
+    for client in clients:
+        client.stop()
+        client.close()
 
 
 def all_verbs(ledgers: Ledgers, name: str) -> None:

@@ -322,7 +322,11 @@ class ZooKeeperZNodes:
             deadline = min(deadline, time.monotonic() + self.settings.connect_deadline_s)
             with self._translated("to connect"):
                 starting = self._new_client()
-                starting.start_async()
+                try:
+                    starting.start_async()
+                except BaseException:
+                    _stop(starting)
+                    raise
             self._client = starting
         client = self._client
         answer_s = min(self.settings.op_deadline_s, self.settings.connect_deadline_s) / 3
