@@ -95,7 +95,17 @@ def same(value: Any) -> Any:
 def real(value: Any) -> Any:
     if value is None:
         return None
-    return "NaN" if math.isnan(value) else value + 0.0
+    return "NaN" if math.isnan(value) else value
+
+
+def real_key(value: Any) -> Any:
+    """As :func:`real`; both zeros are one key."""
+    return None if value is None else real(value + 0.0)
+
+
+def key_encoder(type_text: str) -> Coder:
+    """As :func:`encoder`, for a field of a key: equal keys become equal values."""
+    return real_key if type_text in ("double", "float") else encoder(type_text)
 
 
 def _timestamp(value: datetime.datetime) -> str:

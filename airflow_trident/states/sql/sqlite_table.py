@@ -20,7 +20,17 @@ from airflow_trident.io.arrow import columns_of
 from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.checks import require_columns
 from airflow_trident.states.core.merge import Key, Value
-from airflow_trident.states.core.text_values import Coder, compact, decoder, encoder, json_part, key_text, real, same
+from airflow_trident.states.core.text_values import (
+    Coder,
+    compact,
+    decoder,
+    encoder,
+    json_part,
+    key_encoder,
+    key_text,
+    real,
+    same,
+)
 from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of, merges_natively, quote
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, is_nested
 
@@ -101,15 +111,15 @@ class SqliteLayout:
     def encode_keys(self, keys: Sequence[Key]) -> list[str]:
         """As `encode_key` for many keys, column by column."""
         columns = zip(self.spec.keys, columns_of(keys, len(self.spec.keys)), strict=True)
-        return _json_keys([list(map(encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(keys)
+        return _json_keys([list(map(key_encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(keys)
 
     def encode_rows(self, columns: Sequence[Sequence[Any]], count: int) -> list[tuple[Any, ...]]:
         """Parameters of `upsert` and `merge`. `columns`: Python values, one sequence per field."""
         encoded = []
         for index, (field, column) in enumerate(zip(self.fields, columns, strict=True)):
-            encode = encoder(field.type)
+            encode = (key_encoder if index < len(self.spec.keys) else encoder)(field.type)
             # Columns of plain values, the usual case, need no conversion.
-            plain = encode is same or (encode is real and index >= len(self.spec.keys) and not _has_nan(column))
+            plain = encode is same or (encode is real and not _has_nan(column))
             encoded.append(column if plain else [encode(part) for part in column])
         keys = _json_keys(encoded[: len(self.spec.keys)])
         rows = zip(keys or ["[]"] * count, *encoded, strict=True)
