@@ -341,15 +341,12 @@ def test_the_two_zeros_are_one_key_and_so_are_all_nans(factory: StateFactory) ->
             ]
 
 
-@pytest.mark.parametrize(
-    ("type_text", "values"),
-    [("double", [-0.0, 0.0, math.nan]), ("struct<a:float,b:array<double>>", [{"a": -0.0, "b": [-0.0, 0.0]}])],
-)
-def test_a_value_keeps_the_sign_of_zero(factory: StateFactory, type_text: str, values: list[Any]) -> None:
-    spec = replace(combined(factory, "k long", f"v {type_text}"), updater=put_all)
+def test_a_real_number_in_a_struct_or_array_keeps_the_sign_of_zero(factory: StateFactory) -> None:
+    spec = replace(combined(factory, "k long", "v struct<a:float,b:array<double>>"), updater=put_all)
+    stored = {"a": -0.0, "b": [-0.0, 0.0, math.nan]}
     with factory.make_state(spec) as state:
-        apply(state, ticket(1), batch(spec, *enumerate(values)))
-        assert [repr(value) for _, (value,) in sorted(state.items())] == [repr(value) for value in values]
+        apply(state, ticket(1), batch(spec, (1, stored)))
+        assert repr(content(state)) == repr({(1,): (stored,)})
 
 
 def test_sums_of_decimals_are_exact_to_the_last_of_38_digits(factory: StateFactory) -> None:

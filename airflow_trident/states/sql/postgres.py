@@ -221,14 +221,19 @@ def _json_encoder(type_text: str) -> Coder:
     kinds: dict[str, Coder] = {
         "string": hide_zero,
         "binary": bytes.hex,
-        "double": lambda value: value if math.isfinite(value) else str(value),
-        "float": lambda value: value if math.isfinite(value) else str(value),
+        "double": _json_real,
+        "float": _json_real,
         "date": lambda value: value.isoformat(),
         "time": lambda value: value.isoformat(),
         "timestamp": lambda value: _utc(value).isoformat(),
         INTERVAL: microseconds_of,
     }
     return kinds.get(type_text, same)
+
+
+def _json_real(value: float) -> float | str:
+    """Numbers of jsonb are decimals: these have neither infinities and NaN nor a negative zero."""
+    return value if math.isfinite(value) and str(value) != "-0.0" else str(value)
 
 
 def _json_decoder(type_text: str) -> Coder:

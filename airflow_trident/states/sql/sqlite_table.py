@@ -111,7 +111,9 @@ class SqliteLayout:
     def encode_keys(self, keys: Sequence[Key]) -> list[str]:
         """As `encode_key` for many keys, column by column."""
         columns = zip(self.spec.keys, columns_of(keys, len(self.spec.keys)), strict=True)
-        return _json_keys([list(map(key_encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(keys)
+        return _json_keys([list(map(key_encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(
+            keys
+        )
 
     def encode_rows(self, columns: Sequence[Sequence[Any]], count: int) -> list[tuple[Any, ...]]:
         """Parameters of `upsert` and `merge`. `columns`: Python values, one sequence per field."""
