@@ -22,10 +22,11 @@ _NAN = math.nan
 
 def canonical_key(key: Sequence[Any]) -> tuple[Any, ...]:
     """Equal keys give equal tuples: NaN is one key and -0.0 is 0.0, as in Spark's grouping."""
-    return tuple(_canonical(part) if isinstance(part, float) else part for part in key)
+    return tuple(canonical_real(part) if isinstance(part, float) else part for part in key)
 
 
-def _canonical(part: float) -> float:
+def canonical_real(part: float) -> float:
+    """As :func:`canonical_key`, for one part."""
     return _NAN if math.isnan(part) else part + 0.0
 
 

@@ -15,9 +15,9 @@ from decimal import Decimal
 from functools import cache
 from typing import Any, TypeAlias
 
-from airflow_trident.operations.equality import canonical_key
+from airflow_trident.operations.equality import canonical_key, canonical_real
 from airflow_trident.operations.evaluate import interval_of, microseconds_of
-from airflow_trident.types import INTERVAL, Field, is_nested, members
+from airflow_trident.types import INTERVAL, REAL_TYPES, Field, is_nested, members
 
 Coder: TypeAlias = Callable[[Any], Any]
 compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -51,6 +51,12 @@ def encoder(type_text: str) -> Coder:
         INTERVAL: optional(microseconds_of),
     }
     return kinds.get(type_text, same)
+
+
+@cache
+def key_encoder(type_text: str) -> Coder:
+    """As :func:`encoder`, for a field of a key: equal keys become equal values."""
+    return optional(lambda value: real(canonical_real(value))) if type_text in REAL_TYPES else encoder(type_text)
 
 
 @cache
@@ -96,16 +102,6 @@ def real(value: Any) -> Any:
     if value is None:
         return None
     return "NaN" if math.isnan(value) else value
-
-
-def real_key(value: Any) -> Any:
-    """As :func:`real`; both zeros are one key."""
-    return None if value is None else real(value + 0.0)
-
-
-def key_encoder(type_text: str) -> Coder:
-    """As :func:`encoder`, for a field of a key: equal keys become equal values."""
-    return real_key if type_text in ("double", "float") else encoder(type_text)
 
 
 def _timestamp(value: datetime.datetime) -> str:

@@ -103,6 +103,8 @@ class Addresses:
         return Texts(self.keys[:cut]), Texts(self.keys[cut:])
 
     def encode(self, key: Sequence[Any]) -> bytes:
+        """Equal keys have one address."""
+        key = canonical_key(key)
         first, rest = self._parts
         if not self.split:
             return rest.encode(key)
@@ -247,7 +249,7 @@ class RedisMap:
         keys = zip(*columns, strict=True) if columns else [()] * len(given)
         sums: dict[bytes, int] = {}
         for key, amount in zip(keys, given, strict=True):
-            address = self.addresses.encode(canonical_key(key))
+            address = self.addresses.encode(key)
             sums[address] = sums.get(address, 0) + (amount or 0)
         for amount in sums.values():
             if not -(2**63) <= amount < 2**63:

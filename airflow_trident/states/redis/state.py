@@ -42,7 +42,7 @@ from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import key_of, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
-from airflow_trident.states.core.merge import Key, Value, canonical_key, merge, merge_before
+from airflow_trident.states.core.merge import Key, Value, merge, merge_before
 from airflow_trident.states.redis.map import GONE, SPLIT, RedisLayout, RedisMap, Session, overflow, parts, stage
 from airflow_trident.states.redis.scripts import APPLY, Said, Turn
 
@@ -73,7 +73,7 @@ class OpenRedisMap(State):
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
-        return self._session.patiently(lambda: self._map.lookup([canonical_key(key) for key in keys]))
+        return self._session.patiently(lambda: self._map.lookup(keys))
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         """Each key once. Reads by SCAN while others may write, so the values may be of several transactions."""

@@ -233,7 +233,8 @@ def _json_encoder(type_text: str) -> Coder:
 
 def _json_real(value: float) -> float | str:
     """Numbers of jsonb are decimals: these have neither infinities and NaN nor a negative zero."""
-    return value if math.isfinite(value) and str(value) != "-0.0" else str(value)
+    is_number = math.isfinite(value) and (value or math.copysign(1.0, value) > 0)
+    return value if is_number else str(value)
 
 
 def _json_decoder(type_text: str) -> Coder:

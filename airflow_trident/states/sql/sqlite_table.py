@@ -57,6 +57,11 @@ class SqliteLayout:
         return fields_of(self.spec)
 
     @cached_property
+    def _encoders(self) -> list[Coder]:
+        keys, values = self.spec.keys, self.spec.values
+        return [*(key_encoder(field.type) for field in keys), *(encoder(field.type) for field in values)]
+
+    @cached_property
     def _value_decoders(self) -> list[Coder]:
         return [decoder(field.type) for field in self.spec.values]
 
@@ -110,16 +115,14 @@ class SqliteLayout:
 
     def encode_keys(self, keys: Sequence[Key]) -> list[str]:
         """As `encode_key` for many keys, column by column."""
-        columns = zip(self.spec.keys, columns_of(keys, len(self.spec.keys)), strict=True)
-        return _json_keys([list(map(key_encoder(field.type), column)) for field, column in columns]) or ["[]"] * len(
-            keys
-        )
+        columns = columns_of(keys, len(self.spec.keys))
+        encoded = [list(map(encode, column)) for encode, column in zip(self._encoders, columns, strict=False)]
+        return _json_keys(encoded) or ["[]"] * len(keys)
 
     def encode_rows(self, columns: Sequence[Sequence[Any]], count: int) -> list[tuple[Any, ...]]:
         """Parameters of `upsert` and `merge`. `columns`: Python values, one sequence per field."""
         encoded = []
-        for index, (field, column) in enumerate(zip(self.fields, columns, strict=True)):
-            encode = (key_encoder if index < len(self.spec.keys) else encoder)(field.type)
+        for encode, column in zip(self._encoders, columns, strict=True):
             # Columns of plain values, the usual case, need no conversion.
             plain = encode is same or (encode is real and not _has_nan(column))
             encoded.append(column if plain else [encode(part) for part in column])
