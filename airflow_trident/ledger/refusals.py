@@ -5,26 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_trident.errors import DefinitionChangedError, HeldError, PassedOverError, TransitionError
-from airflow_trident.protocol.decide import AlreadyCommitted, Blocked, Closed, CommitDecision, EmitAgain, Unknown, Wait
+from airflow_trident.protocol.diagnosis import backfill_of, take_back_of
 from airflow_trident.protocol.records import FormerState, TxRecord
-
-
-def why_not(decision: CommitDecision) -> str:
-    """Why the gate does not open."""
-    match decision:
-        case Unknown(next_txid=next_txid):
-            return f"it was never begun (the next one is {next_txid})"
-        case AlreadyCommitted():
-            return "it is COMMITTED already"
-        case Closed():
-            return "it was closed for good"
-        case Blocked(by=by):
-            return f"transaction {by} is FAILED or SKIPPED and must be replayed or skipped first"
-        case EmitAgain():
-            return "it has no batch since a lower transaction was attempted again"
-        case Wait(why=why):
-            return why
-    return "it has no staged batch"
 
 
 def definition_changed(name: str, differences: Sequence[str]) -> DefinitionChangedError:
@@ -66,8 +48,8 @@ def never_attempted(txid: int) -> TransitionError:
 def may_be_held(topology: str, txid: int) -> TransitionError:
     return TransitionError(
         f"transaction {txid} cannot be skipped: a commit of it has begun, so a state may hold it already",
-        f"Run its commit again (`airflow trident backfill {topology} --txid {txid}`); if that cannot succeed, "
-        f"`airflow trident take-back {topology} {txid}` finds out whether a state holds it.",
+        f"Run its commit again ({backfill_of(topology, txid)}); if that cannot succeed, "
+        f"{take_back_of(topology, txid)} finds out whether a state holds it.",
     )
 
 
@@ -80,7 +62,7 @@ def may_be_in_former(topology: str, txid: int, former: FormerState) -> HeldError
     return HeldError(
         f"state {former.state!r} ({former.place}) left topology {topology!r} while transaction {txid} was committed. "
         "The state may hold it, so its commit cannot be taken back",
-        f"Run its commit again into the other states: `airflow trident backfill {topology} --txid {txid}`. Or put the "
+        f"Run its commit again into the other states: {backfill_of(topology, txid)}. Or put the "
         f"state back into the DAG file, type `airflow trident ledger accept {topology}`, and take the commit back.",
     )
 
@@ -92,6 +74,6 @@ def passed_over(topology: str, txid: int, by: int) -> PassedOverError:
     return PassedOverError(
         f"transaction {txid} is SKIPPED and cannot be taken up now: the commit of transaction {by} went over it and "
         "has not ended, so a state may hold that one already",
-        f"Try again when transaction {by} is COMMITTED. If nobody is at that, `airflow trident backfill {topology} "
-        f"--txid {by}` commits it; if that cannot succeed, `airflow trident take-back {topology} {by}`.",
+        f"Try again when transaction {by} is COMMITTED. If nobody is at that, {backfill_of(topology, by)} commits it; "
+        f"if that cannot succeed, {take_back_of(topology, by)}.",
     )

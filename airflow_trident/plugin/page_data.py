@@ -41,7 +41,6 @@ from airflow_trident.plugin.rows import (
 )
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, Status, TxRecord
-from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.liveness import Gone
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
@@ -186,7 +185,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     def shown(record: TxRecord) -> dict[str, Any]:
         return _row(view, record, sight, visible, gone)
 
-    lowest = next((one for one in unfinished if one.txid == lowest_uncommitted(view, view.next_txid)), None)
+    lowest = next((one for one in unfinished if one.txid == view.lowest_uncommitted(view.next_txid)), None)
     about = summary(view, outcome, sight, visible, beside.standstill(view.topology))
     return {
         **about,
@@ -260,7 +259,7 @@ def latest_committed(ledger: Ledger, view: LedgerView) -> Sequence[TxRecord]:
 
 
 def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
-    return ledgers.overviews(latest=ASKED, lowest_of=lambda view: lowest_uncommitted(view, view.next_txid))
+    return ledgers.overviews(latest=ASKED, lowest_of=lambda view: view.lowest_uncommitted(view.next_txid))
 
 
 def _overview_of(

@@ -28,7 +28,7 @@ from airflow_trident.runtime.staged_batches import manifest_of
 from airflow_trident.runtime.waiting import waiting_story
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.tasks.liveness import Gone
-from airflow_trident.tasks.mending_order import MendingAction
+from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.tasks.waits import Until, decide_wait
 from airflow_trident.types import Json
 
@@ -233,32 +233,32 @@ def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None, s
 # ---- what may be done --------------------------------------------------------------------------------------------
 
 
-def actions_of_topology(view: LedgerView, *, red: bool) -> list[MendingAction]:
+def actions_of_topology(view: LedgerView, *, red: bool) -> list[Action]:
     """The actions that a person may ask for now.
 
     :param red: are there failed runs whose transactions are all committed?
     """
     resting = view.topology.command is not Command.RUN
-    wanted = [MendingAction.RESUME if resting else MendingAction.PAUSE]
+    wanted = [Action.RESUME if resting else Action.PAUSE]
     if view.next_txid > 1:
-        wanted.append(MendingAction.BACKFILL)
-    return [*wanted, MendingAction.ACCEPT, *([MendingAction.CLEAR_RUNS] if red else [])]
+        wanted.append(Action.BACKFILL)
+    return [*wanted, Action.ACCEPT, *([Action.CLEAR_RUNS] if red else [])]
 
 
-def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[MendingAction]:
+def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[Action]:
     """The actions that a person may now ask for on a transaction; the ledger decides again when the action is done."""
     status, found = record.status, []
     if status in (Status.FAILED, Status.SKIPPED) or abandoned:
-        found.append(MendingAction.BACKFILL)
+        found.append(Action.BACKFILL)
     open_ = not status.is_final and status is not Status.SKIPPED
     if open_ and not record.touched and not record.invalidated:
-        found.append(MendingAction.SKIP)
+        found.append(Action.SKIP)
     if status in (Status.FAILED, Status.SKIPPED) and not record.touched and not record.invalidated:
-        found.append(MendingAction.ACCEPT_SOURCE)
+        found.append(Action.ACCEPT_SOURCE)
     if status is Status.FAILED and not record.invalidated:
-        found.append(MendingAction.BISECT)
+        found.append(Action.BISECT)
     if status is Status.SKIPPED and record.txid <= view.pointer.committed:
-        found.append(MendingAction.CLOSE)
+        found.append(Action.CLOSE)
     return found
 
 

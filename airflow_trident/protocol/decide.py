@@ -67,10 +67,11 @@ class Paused:
 @dataclass(frozen=True, slots=True)
 class Blocked:
     """Transaction `by` is FAILED: waiting does not help until a person replays or skips it. `skipped`: it is the asking
-    transaction itself, and is SKIPPED."""
+    transaction itself, and is SKIPPED. `passed`: it is the asking transaction itself, and higher ones are committed."""
 
     by: int
     skipped: bool = False
+    passed: bool = False
 
 
 def decide_begin(view: LedgerView, *, max_pending: int) -> Begin | Full | Paused | Blocked:
@@ -195,8 +196,10 @@ def decide_commit(view: LedgerView, txid: int) -> CommitDecision:
     blocked = view.blocked_by(txid)
     if blocked is not None:
         return Blocked(blocked)
-    if tx.status in (Status.FAILED, Status.SKIPPED):
-        return Blocked(txid, skipped=tx.status is Status.SKIPPED)
+    if tx.status is Status.SKIPPED:
+        return Blocked(txid, skipped=True)
+    if tx.status is Status.FAILED:
+        return Blocked(txid, passed=txid <= view.pointer.committed)
     predecessor = view.waits_for(txid)
     if predecessor is not None:
         return Wait(on=predecessor, why=f"transaction {predecessor} is not committed yet")

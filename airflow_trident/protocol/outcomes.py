@@ -7,6 +7,7 @@ paused and one whose source is empty would all look healthy.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -50,6 +51,13 @@ class CoordinatorOutcome:
     lag: dict[str, Lag] = field(default_factory=dict)
     lag_ms: int = 0
     picture: str = ""
+
+    @property
+    def text(self) -> str:
+        """``error at 2026-01-31 12:00:00 UTC in run scheduled__2026-01-31 of DAG words``."""
+        when = f" at {datetime.fromtimestamp(self.time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if self.time_ms else ""
+        run = f" in run {self.run_id} of DAG {self.dag_id}" if self.dag_id else ""
+        return f"{self.kind}{when}{run}"
 
     @property
     def is_bad(self) -> bool:

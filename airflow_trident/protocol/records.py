@@ -453,6 +453,11 @@ class LedgerView:
         below = (failed for failed in self.exceptions.failed if self.pointer.committed < failed < txid)
         return min(below, default=None)
 
+    def lowest_uncommitted(self, txid: int) -> int | None:
+        """The lowest transaction below `txid` that must still commit: all the others wait for it."""
+        below = range(self.pointer.committed + 1, txid)
+        return next((lower for lower in below if lower not in self.exceptions.skipped), None)
+
     def waits_for(self, txid: int) -> int | None:
         """The highest transaction below `txid` that must commit first (P6), if any."""
         below = range(txid - 1, self.pointer.committed, -1)

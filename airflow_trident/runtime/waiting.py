@@ -12,8 +12,9 @@ from typing import Protocol, TypeAlias, TypeVar
 from airflow_trident.errors import BlockedError
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import is_alive
+from airflow_trident.protocol import diagnosis
 from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.protocol.records import NO_ATTEMPT, Command, CommitTicket, LedgerView, Status, TxRecord
+from airflow_trident.protocol.records import Command, CommitTicket, LedgerView, Status, TxRecord
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -27,57 +28,15 @@ def nobody_looks(record: TxRecord) -> None:
     """For a waiter that knows no more than the ledger does."""
 
 
-def lowest_uncommitted(view: LedgerView, txid: int) -> int | None:
-    """The lowest transaction below `txid` that must still commit: all the others wait for it."""
-    skipped = view.exceptions.skipped
-    return next((lower for lower in range(view.pointer.committed + 1, txid) if lower not in skipped), None)
-
-
-def waiting_story(topology: str, txid: int, why: str, culprit: TxRecord | None) -> str:
-    """What a waiting task says: what it waits for, who works on that, and how to go on without waiting.
-
-    :param culprit: the record of :func:`lowest_uncommitted`, or of the transaction itself.
-    """
-    story = f"transaction {txid} of topology {topology} waits: {why}."
-    if culprit is None:
-        return story
-    number = culprit.txid
-    attempt = f", attempt {culprit.attempt}" if culprit.attempt != NO_ATTEMPT else ", not attempted yet"
-    by = f" by {culprit.owner}" if culprit.owner else ""
-    failed = f", last error: {culprit.error.splitlines()[0][:200]}" if culprit.error else ""
-    story += f" Transaction {number} is {culprit.status}{attempt}{by}{failed}."
-    show = f"`airflow trident ledger show {topology} {number}`"
-    if number == txid:
-        return f"{story} See {show}."
-    others = ""
-    if not culprit.touched:
-        others = f"; `airflow trident skip {topology} {number}` lets the others pass"
-    elif culprit.error:
-        others = f"; `airflow trident take-back {topology} {number}` if its commit can never succeed"
-    return f"{story} See {show}; if nobody works on it, `airflow trident backfill {topology} --txid {number}`{others}."
-
-
 def blocked(topology: str, by: Blocked) -> BlockedError:
-    """The error of every waiter for a FAILED transaction, or for one that is SKIPPED itself; it names the cure."""
-    if by.skipped:
-        return BlockedError(
-            f"transaction {by.by} of topology {topology!r} is SKIPPED: others pass it, and it is not committed",
-            f"To apply it after all: `airflow trident backfill {topology} --txid {by.by}`, or clear its run. A state "
-            "that depends on the order of transactions takes it only until a later one commits.",
-        )
-    return BlockedError(
-        f"transaction {by.by} of topology {topology!r} is FAILED, and nothing above it may commit before it",
-        f"Replay it (`airflow trident backfill {topology} --txid {by.by}`, or clear its task), or let the others pass: "
-        f"`airflow trident skip {topology} {by.by}`.",
-    )
+    """The error of every waiter for a FAILED transaction, or for one that is SKIPPED itself."""
+    why = diagnosis.blocked(topology, by)
+    return BlockedError(f"topology {topology}: {why.why}", why.cure)
 
 
 def paused(topology: str, command: Command) -> str:
-    """What everybody says who begins nothing because of a lifecycle command; it names the cure."""
-    return (
-        f"topology {topology} is told to {command}: no new transaction. "
-        f"`airflow trident resume {topology}` lets it go on."
-    )
+    """The text of every task that begins nothing because of a lifecycle command."""
+    return diagnosis.paused(topology, command).of(topology)
 
 
 class WatchedLedger(Protocol):
@@ -107,7 +66,7 @@ async def wait(
     :param decide: asked again after every change, and when nothing has changed for `look_every_s`; a committer sweeps
         in it. It returns the view that it decided on, if there is one: so a change after that is not missed.
     :param look: see :data:`Look`.
-    :param say: gets the :func:`waiting_story`, and again whenever it changes.
+    :param say: gets the text of :func:`diagnosis.waiting`, and again whenever it changes.
     :param looks_of_others: only one of this many looks is done if another waiter is nearer to the transaction that
         everybody waits for.
     """
@@ -118,8 +77,9 @@ async def wait(
         if not isinstance(verdict, Wait):
             return verdict
         view = await ledger.view(txid) if view is None else view
-        lowest = lowest_uncommitted(view, txid) or txid
-        story = waiting_story(topology, txid, verdict.why, (await ledger.view(lowest)).tx)
+        lowest = view.lowest_uncommitted(txid) or txid
+        why = diagnosis.waiting(topology, txid, verdict.why, (await ledger.view(lowest)).tx)
+        story = f"transaction {txid} of topology {topology} waits: {why}"
         if story != said:
             say(story)
             said = story

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError, within
-from airflow_trident.runtime.waiting import lowest_uncommitted
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.deadline import BaseDeadlineReference
@@ -74,6 +73,6 @@ class OldestUncommittedDeadline(BaseDeadlineReference):  # type: ignore[misc,unu
 def begun_ms_of_oldest(ledger: Ledger) -> int | None:
     """When the lowest uncommitted transaction began; None: all are committed."""
     view = ledger.view(0)
-    lowest = lowest_uncommitted(view, view.next_txid)
+    lowest = view.lowest_uncommitted(view.next_txid)
     record = None if lowest is None else ledger.view(lowest).tx
     return None if record is None else record.times_ms.get("begun")

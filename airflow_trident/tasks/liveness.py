@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow_trident.errors import FencedError, TransitionError
 from airflow_trident.protocol.decide import Blocked, Wait
+from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.records import NO_ATTEMPT, Owner, Status, TxRecord
-from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.task_states import (
     DAG_PAUSED,
     DELETED,
@@ -37,15 +37,6 @@ EMIT, COMMIT = "emit", "commit"
 """Keys of :attr:`Claim.task_ids`."""
 UNFINISHED = frozenset({Status.PROCESSING, Status.PROCESSED, Status.COMMITTING})
 """A transaction in these statuses is somebody's work. One in another is done, or a person decides about it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """No task will continue the transaction by itself; `why` names the task and its state. `cure`: what a person can do
-    in Airflow, "" if that is nothing."""
-
-    why: str
-    cure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +168,7 @@ def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     return {(question["dag_id"], run_id): answers}
 
 
-def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = None) -> Gone | None:
+def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = None) -> Stalled | None:
     """Is the transaction abandoned, by the states of its tasks and the live workers? In doubt it is not, unless its
     batch is staged: taking over a commit is always safe.
 
@@ -186,7 +177,7 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
     program = record.owner.worker if not record.owner.is_task and live is not None else ""
     if _is_at_program(record):
         gone = program and live is not None and program not in live
-        return Gone(f"{record.owner} is no longer connected to the ledger") if gone else None
+        return Stalled(f"{record.owner} is no longer connected to the ledger") if gone else None
     if record.status is Status.COMMITTING and program and live is not None and program in live:
         return None
     workers = _workers(record, answers)
@@ -197,13 +188,13 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
         if processing and (live or (unattempted and (live is None or record.claim.dag_id))):
             return None
         if processing and unattempted:
-            return Gone("it was not attempted, and the program that began it is not connected to the ledger")
-        return Gone("no task of Airflow is to commit it")
+            return Stalled("it was not attempted, and the program that began it is not connected to the ledger")
+        return Stalled("no task of Airflow is to commit it")
     states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(not is_over(state) for _, state in states):
         return None
     worker, state = next((one for one in states if one[1] == DAG_PAUSED), states[-1])
-    return Gone(f"{worker} is {state}", cure_of(state))
+    return Stalled(f"{worker} is {state}", cure_of(state))
 
 
 def _is_at_program(record: TxRecord) -> bool:
@@ -276,7 +267,7 @@ def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
     return DELETED
 
 
-def note_gone(ledger: Ledger, record: TxRecord, gone: Gone, *, skip: bool) -> Abandoned | None:
+def note_gone(ledger: Ledger, record: TxRecord, gone: Stalled, *, skip: bool) -> Abandoned | None:
     """Set the transaction to FAILED (or SKIPPED), as the killed task could not.
 
     A staged batch, or one that the next sweep emits again (`invalidated`), needs no task of its own. It is not changed;
@@ -313,7 +304,7 @@ def lowest_left_alone(ledger: Ledger) -> TxRecord | None:
     from airflow_trident.ledger.workers import is_alive
 
     view = ledger.view(0)
-    lowest = lowest_uncommitted(view, view.next_txid)
+    lowest = view.lowest_uncommitted(view.next_txid)
     record = None if lowest is None else ledger.view(lowest).tx
     return None if record is None or is_alive(ledger.workers(), record.owner) else record
 

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any, Self
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.decide import SeenTransaction
+from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.protocol.records import NO_ATTEMPT, Status
 
 MENDING_DAG = "airflow_trident_mending"
 """The id of the DAG for actions that need the topology's code; :func:`airflow_trident.trident_mending_dag` makes it."""
-
-
-class MendingAction(StrEnum):
-    """The actions of the page; all but the last are the command of the same name."""
-
-    PAUSE = "pause"
-    RESUME = "resume"
-    SKIP = "skip"
-    CLOSE = "close"
-    BACKFILL = "backfill"
-    ACCEPT = "accept"
-    """Accept a changed definition."""
-    ACCEPT_SOURCE = "accept-source"
-    BISECT = "bisect"
-    CLEAR_RUNS = "clear-runs"
-    """Clear Airflow's failed runs whose transactions are all committed. No command: Airflow's Clear does it."""
-
-    @property
-    def needs_code(self) -> bool:
-        """Does it need the topology's code, which the API server does not have?"""
-        return self in (MendingAction.BACKFILL, MendingAction.ACCEPT, MendingAction.ACCEPT_SOURCE, MendingAction.BISECT)
-
-    @property
-    def about_one(self) -> bool:
-        """Is it always about one transaction?"""
-        return self in (MendingAction.SKIP, MendingAction.CLOSE, MendingAction.ACCEPT_SOURCE, MendingAction.BISECT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +20,7 @@ class MendingOrder:
     """`dag_id`: of the topology's DAG; `incarnation`: of its ledger; `by`: the user. `txid`: one transaction, with the
     status and attempt that the page showed; or `first` and `last`, inclusive; neither: all unfinished ones."""
 
-    action: MendingAction
+    action: Action
     topology: str
     dag_id: str
     incarnation: str
@@ -74,10 +48,10 @@ class MendingOrder:
         selected = selected if self.txid is None else f"--txid {self.txid}"
         reason = shlex.quote(self.reason)
         words = {
-            MendingAction.BACKFILL: f"backfill {self.topology} {selected}",
-            MendingAction.ACCEPT: f"ledger accept {self.topology}",
-            MendingAction.ACCEPT_SOURCE: f"accept-source {self.topology} {self.txid} --reason {reason}",
-            MendingAction.BISECT: f"bisect {self.topology} {self.txid}",
+            Action.BACKFILL: f"backfill {self.topology} {selected}",
+            Action.ACCEPT: f"ledger accept {self.topology}",
+            Action.ACCEPT_SOURCE: f"accept-source {self.topology} {self.txid} --reason {reason}",
+            Action.BISECT: f"bisect {self.topology} {self.txid}",
         }
         return f"airflow trident {words[self.action]}"
 
@@ -89,7 +63,7 @@ class MendingOrder:
         """:raises ConfigurationError: the run's conf is missing or wrong."""
         try:
             given = dict(conf or {})
-            order = cls(**{**given, "action": MendingAction(given.get("action", ""))})
+            order = cls(**{**given, "action": Action(given.get("action", ""))})
             order.seen  # noqa: B018 - raises if the status is unknown
         except (TypeError, ValueError) as error:
             raise ConfigurationError(

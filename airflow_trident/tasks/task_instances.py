@@ -19,7 +19,6 @@ from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive, programs
 from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.runtime.waiting import lowest_uncommitted
 from airflow_trident.tasks.liveness import (
     UNFINISHED,
     Answers,
@@ -88,7 +87,7 @@ def standstill(ledger: Ledger, view: LedgerView, beside: Beside) -> str:
     coordinator: no worker runs what is deployed on workers, or nobody works on the transaction that all others wait
     for. "" if it does not. The page says so, too."""
     idle = beside.standstill(view.topology)
-    lowest = lowest_uncommitted(view, view.next_txid)
+    lowest = view.lowest_uncommitted(view.next_txid)
     if idle or lowest is None or view.topology.command is not Command.RUN:
         return idle
     record = ledger.view(lowest).tx

@@ -118,7 +118,7 @@ def wait_in_worker(
 ) -> WaitDecision | Abandoned:
     """Block on the ledger's watch until the wait is over or useless, at most `wait_s` seconds.
 
-    :param say: gets the :func:`waiting_story` whenever it changes.
+    :param say: gets the text of :func:`diagnosis.waiting` whenever it changes.
     :param review: changes a decision that the ledger alone cannot make: see
         :func:`airflow_trident.tasks.liveness.unless_replayed`.
     """

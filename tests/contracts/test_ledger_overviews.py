@@ -13,7 +13,6 @@ from airflow_trident.ledger.workers import Worker
 from airflow_trident.ledger.znodes import Set
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
-from airflow_trident.runtime.waiting import lowest_uncommitted
 from tests.fixtures.ledger import DEFINITION, begun, commit
 
 pytestmark = pytest.mark.zookeeper
@@ -38,7 +37,7 @@ def put(ledgers: Ledgers, *names: str) -> None:
 
 
 def read(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
-    return ledgers.overviews(latest=LATEST, lowest_of=lambda view: lowest_uncommitted(view, view.next_txid))
+    return ledgers.overviews(latest=LATEST, lowest_of=lambda view: view.lowest_uncommitted(view.next_txid))
 
 
 def whole(found: Overview | TridentError) -> Overview:

@@ -29,7 +29,6 @@ from airflow_trident.ledger.refusals import (
     definition_changed,
     never_attempted,
     no_commit_under_way,
-    why_not,
 )
 from airflow_trident.ledger.verbs.commits import ticket_of
 from airflow_trident.ledger.verbs.topology import redefined

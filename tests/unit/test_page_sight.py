@@ -22,7 +22,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.topologies import Definition
-from airflow_trident.tasks.liveness import Gone
+from airflow_trident.protocol.diagnosis import Stalled
 
 OF_WORDS = Sight(frozenset({"words"}), unowned=False)
 OWN = Owner(dag_id="words", run_id="a/run", task_id="t.commit", map_index=2, try_number=1, host="here", pid=7)
@@ -99,7 +99,7 @@ def test_nothing_of_a_dag_that_the_user_may_not_see_is_in_any_text_of_the_page(
             exceptions=Exceptions(),
             tx=own,
         )
-        gone = Gone(f"task of run {own.owner.run_id}", "Clear that task")
+        gone = Stalled(f"task of run {own.owner.run_id}", "Clear that task")
         waiting = waiting_words(view, own, lowest, SIGHT, visible)
         shown = [row(own, SIGHT, visible, gone), details(own, SIGHT, visible), waiting]
         for secret in ("row of hidden", "run-hidden", "host-hidden", "file-of-hidden", "hidden/"):

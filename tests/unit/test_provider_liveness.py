@@ -12,10 +12,9 @@ from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
 from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, Status, TxRecord
 from airflow_trident.protocol.topologies import Definition
-from airflow_trident.runtime.waiting import lowest_uncommitted, waiting_story
+from airflow_trident.protocol.diagnosis import Stalled, waiting
 from airflow_trident.tasks.asking_airflow import answers_about, ask, ask_airflow
 from airflow_trident.tasks.liveness import (
-    Gone,
     TaskOfRun,
     answered,
     began_by,
@@ -53,7 +52,7 @@ def record(
 
 def gone(one: TxRecord, run: dict[str, Any], replay: dict[str, Any] | None = None) -> bool:
     answers = {("dag", "run"): run} | ({("again", "r2"): replay} if replay is not None else {})
-    return isinstance(judge(one, answers), Gone)
+    return isinstance(judge(one, answers), Stalled)
 
 
 @pytest.mark.parametrize("state", ["failed", "upstream_failed", "skipped", "removed"])
@@ -84,7 +83,7 @@ def test_a_deleted_run_works_on_nothing() -> None:
 )
 def test_a_task_that_airflow_never_starts_works_on_nothing_and_its_cure_is_named(why: str, cure: str) -> None:
     states = {("dag", "run"): {"g.emit": "success", "g.commit": why}}
-    assert judge(record(Status.PROCESSED), states) == Gone(f"task 'g.commit' of run 'run' of DAG 'dag' is {why}", cure)
+    assert judge(record(Status.PROCESSED), states) == Stalled(f"task 'g.commit' of run 'run' of DAG 'dag' is {why}", cure)
 
 
 def test_where_two_tasks_may_go_on_the_paused_dag_is_named_since_to_unpause_it_is_enough() -> None:
@@ -238,7 +237,7 @@ def test_what_a_program_began_and_lost_its_batch_is_left_when_nobody_is_at_work_
     lost = replace(record(Status.PROCESSING, owner=NOBODY, claimed=False), invalidated=True)
     assert judge(lost, {}, {"host-12-1"}) is None
     for live in (set[str](), None):  # a task that waits does not ask who is at work, and may take it up in any case
-        assert judge(lost, {}, live) == Gone("no task of Airflow is to commit it")
+        assert judge(lost, {}, live) == Stalled("no task of Airflow is to commit it")
 
 
 def test_a_program_is_no_task() -> None:
@@ -298,11 +297,11 @@ def test_the_turn_of_a_skipped_one_comes_as_that_of_others(ledger: MemoryLedger)
 def test_a_failed_one_below_makes_every_wait_vain_and_a_skipped_one_none(ledger: MemoryLedger) -> None:
     ledger.fail(2, 0, "it cannot be")
     assert decide_wait(ledger.view(3), 3, Until.TURN) == Blocked(2)
-    assert lowest_uncommitted(ledger.view(4), 4) == 2
+    assert ledger.view(4).lowest_uncommitted(4) == 2
     ledger.skip(2, "let them pass")
     assert decide_wait(ledger.view(3), 3, Until.TURN) == Over()
     assert decide_wait(ledger.view(2), 2, Until.PASSED) == Over(committed=False)
-    assert lowest_uncommitted(ledger.view(4), 4) == 3
+    assert ledger.view(4).lowest_uncommitted(4) == 3
 
 
 # ---- what a waiting task says ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from itertools import groupby, islice, pairwise, takewhile
 from airflow_trident.errors import ConfigurationError, FencedError, TransitionError
 from airflow_trident.ledger.answers import DEFAULT_RETENTION, Begun, Committed, NextBatches
 from airflow_trident.ledger.layout import BUCKETS, tx_name
-from airflow_trident.ledger.refusals import may_be_in_former, nothing_to_take_back, why_not
+from airflow_trident.ledger.refusals import may_be_in_former, nothing_to_take_back
 from airflow_trident.ledger.snapshot import FolderNames, Snapshot, Write
 from airflow_trident.ledger.transact import Change, Unchanged
 from airflow_trident.ledger.verbs import common
