@@ -11,9 +11,9 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.backfill import TridentBackfillOperator
 from airflow_trident.operators.base import LISTED, airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
+from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.tasks import asset_events
-from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.tasks.mending_order import MendingOrder
 
 if TYPE_CHECKING:

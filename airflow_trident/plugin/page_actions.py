@@ -26,9 +26,9 @@ from airflow_trident.plugin.page_data import (
     open_transactions,
 )
 from airflow_trident.protocol.decide import SeenTopology, SeenTransaction
+from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, Status
 from airflow_trident.tasks import telemetry
-from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
 
 LONGEST_REASON = 500

@@ -27,8 +27,6 @@ from airflow_trident.ledger.plan_pictures import picture_in
 from airflow_trident.plugin import airflow_runs
 from airflow_trident.plugin.rows import (
     Sight,
-    actions_of,
-    actions_of_topology,
     code_words,
     details,
     named_worker_row,
@@ -39,9 +37,9 @@ from airflow_trident.plugin.rows import (
     waits,
     worker_row,
 )
+from airflow_trident.protocol.diagnosis import Stalled, actions_of, actions_of_topology
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, Status, TxRecord
-from airflow_trident.tasks.liveness import Gone
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
 
 PAGE = 50
@@ -190,7 +188,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     return {
         **about,
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
-        "actions": actions_of_topology(view, red=bool(red)),
+        "actions": actions_of_topology(view, red_runs=bool(red)),
         "plan": None if picture is None else asdict(picture),
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red],
         "transactions": [shown(record) for record in page],
@@ -263,7 +261,7 @@ def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
 
 
 def _overview_of(
-    read: Overview | TridentError, name: str, beside: Beside, sight: Sight, gone: dict[int, Gone]
+    read: Overview | TridentError, name: str, beside: Beside, sight: Sight, gone: dict[int, Stalled]
 ) -> dict[str, Any]:
     if isinstance(read, TridentError):
         return {"name": name, "problem": str(read)}
@@ -336,12 +334,12 @@ def _records(ledger: Ledger, txids: Sequence[int]) -> Sequence[TxRecord]:
     return ledger.records(txids) if txids else ()
 
 
-def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: dict[int, Gone]) -> dict[str, Any]:
+def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: dict[int, Stalled]) -> dict[str, Any]:
     nobody = gone.get(record.txid)
     return {
         **row(record, sight, visible, nobody),
         "waits": waits(view, record),
-        "actions": actions_of(view, record, abandoned=nobody is not None),
+        "actions": actions_of(view, record, is_stalled=nobody is not None),
     }
 
 

@@ -22,13 +22,11 @@ from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.plan.nodes import changed_code
 from airflow_trident.protocol.decide import Blocked, Wait
+from airflow_trident.protocol.diagnosis import Stalled, waiting
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, Command, LedgerView, StagedRef, Status, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, LedgerView, StagedRef, Status, TxRecord
 from airflow_trident.runtime.staged_batches import manifest_of
-from airflow_trident.runtime.waiting import waiting_story
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.tasks.liveness import Gone
-from airflow_trident.protocol.diagnosis import Action
 from airflow_trident.tasks.waits import Until, decide_wait
 from airflow_trident.types import Json
 
@@ -152,7 +150,7 @@ def summary(
     }
 
 
-def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Gone | None = None) -> dict[str, Any]:
+def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Stalled | None = None) -> dict[str, Any]:
     """A transaction as the page shows it. Only users who may see its DAG get the run and the data; for a transaction
     without a DAG, users who may see the topology. The task that works on it may be of another DAG (a replay): that task
     is shown only to users who may see both DAGs.
@@ -227,39 +225,7 @@ def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None, s
         lowest = replace(lowest, owner=NOBODY, error="")
     elif lowest is not None and not _may_see_task(lowest.owner.who, sight, visible):
         lowest = replace(lowest, owner=NOBODY)
-    return waiting_story(view.topology.name, record.txid, why, lowest)
-
-
-# ---- what may be done --------------------------------------------------------------------------------------------
-
-
-def actions_of_topology(view: LedgerView, *, red: bool) -> list[Action]:
-    """The actions that a person may ask for now.
-
-    :param red: are there failed runs whose transactions are all committed?
-    """
-    resting = view.topology.command is not Command.RUN
-    wanted = [Action.RESUME if resting else Action.PAUSE]
-    if view.next_txid > 1:
-        wanted.append(Action.BACKFILL)
-    return [*wanted, Action.ACCEPT, *([Action.CLEAR_RUNS] if red else [])]
-
-
-def actions_of(view: LedgerView, record: TxRecord, *, abandoned: bool) -> list[Action]:
-    """The actions that a person may now ask for on a transaction; the ledger decides again when the action is done."""
-    status, found = record.status, []
-    if status in (Status.FAILED, Status.SKIPPED) or abandoned:
-        found.append(Action.BACKFILL)
-    open_ = not status.is_final and status is not Status.SKIPPED
-    if open_ and not record.touched and not record.invalidated:
-        found.append(Action.SKIP)
-    if status in (Status.FAILED, Status.SKIPPED) and not record.touched and not record.invalidated:
-        found.append(Action.ACCEPT_SOURCE)
-    if status is Status.FAILED and not record.invalidated:
-        found.append(Action.BISECT)
-    if status is Status.SKIPPED and record.txid <= view.pointer.committed:
-        found.append(Action.CLOSE)
-    return found
+    return str(waiting(view.topology.name, record.txid, why, lowest))
 
 
 def _bytes(staged: StagedRef) -> int | None:

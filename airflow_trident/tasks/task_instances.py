@@ -17,12 +17,12 @@ from airflow_trident.contracts.wing import Beside
 from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive, programs
+from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.records import Command, LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.liveness import (
     UNFINISHED,
     Answers,
-    Gone,
     TaskOfRun,
     instance_name,
     judge,
@@ -40,7 +40,7 @@ from airflow_trident.tasks.task_states import (
 _log = logging.getLogger(__name__)
 
 
-def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, Gone]:
+def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, Stalled]:
     """Txid -> why no task will continue it by itself, for unfinished transactions.
 
     :param workers: the live workers of the topology.
@@ -48,7 +48,9 @@ def abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[in
     return abandoned_of({"": (records, workers)})[""]
 
 
-def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Worker]]]) -> dict[str, dict[int, Gone]]:
+def abandoned_of(
+    topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Worker]]],
+) -> dict[str, dict[int, Stalled]]:
     """:func:`abandoned` for several topologies, by name, with one database query."""
     unfinished = {
         name: [record for record in records if record.status in UNFINISHED and not is_alive(workers, record.owner)]
@@ -63,7 +65,7 @@ def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Wor
                 asked[run] |= set(question["task_ids"])
                 changed_ms[run] = max(changed_ms[run], *record.times_ms.values(), 0)
     answers = _states(asked, changed_ms)
-    found: dict[str, dict[int, Gone]] = {}
+    found: dict[str, dict[int, Stalled]] = {}
     for name, records in unfinished.items():
         live = programs(topologies[name][1])
         gone = ((record.txid, judge(record, answers, live)) for record in records)
@@ -71,7 +73,7 @@ def abandoned_of(topologies: Mapping[str, tuple[Iterable[TxRecord], Sequence[Wor
     return found
 
 
-def known_abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, Gone]:
+def known_abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, Stalled]:
     """:func:`abandoned` for commands, which also run where there is no database of Airflow: there nothing is."""
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -39,10 +39,11 @@ from airflow_trident.ledger.znodes import Set
 from airflow_trident.ledger.zookeeper import client
 from airflow_trident.operators.base import backfill_run_refused
 from airflow_trident.protocol.decide import Unknown
+from airflow_trident.protocol.diagnosis import waiting
 from airflow_trident.protocol.records import Claim, Owner, Status
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
-from airflow_trident.runtime.waiting import blocked, waiting_story
+from airflow_trident.runtime.waiting import blocked
 from airflow_trident.sensors.turn import TridentTurnSensor
 from airflow_trident.storm.workers.deployments import Deployments
 from airflow_trident.tasks.topology_search import topology_named
@@ -297,7 +298,7 @@ def shown_by(file: str, *commands: str, rest: str = "", then: tuple[str, ...] = 
     return add
 
 
-WAITING, REFUSALS, HANDLERS = "runtime/waiting.py", "ledger/refusals.py", "cli/commands/transactions.py"
+DIAGNOSIS, REFUSALS, HANDLERS = "protocol/diagnosis.py", "ledger/refusals.py", "cli/commands/transactions.py"
 BACKFILL, SKIP, TAKE_BACK, LIST = (
     "backfill {...} --txid {...}",
     "skip {...} {...}",
@@ -307,7 +308,7 @@ BACKFILL, SKIP, TAKE_BACK, LIST = (
 AGAIN = ("backfill words --txid 2",)
 
 
-@shown_by(WAITING, BACKFILL, SKIP)
+@shown_by(DIAGNOSIS, BACKFILL, SKIP)
 def failed(desk: Desk) -> str:
     desk.begin("a", "bad", "c")
     desk.process(1, 2, 3)
@@ -355,7 +356,7 @@ def nothing_to_accept(desk: Desk) -> str:
     return desk.run("accept-source words 2 --reason mended").text
 
 
-@shown_by(WAITING, BACKFILL)
+@shown_by(DIAGNOSIS, BACKFILL)
 def skipped_and_waited_for(desk: Desk) -> str:
     failed(desk)
     desk.does("skip words 2")
@@ -410,31 +411,31 @@ def a_backfill_run_of_airflow(desk: Desk) -> str:
     return str(backfill_run_refused("words", run))
 
 
-@shown_by(WAITING, "resume {...}")
+@shown_by(DIAGNOSIS, "resume {...}")
 def paused(desk: Desk) -> str:
     desk.write("a")
     desk.does("drain words", "pause words")
     return desk.does("drain words")
 
 
-@shown_by(WAITING, "ledger show {...} {...}", shows="PROCESSING")
-@shown_by(WAITING, BACKFILL, SKIP)
+@shown_by(DIAGNOSIS, "ledger show {...} {...}", shows="PROCESSING")
+@shown_by(DIAGNOSIS, BACKFILL, SKIP)
 def left(desk: Desk) -> str:
     """Whoever processed transaction 2 was killed."""
     desk.begin("a", "bad", "c")
     desk.process(1, 2, 3, last_try=False)
     desk.flag("mended")
     verdict = desk.commit(3).own
-    return waiting_story("words", 3, verdict.why, desk.ledger.view(2).tx)
+    return str(waiting("words", 3, verdict.why, desk.ledger.view(2).tx))
 
 
-@shown_by(WAITING, "ledger show {...} {...}", shows="COMMITTING")
-@shown_by(WAITING, TAKE_BACK, then=AGAIN)
-@shown_by(WAITING, BACKFILL)
+@shown_by(DIAGNOSIS, "ledger show {...} {...}", shows="COMMITTING")
+@shown_by(DIAGNOSIS, TAKE_BACK, then=AGAIN)
+@shown_by(DIAGNOSIS, BACKFILL)
 def a_commit_that_fails(desk: Desk) -> str:
     """No state has transaction 2, whose commit has begun."""
     stuck(desk)
-    text = waiting_story("words", 3, "an earlier one is not committed", desk.ledger.view(2).tx)
+    text = str(waiting("words", 3, "an earlier one is not committed", desk.ledger.view(2).tx))
     desk.flag("stuck", on=False)
     return text
 
@@ -451,8 +452,8 @@ def stuck(desk: Desk, *flags: str) -> None:
     assert desk.status(2) is Status.COMMITTING
 
 
-@shown_by(REFUSALS, BACKFILL)
-@shown_by(REFUSALS, TAKE_BACK, then=AGAIN)
+@shown_by(DIAGNOSIS, BACKFILL)
+@shown_by(DIAGNOSIS, TAKE_BACK, then=AGAIN)
 def a_skip_of_a_commit(desk: Desk) -> str:
     stuck(desk)
     desk.flag("stuck", on=False)
@@ -474,8 +475,8 @@ def held_by_one(desk: Desk) -> str:
     return desk.run("take-back words 2").text
 
 
-@shown_by(REFUSALS, BACKFILL)
-@shown_by(REFUSALS, TAKE_BACK, then=("backfill words --failed",))
+@shown_by(DIAGNOSIS, BACKFILL)
+@shown_by(DIAGNOSIS, TAKE_BACK, then=("backfill words --failed",))
 def passed_over(desk: Desk) -> str:
     desk.begin("a", "b", "c")
     desk.process(1, 3)
@@ -484,7 +485,7 @@ def passed_over(desk: Desk) -> str:
     return desk.run("backfill words --txid 2").text
 
 
-@shown_by(REFUSALS, BACKFILL)
+@shown_by(DIAGNOSIS, BACKFILL)
 def a_state_that_left_in_a_commit(desk: Desk) -> str:
     desk.flag("grown")
     stuck(desk)

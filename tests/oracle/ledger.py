@@ -45,6 +45,7 @@ from airflow_trident.protocol.decide import (
     require_batch,
     with_batch,
 )
+from airflow_trident.protocol.diagnosis import why_not
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     NO_ATTEMPT,

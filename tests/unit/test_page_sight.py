@@ -10,6 +10,7 @@ import pytest
 
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.plugin.rows import Sight, details, named_worker_row, row, waiting_words, worker_row
+from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.records import (
     Claim,
     CommitPointer,
@@ -22,7 +23,6 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.topologies import Definition
-from airflow_trident.protocol.diagnosis import Stalled
 
 OF_WORDS = Sight(frozenset({"words"}), unowned=False)
 OWN = Owner(dag_id="words", run_id="a/run", task_id="t.commit", map_index=2, try_number=1, host="here", pid=7)

@@ -10,9 +10,9 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.protocol.decide import Blocked, Unknown, Wait
+from airflow_trident.protocol.diagnosis import Stalled, waiting
 from airflow_trident.protocol.records import NOBODY, Claim, Owner, StagedRef, Status, TxRecord
 from airflow_trident.protocol.topologies import Definition
-from airflow_trident.protocol.diagnosis import Stalled, waiting
 from airflow_trident.tasks.asking_airflow import answers_about, ask, ask_airflow
 from airflow_trident.tasks.liveness import (
     TaskOfRun,
@@ -83,7 +83,9 @@ def test_a_deleted_run_works_on_nothing() -> None:
 )
 def test_a_task_that_airflow_never_starts_works_on_nothing_and_its_cure_is_named(why: str, cure: str) -> None:
     states = {("dag", "run"): {"g.emit": "success", "g.commit": why}}
-    assert judge(record(Status.PROCESSED), states) == Stalled(f"task 'g.commit' of run 'run' of DAG 'dag' is {why}", cure)
+    assert judge(record(Status.PROCESSED), states) == Stalled(
+        f"task 'g.commit' of run 'run' of DAG 'dag' is {why}", cure
+    )
 
 
 def test_where_two_tasks_may_go_on_the_paused_dag_is_named_since_to_unpause_it_is_enough() -> None:
@@ -309,8 +311,8 @@ def test_a_failed_one_below_makes_every_wait_vain_and_a_skipped_one_none(ledger:
 
 def test_a_waiting_task_says_what_it_waits_for_who_is_at_it_and_how_to_go_on() -> None:
     culprit = replace(record(Status.PROCESSING, attempt=2), error="UserCodeError: told to fail\nmore")
-    assert waiting_story("wc", 6, "transaction 5 is not committed yet", culprit) == (
-        "transaction 6 of topology wc waits: transaction 5 is not committed yet. Transaction 4 is PROCESSING, "
+    assert str(waiting("wc", 6, "transaction 5 is not committed yet", culprit)) == (
+        "transaction 5 is not committed yet: transaction 4 is PROCESSING, "
         "attempt 2 by dag/run/g.emit try 1 on host/7, last error: UserCodeError: told to fail. See `airflow trident "
         "ledger show wc 4`; if nobody works on it, `airflow trident backfill wc --txid 4`; `airflow trident skip wc 4` "
         "lets the others pass."
@@ -318,8 +320,8 @@ def test_a_waiting_task_says_what_it_waits_for_who_is_at_it_and_how_to_go_on() -
 
 
 def test_a_transaction_that_a_state_may_hold_is_not_offered_to_be_skipped() -> None:
-    assert "skip" not in waiting_story("wc", 6, "why", replace(record(Status.COMMITTING), touched=True))
-    assert "backfill" not in waiting_story("wc", 4, "it is not attempted", record(Status.PROCESSING, attempt=-1))
+    assert "skip" not in str(waiting("wc", 6, "why", replace(record(Status.COMMITTING), touched=True)))
+    assert not waiting("wc", 4, "it is not attempted", record(Status.PROCESSING, attempt=-1)).command
 
 
 def test_a_worker_that_waits_says_so_once_and_again_when_it_waits_for_something_else() -> None:
@@ -338,9 +340,9 @@ def test_a_worker_that_waits_says_so_once_and_again_when_it_waits_for_something_
         verdict = wait_in_worker(ledger, 2, Until.TURN, wait_s=60.0, look_every_s=0.01, look=look, say=said.append)
     assert verdict == Blocked(1)
     assert [story.partition(" See")[0] for story in said] == [
-        "transaction 2 of topology wc waits: transaction 1 is not committed yet. Transaction 1 is PROCESSING, not "
+        "transaction 2 of topology wc waits: transaction 1 is not committed yet: transaction 1 is PROCESSING, not "
         "attempted yet.",
-        "transaction 2 of topology wc waits: transaction 1 is not committed yet. Transaction 1 is PROCESSING, attempt "
+        "transaction 2 of topology wc waits: transaction 1 is not committed yet: transaction 1 is PROCESSING, attempt "
         "0 by me.",
     ]
 

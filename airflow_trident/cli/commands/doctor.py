@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_trident import settings
-from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, outcome_text, text_of, trident_command
+from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, text_of, trident_command
 from airflow_trident.errors import GoneOverError, LedgerBehindStateError, TridentError
 from airflow_trident.protocol.records import Status
 from airflow_trident.staging.storage import storage_at
@@ -321,7 +321,7 @@ def _topology(name: str, ledger: ZNodeLedger, beside: Beside) -> Iterator[Findin
         yield _fail("workers", f"topology {name} stands still: {still}")
     yield from _many_skipped(name, view)
     if outcome is not None and outcome.is_bad:
-        said = outcome_text(outcome)
+        said = outcome.text
         yield _fail("source", f"topology {name} begins nothing: {said}: {outcome.error}")
     if view.exceptions.unfinished:
         yield _warn("ledger", f"topology {name}: {_unfinished(name, view)}")

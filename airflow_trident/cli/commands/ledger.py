@@ -25,7 +25,6 @@ from airflow_trident.cli.console import (
     one_line,
     open_hook,
     open_ledger,
-    outcome_text,
     print_record,
     print_rows,
     say,
@@ -79,7 +78,7 @@ def list_(args: Namespace) -> int | None:
         if eventless:
             print(eventless_text(eventless))
         if outcome is not None and outcome.is_bad:
-            print(f"the coordinator begins nothing: {outcome_text(outcome)}: {one_line(outcome.error)}")
+            print(f"the coordinator begins nothing: {outcome.text}: {one_line(outcome.error)}")
         if idle:
             print(f"the topology stands still: {one_line(idle)}")
     return PROBLEM if args.check and stands_still(view, outcome, idle) else OK

@@ -28,6 +28,7 @@ from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, Together, requ
 from airflow_trident.ledger.znodes import Delete
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Commit, decide_commit
+from airflow_trident.protocol.diagnosis import why_not
 from airflow_trident.protocol.exceptional_txids import forgotten, needed_at_any_age, over_skipped, shifted
 from airflow_trident.protocol.metadata import BASE
 from airflow_trident.protocol.records import (
