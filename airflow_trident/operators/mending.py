@@ -11,7 +11,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.backfill import TridentBackfillOperator
 from airflow_trident.operators.base import LISTED, airflow_outcome, owner
 from airflow_trident.operators.engine_operator import EngineOperator
-from airflow_trident.protocol.diagnosis import Action
+from airflow_trident.protocol.diagnosis import PageAction
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.mending_order import MendingOrder
@@ -63,22 +63,22 @@ class TridentMendingOperator(BaseOperator):
 
     def _mend(self, ledger: Ledger, topology: Topology, order: MendingOrder, context: Context) -> list[str]:
         assert self._work is not None
-        if order.action is Action.BACKFILL:
+        if order.action is PageAction.BACKFILL:
             self._work.enlist(ledger, context)
             txids = self._work.replay(ledger, context)
             asset_events.bring(self, topology, ledger, context, owner(context))
             return [f"committed: {_named(txids)}"]
-        if order.action is Action.ACCEPT:
+        if order.action is PageAction.ACCEPT:
             from airflow_trident.runtime.repair import accept_definition
 
             return self._said(accept_definition(ledger, topology).lines(topology.name))
         assert order.txid is not None
-        if order.action is Action.ACCEPT_SOURCE:
+        if order.action is PageAction.ACCEPT_SOURCE:
             from airflow_trident.runtime.repair import accept_source
 
             record = accept_source(ledger, topology, order.txid, order.signed, seen=order.seen)
             return self._said([f"transaction {order.txid} takes its source as it is now and is {record.status}"])
-        if order.action is Action.BISECT:
+        if order.action is PageAction.BISECT:
             from airflow_trident.runtime.debugging import bisect, poison_lines
 
             with self._work.open_engine(context) as engine:

@@ -26,7 +26,7 @@ from airflow_trident.plugin.page_data import (
     open_transactions,
 )
 from airflow_trident.protocol.decide import SeenTopology, SeenTransaction
-from airflow_trident.protocol.diagnosis import Action
+from airflow_trident.protocol.diagnosis import PageAction
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, Status
 from airflow_trident.tasks import telemetry
 from airflow_trident.tasks.mending_order import MENDING_DAG, MendingOrder
@@ -39,7 +39,7 @@ class Asked:
     """The body of a request. `incarnation`, `epoch`: of the topology as it was shown; `status`, `attempt`: of the
     transaction as it was shown (no attempt: -1). `txid`; or `first` and `last`; or neither: all unfinished ones."""
 
-    action: Action
+    action: PageAction
     reason: str
     incarnation: str
     epoch: int | None = None
@@ -73,7 +73,7 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
         ledger.listener = telemetry.listen
         view = ledger.view(asked.txid or 0)
         owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
-        if asked.action is Action.BACKFILL and asked.txid is None:
+        if asked.action is PageAction.BACKFILL and asked.txid is None:
             owning |= dags_of_backfill(ledger, view, asked.first, asked.last)
         if not may_edit(user, owning):
             raise HTTPException(403, f"You may not change topology {topology}: {_needed(owning)}.")
@@ -82,7 +82,7 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
             _require_seen(view, asked)
         _audit(topology, asked, user, dag_id)
         if not asked.action.needs_code:
-            if asked.action is Action.CLEAR_RUNS:
+            if asked.action is PageAction.CLEAR_RUNS:
                 return Done(_clear_runs(ledger, view, user))
             return Done(_at_once(ledger, asked, f"{reason} ({asked.action} by {user.get_name()} on the page)"))
     order = MendingOrder(
@@ -117,15 +117,15 @@ def require_meant(asked: Asked) -> str:
     ends = (asked.first is None) + (asked.last is None)
     if asked.txid is not None and (asked.txid < 1 or ends != 2):
         raise ConfigurationError("one transaction and a range exclude each other", "Give a txid from 1, or a range.")
-    if ends == 1 or (ends == 0 and asked.action is not Action.BACKFILL):
+    if ends == 1 or (ends == 0 and asked.action is not PageAction.BACKFILL):
         raise ConfigurationError("a range has two ends, and only a backfill has one", "Give first and last.")
     if asked.first is not None and asked.last is not None and not 1 <= asked.first <= asked.last:
         raise ConfigurationError(f"{asked.first} to {asked.last} is no range of txids", "Give the lower one first.")
     if (asked.action.about_one or asked.txid is not None) and (asked.txid is None or asked.status is None):
         raise ConfigurationError(f"{asked.action} is about one transaction as it was seen", "Give txid and status.")
-    if asked.txid is not None and not (asked.action.about_one or asked.action is Action.BACKFILL):
+    if asked.txid is not None and not (asked.action.about_one or asked.action is PageAction.BACKFILL):
         raise ConfigurationError(f"{asked.action} is about a topology", "Give no txid.")
-    if asked.action in (Action.PAUSE, Action.RESUME) and asked.epoch is None:
+    if asked.action in (PageAction.PAUSE, PageAction.RESUME) and asked.epoch is None:
         raise ConfigurationError(f"{asked.action} is about a topology as it was seen", "Give its epoch.")
     return reason
 
@@ -161,8 +161,8 @@ def _needed(dag_ids: set[str]) -> str:
 
 def _at_once(ledger: Ledger, asked: Asked, signed: str) -> str:
     name = ledger.topology_name
-    if asked.action in (Action.PAUSE, Action.RESUME):
-        command = Command.PAUSE if asked.action is Action.PAUSE else Command.RUN
+    if asked.action in (PageAction.PAUSE, PageAction.RESUME):
+        command = Command.PAUSE if asked.action is PageAction.PAUSE else Command.RUN
         assert asked.epoch is not None
         ledger.set_command(command, seen=SeenTopology(asked.epoch))
         if command is Command.RUN:
@@ -170,7 +170,7 @@ def _at_once(ledger: Ledger, asked: Asked, signed: str) -> str:
         return f"topology {name} begins no new transactions; those that were begun are finished"
     assert asked.txid is not None
     seen = _seen(asked)
-    if asked.action is Action.SKIP:
+    if asked.action is PageAction.SKIP:
         ledger.skip(asked.txid, signed, seen=seen)
         return f"transaction {asked.txid} is SKIPPED: later ones may pass"
     ledger.close_transaction(asked.txid, signed, seen=seen)

@@ -1,4 +1,4 @@
-"""Why a topology or a transaction does not go on: what holds it up, what cures it, and what a person may do. Pure.
+"""Why a topology or a transaction makes no progress: the cause, the cure, and the actions for a person. Pure.
 
 The page, the commands, waiting tasks and errors all print a :class:`Diagnosis`. No other module has these texts.
 """
@@ -24,7 +24,7 @@ ERROR_SHOWN = 200
 """Characters of a transaction's error in a diagnosis: its record has the whole text."""
 
 
-class Action(StrEnum):
+class PageAction(StrEnum):
     """The actions of the page, in the order of its buttons; all but the last are the command of the same name."""
 
     PAUSE = "pause"
@@ -42,12 +42,12 @@ class Action(StrEnum):
     @property
     def needs_code(self) -> bool:
         """Does it need the topology's code, which the API server does not have?"""
-        return self in (Action.BACKFILL, Action.ACCEPT, Action.ACCEPT_SOURCE, Action.BISECT)
+        return self in (PageAction.BACKFILL, PageAction.ACCEPT, PageAction.ACCEPT_SOURCE, PageAction.BISECT)
 
     @property
     def about_one(self) -> bool:
         """Is it always about one transaction?"""
-        return self in (Action.SKIP, Action.CLOSE, Action.ACCEPT_SOURCE, Action.BISECT)
+        return self in (PageAction.SKIP, PageAction.CLOSE, PageAction.ACCEPT_SOURCE, PageAction.BISECT)
 
 
 class Health(StrEnum):
@@ -89,7 +89,7 @@ class Diagnosis:
     detail: str = ""
     cure: str = ""
     command: str = ""
-    actions: tuple[Action, ...] = ()
+    actions: tuple[PageAction, ...] = ()
 
     @property
     def text(self) -> str:
@@ -124,7 +124,7 @@ def _typed(command: str) -> str:
 
 
 def paused(topology: str, command: Command) -> Diagnosis:
-    """Of a topology whose lifecycle command is not `run`."""
+    """A topology whose lifecycle command is not `run` is paused."""
     resume = f"`airflow trident resume {topology}`"
     return Diagnosis(
         state=Health.PAUSED,
@@ -156,7 +156,7 @@ def why_not(decision: CommitDecision) -> str:
 
 
 def blocked(topology: str, decision: Blocked, record: TxRecord | None = None) -> Diagnosis:
-    """Of a FAILED transaction, or of a SKIPPED one whose task is to commit it.
+    """A FAILED transaction blocks those above it; a SKIPPED one is not committed by its own task.
 
     :param record: of that transaction, if it was read.
     """
@@ -185,7 +185,7 @@ def blocked(topology: str, decision: Blocked, record: TxRecord | None = None) ->
 
 
 def waiting(topology: str, txid: int, why: str, culprit: TxRecord | None) -> Diagnosis:
-    """What a waiting task says: what it waits for, who works on that, and how to go on without waiting.
+    """A waiting task names what it waits for, the owner of that transaction, and the ways to end the wait.
 
     :param culprit: the record of :meth:`LedgerView.lowest_uncommitted`, or of the transaction itself; None: not read.
     """
@@ -219,7 +219,7 @@ def _first_line(record: TxRecord | None) -> str:
 # ---- what may be done --------------------------------------------------------------------------------------------
 
 
-def actions_of_topology(view: LedgerView, *, red_runs: bool) -> tuple[Action, ...]:
+def actions_of_topology(view: LedgerView, *, red_runs: bool) -> tuple[PageAction, ...]:
     """The actions that a person may ask for now.
 
     :param red_runs: are there failed runs whose transactions are all committed?
@@ -227,16 +227,16 @@ def actions_of_topology(view: LedgerView, *, red_runs: bool) -> tuple[Action, ..
     has_command = view.topology.command is not Command.RUN
     return _buttons(
         {
-            Action.PAUSE: not has_command,
-            Action.RESUME: has_command,
-            Action.BACKFILL: view.next_txid > 1,
-            Action.ACCEPT: True,
-            Action.CLEAR_RUNS: red_runs,
+            PageAction.PAUSE: not has_command,
+            PageAction.RESUME: has_command,
+            PageAction.BACKFILL: view.next_txid > 1,
+            PageAction.ACCEPT: True,
+            PageAction.CLEAR_RUNS: red_runs,
         }
     )
 
 
-def actions_of(view: LedgerView, record: TxRecord, *, is_stalled: bool) -> tuple[Action, ...]:
+def actions_of(view: LedgerView, record: TxRecord, *, is_stalled: bool) -> tuple[PageAction, ...]:
     """The actions that a person may ask for on a transaction; the ledger decides again when the action is done."""
     status = record.status
     is_open = not status.is_final and status is not Status.SKIPPED
@@ -244,14 +244,14 @@ def actions_of(view: LedgerView, record: TxRecord, *, is_stalled: bool) -> tuple
     is_left = status in (Status.FAILED, Status.SKIPPED)
     return _buttons(
         {
-            Action.BACKFILL: is_left or is_stalled,
-            Action.SKIP: is_open and untouched,
-            Action.ACCEPT_SOURCE: is_left and untouched,
-            Action.BISECT: status is Status.FAILED and not record.invalidated,
-            Action.CLOSE: status is Status.SKIPPED and record.txid <= view.pointer.committed,
+            PageAction.BACKFILL: is_left or is_stalled,
+            PageAction.SKIP: is_open and untouched,
+            PageAction.ACCEPT_SOURCE: is_left and untouched,
+            PageAction.BISECT: status is Status.FAILED and not record.invalidated,
+            PageAction.CLOSE: status is Status.SKIPPED and record.txid <= view.pointer.committed,
         }
     )
 
 
-def _buttons(possible: Mapping[Action, bool]) -> tuple[Action, ...]:
-    return tuple(action for action in Action if possible.get(action))
+def _buttons(possible: Mapping[PageAction, bool]) -> tuple[PageAction, ...]:
+    return tuple(action for action in PageAction if possible.get(action))

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.protocol.decide import SeenTransaction
-from airflow_trident.protocol.diagnosis import Action
+from airflow_trident.protocol.diagnosis import PageAction
 from airflow_trident.protocol.records import NO_ATTEMPT, Status
 
 MENDING_DAG = "airflow_trident_mending"
@@ -20,7 +20,7 @@ class MendingOrder:
     """`dag_id`: of the topology's DAG; `incarnation`: of its ledger; `by`: the user. `txid`: one transaction, with the
     status and attempt that the page showed; or `first` and `last`, inclusive; neither: all unfinished ones."""
 
-    action: Action
+    action: PageAction
     topology: str
     dag_id: str
     incarnation: str
@@ -48,10 +48,10 @@ class MendingOrder:
         selected = selected if self.txid is None else f"--txid {self.txid}"
         reason = shlex.quote(self.reason)
         words = {
-            Action.BACKFILL: f"backfill {self.topology} {selected}",
-            Action.ACCEPT: f"ledger accept {self.topology}",
-            Action.ACCEPT_SOURCE: f"accept-source {self.topology} {self.txid} --reason {reason}",
-            Action.BISECT: f"bisect {self.topology} {self.txid}",
+            PageAction.BACKFILL: f"backfill {self.topology} {selected}",
+            PageAction.ACCEPT: f"ledger accept {self.topology}",
+            PageAction.ACCEPT_SOURCE: f"accept-source {self.topology} {self.txid} --reason {reason}",
+            PageAction.BISECT: f"bisect {self.topology} {self.txid}",
         }
         return f"airflow trident {words[self.action]}"
 
@@ -63,7 +63,7 @@ class MendingOrder:
         """:raises ConfigurationError: the run's conf is missing or wrong."""
         try:
             given = dict(conf or {})
-            order = cls(**{**given, "action": Action(given.get("action", ""))})
+            order = cls(**{**given, "action": PageAction(given.get("action", ""))})
             order.seen  # noqa: B018 - raises if the status is unknown
         except (TypeError, ValueError) as error:
             raise ConfigurationError(

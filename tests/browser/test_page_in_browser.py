@@ -108,7 +108,7 @@ def test_a_row_opens_to_its_batch_in_words_why_it_waits_and_its_error_as_text(lo
     expect(inside).to_contain_text("ValueError: <b>row 7</b>")
     expect(inside.locator("b")).to_have_count(0)
     open_row(window, 2)
-    expect(inside).to_contain_text("Transaction 1 is FAILED, attempt 0 by somebody")
+    expect(inside).to_contain_text("transaction 1 is FAILED, attempt 0 by somebody")
     expect(window.locator("#pipeline li")).to_have_count(3)
 
 

@@ -755,7 +755,6 @@ ELSEWHERE = {
         "the second step after a repair; `another_definition` runs it, tests/integration/test_repair.py shows the text"
     ),
     ("ledger/embedded/server.py", "airflow trident zookeeper start"): SERVERS,
-    ("ledger/refusals.py", "airflow trident backfill {...} --txid {...}"): FORMER,
     ("ledger/refusals.py", "airflow trident ledger accept {...}"): FORMER,
     ("ledger/zookeeper/client.py", "airflow trident zookeeper status"): SERVERS,
     ("operators/transaction.py", "airflow dags test {...}"): (

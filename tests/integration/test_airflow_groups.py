@@ -78,9 +78,7 @@ tell({"run": run, "tried": tried, "mended": mended, "held": held() == HELD})
     # The second try of the task left alone what the first one had processed: one more attempt, beside no. 2.
     assert result["tried"] == [["COMMITTED", 1], ["FAILED", 2], ["PROCESSED", 1]]
     assert "told to fail" in airflow_home.output
-    assert (
-        "transaction 2 of topology 'words' is FAILED, and nothing above it may commit before it" in airflow_home.output
-    )
+    assert "topology words: transaction 2 is FAILED, and nothing above it may commit before it" in airflow_home.output
     assert result["mended"] == {"backfill": "success"}
     assert result["held"]
 

@@ -137,7 +137,7 @@ tell({"runs": [first, paused, play(dag)], "held": held() == HELD})
     assert set(paused.values()) == {"skipped"}
     assert last == {"coordinate": "success", **{name: state for name, state in mapped.items() if "[0]" in name}}
     assert result["held"]
-    assert "topology words is told to pause: no new transaction" in airflow_home.output
+    assert "topology words: its command is pause, and no new transaction begins" in airflow_home.output
 
 
 def test_a_transaction_that_uses_its_attempts_up_blocks_the_later_ones_until_it_is_replayed(

@@ -335,7 +335,7 @@ def test_a_drain_of_a_paused_topology_says_how_it_goes_on(site: Site) -> None:
     )
     assert gone.code == 0, gone.err
     assert gone.out.splitlines()[-1] == (
-        "topology words is told to pause: no new transaction. `airflow trident resume words` lets it go on."
+        "topology words: its command is pause, and no new transaction begins. `airflow trident resume words` ends that."
     )
     assert "nothing new" not in gone.out
 

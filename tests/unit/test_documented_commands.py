@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.cli.commands.transactions import _selection
-from airflow_trident.protocol.diagnosis import Action
+from airflow_trident.protocol.diagnosis import PageAction
 from airflow_trident.tasks.mending_order import MendingOrder
 from tests.unit.test_docs import PAGES, fenced_blocks, name_of, text_of
 
@@ -186,10 +186,10 @@ def test_every_command_that_a_text_of_the_source_advises_is_understood(command: 
     require_understood(command)
 
 
-@pytest.mark.parametrize("action", [one for one in Action if one.needs_code])
+@pytest.mark.parametrize("action", [one for one in PageAction if one.needs_code])
 @pytest.mark.parametrize("selected", [{"txid": 7}, {"first": 3, "last": 7}, {}])
 def test_the_command_that_does_what_was_asked_for_on_the_page_is_understood(
-    action: Action, selected: dict[str, int]
+    action: PageAction, selected: dict[str, int]
 ) -> None:
     about: dict[str, Any] = {"txid": 7} if action.about_one else selected
     order = MendingOrder(
@@ -197,7 +197,7 @@ def test_the_command_that_does_what_was_asked_for_on_the_page_is_understood(
     )
     require_understood(order.command)
     named = about.get("txid", about.get("first", "--failed"))
-    assert action is Action.ACCEPT or str(named) in order.command
+    assert action is PageAction.ACCEPT or str(named) in order.command
 
 
 def test_a_wrong_command_in_a_text_would_be_found() -> None:

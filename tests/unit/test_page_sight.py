@@ -107,7 +107,7 @@ def test_nothing_of_a_dag_that_the_user_may_not_see_is_in_any_text_of_the_page(
         if not visible:
             assert "uwe" not in json.dumps(shown, default=str)
         if dag == "open":
-            assert "transaction 1 is not" in waiting or "Transaction 1 is PROCESSING" in waiting
+            assert "transaction 1 is not" in waiting or "transaction 1 is PROCESSING" in waiting
         if dag == lowest_dag == lowest_owner == "open":
             assert "host-open" in waiting
             assert "row of open" in waiting

@@ -11,7 +11,7 @@ from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology, Tride
 from airflow_trident.operators.drain import TridentDrainOperator
 from airflow_trident.operators.mending import _worker
 from airflow_trident.operators.transaction import TridentCommitterOperator
-from airflow_trident.protocol.diagnosis import Action
+from airflow_trident.protocol.diagnosis import PageAction
 from airflow_trident.tasks.mending_order import MendingOrder
 from airflow_trident.tasks.topology_search import engine_of, retention_of
 from tests.unit.test_provider_runs import Site, context_of, site
@@ -59,7 +59,7 @@ def test_a_backfill_keeps_as_much_as_the_dag_that_it_is_in_unless_told_otherwise
 
 def order() -> MendingOrder:
     return MendingOrder(
-        action=Action.BACKFILL, topology="words", dag_id="plays", incarnation="x", reason="why", by="uwe"
+        action=PageAction.BACKFILL, topology="words", dag_id="plays", incarnation="x", reason="why", by="uwe"
     )
 
 

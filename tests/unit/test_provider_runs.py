@@ -228,7 +228,7 @@ def test_a_drain_that_may_begin_nothing_says_so_and_how_it_goes_on(site: Site, c
 
     assert drain("one") == [1, 2]
     site.ledger().set_command(command)
-    with pytest.raises(AirflowSkipException, match=rf"words is told to {command}.*`airflow trident resume words`"):
+    with pytest.raises(AirflowSkipException, match=rf"words: its command is {command}.*`airflow trident resume words`"):
         drain("two")
     site.ledger().set_command(Command.RUN)
     assert drain("three") == [3, 4]
