@@ -37,6 +37,8 @@ _NESTED = 3
 _FRAMES = 20
 _UNCLEAN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Control characters, and characters that turn the direction of a text: a log, a terminal or a page would obey them."""
+_LONG_BITS = 4096
+"""Python refuses the decimal text of integers above a limit, which is never below 640 digits."""
 _PLAIN = (str, int, float, bool, bytes, Decimal, date, time, timedelta, UUID, type(None))
 
 
@@ -58,7 +60,8 @@ def text_of(thing: object, say: Callable[[Any], str] = str, characters: int = TE
     :param say: ``str`` or ``repr``.
     """
     if type(thing) in _PLAIN:
-        return cleaned(say(thing), characters)
+        is_long = type(thing) is int and thing.bit_length() > _LONG_BITS
+        return cleaned(hex(thing) if is_long else say(thing), characters)  # type: ignore[arg-type]
     name = "__repr__" if say is repr else "__str__"
     try:
         text = say(thing) if _says_at_once(thing) else within(TEXT_S, lambda: say(thing))
@@ -400,6 +403,12 @@ def is_foreign(error: BaseException) -> bool:
         "airflow",
         "airflow_trident",
     )
+
+
+def is_raised(error: BaseException) -> bool:
+    """As :func:`is_foreign`, for an error out of a call that holds no ``yield`` of this package: a GeneratorExit is the
+    function's own there."""
+    return is_foreign(error) or isinstance(error, GeneratorExit)
 
 
 def is_of_driver(error: BaseException) -> bool:

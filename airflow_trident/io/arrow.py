@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import DamagedInputError
-from airflow_trident.io.values import UnfitValueError, coerce_column, shown, unlike_members
-from airflow_trident.types import INTERVAL, Field, Schema, members
+from airflow_trident.io.values import UnfitValueError, coerce_column, exact_decimal, shown, unlike_members
+from airflow_trident.types import INTERVAL, LONGEST_INTERVAL, Field, Schema, members
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -355,13 +355,16 @@ def _shown_value(part: pa.Array) -> str:
 
     if not len(part):
         return "a value"
-    try:
-        return shown(part[0].as_py())
-    except (ValueError, OverflowError):  # bytes that are no text, or a moment that Python does not have
-        if pa.types.is_string(part.type):
-            return shown(part.cast(pa.binary())[0].as_py())
-    text = str(part.cast(pa.string())[0])
-    return text if "out of range" not in text else f"{part.cast(pa.int64())[0]} ({part.type})"
+    with suppress(ValueError, OverflowError):  # bytes that are no text, or a day or moment that Python does not have
+        if not pa.types.is_time(part.type):  # Python's begin again after a day
+            return shown(part[0].as_py())
+    if pa.types.is_string(part.type):
+        return shown(part.cast(pa.binary())[0].as_py())
+    with suppress(pa.ArrowException):
+        text = str(part.cast(pa.string())[0])
+        if "out of range" not in text and not pa.types.is_time(part.type):
+            return text
+    return f"{part[0].value} ({part.type})"
 
 
 def first_misfit(values: pa.Array, fits: Callable[[pa.Array], bool]) -> int:
@@ -502,6 +505,7 @@ _NESTED = {"list": _list, "map": _map, "struct": _struct}
 _EPOCH = datetime.date(1970, 1, 1)
 _MICROSECONDS = {"s": Fraction(10**6), "ms": Fraction(1000), "us": Fraction(1), "ns": Fraction(1, 1000)}
 _DAY = Fraction(86_400 * 10**6)
+_LONGEST_INTERVAL = LONGEST_INTERVAL // datetime.timedelta(microseconds=1)
 _FIRST = {Calendar.GREGORIAN: datetime.date.min, Calendar.HYBRID: datetime.date(1582, 10, 15)}
 _FIRST_MOMENT = {Calendar.GREGORIAN: datetime.date.min, Calendar.HYBRID: datetime.date(1900, 1, 1)}
 _REBASE = (
@@ -565,6 +569,8 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
         return (column if given.tz else pc.assume_timezone(column, "UTC")).cast(target)
     if types.is_decimal(target) and types.is_integer(given):
         return column.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
+    if types.is_decimal(target) and types.is_decimal(given):
+        return _rescaled(column, target)
     if types.is_floating(given) and types.is_decimal(target):
         return _by_text(_without_gaps(column.cast(pa.float64())), target)
     if types.is_floating(target) and not types.is_integer(given):  # Arrow's safe cast rounds, and overflows to infinity
@@ -572,6 +578,22 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
         back = result.cast(given) if types.is_floating(given) else _by_text(result, given)
         _require_equal(column, back, target)
         return result
+    return column.cast(target)
+
+
+def _rescaled(column: pa.Array, target: pa.DataType) -> pa.Array:
+    """Decimals with other digits. Arrow wraps a decimal that outgrows its type, so what does not fit is refused before.
+
+    :raises pyarrow.ArrowInvalid: one does not fit.
+    """
+    import pyarrow as pa
+
+    given = column.type
+    if target.scale > given.scale:
+        digits = max(1, target.precision - target.scale + given.scale)
+        if digits < given.precision:
+            column = column.cast(pa.decimal256(digits, given.scale))
+        column = column.cast(wide_decimal(target))
     return column.cast(target)
 
 
@@ -583,22 +605,32 @@ def _by_text(column: pa.Array, target: pa.DataType) -> pa.Array:
     return decimals_of(texts, target) if pa.types.is_decimal(target) else texts.cast(target)
 
 
+def wide_decimal(target: pa.DataType) -> pa.DataType:
+    """The type to read a text of at most 38 digits in. In a narrower one Arrow wraps what does not fit."""
+    import pyarrow as pa
+
+    return pa.decimal256(76, target.scale)
+
+
 def decimals_of(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Texts as decimals. Arrow takes some that are far too small, or have too many digits, for others (1.5e-222).
+    """Texts as decimals. Arrow never sees those with an exponent or with many digits. It takes 1.5e-222 for another
+    number, and much smaller ones end the process.
 
     :raises pyarrow.ArrowInvalid: a text is none of these decimals.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    result = texts.cast(target)
     is_long = pc.greater(pc.binary_length(texts), _DECIMAL_DIGITS)
-    doubtful = pc.or_(pc.match_substring(texts, "e", ignore_case=True), is_long)
-    if pc.any(doubtful).as_py():
-        pairs = zip(texts.filter(doubtful).to_pylist(), result.filter(doubtful).to_pylist(), strict=True)
-        if any(Decimal(text) != value for text, value in pairs):
-            raise pa.ArrowInvalid("it would be another number")
-    return result
+    doubtful = pc.or_(pc.match_substring(texts, "e", ignore_case=True), is_long).fill_null(False)
+    if not pc.any(doubtful).as_py():
+        return texts.cast(wide_decimal(target)).cast(target)
+    try:
+        exact = [exact_decimal(text, target.precision, target.scale) for text in texts.filter(doubtful).to_pylist()]
+    except (ValueError, ArithmeticError) as error:
+        raise pa.ArrowInvalid("it would be another number") from error
+    plain = pc.if_else(doubtful, pa.scalar(None, pa.string()), texts).cast(wide_decimal(target)).cast(target)
+    return pc.replace_with_mask(plain, doubtful, pa.array(exact, target))
 
 
 def _without_gaps(column: pa.Array) -> pa.Array:
@@ -629,7 +661,7 @@ def _require_equal(column: pa.Array, back: pa.Array, target: pa.DataType) -> Non
 def _require_valid(column: pa.Array, calendar: Calendar) -> None:
     """
     :raises pyarrow.ArrowInvalid: a text is no UTF-8, a decimal has too many digits, a time is not within a day, a
-        moment not within the years 1 to 9999, or its calendar is another one there.
+        moment not within the years 1 to 9999, its calendar is another one there, or an interval is too long.
     """
     from pyarrow import types
 
@@ -641,6 +673,8 @@ def _require_valid(column: pa.Array, calendar: Calendar) -> None:
         _require_within(column, unit, _FIRST[calendar])
     elif types.is_timestamp(kind):
         _require_within(column, _MICROSECONDS[kind.unit], _FIRST_MOMENT[calendar])
+    elif types.is_duration(kind):
+        _require_interval(column)
 
 
 def _require_within(column: pa.Array, unit: Fraction, first: datetime.date) -> None:
@@ -659,6 +693,16 @@ def _require_within(column: pa.Array, unit: Fraction, first: datetime.date) -> N
         raise pa.ArrowInvalid(_REBASE)
     if low < begin or high >= end + 1:
         raise pa.ArrowInvalid("it is outside of the years 1 to 9999")
+
+
+def _require_interval(column: pa.Array) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bounds = pc.min_max(column.cast(pa.int64()))
+    values = [bounds[name].as_py() for name in ("min", "max") if bounds[name].is_valid]
+    if any(abs(value) * _MICROSECONDS[column.type.unit] > _LONGEST_INTERVAL for value in values):
+        raise pa.ArrowInvalid(f"an interval has at most {LONGEST_INTERVAL.days} days")
 
 
 @contextmanager

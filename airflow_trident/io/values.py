@@ -8,7 +8,9 @@ Nothing is rounded, cut, filled in or left out. There is one exception: Python h
 from __future__ import annotations
 
 import datetime
+import numbers
 import operator
+import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -25,7 +27,7 @@ _EXACT: dict[str, type] = {
     "binary": bytes,
     "date": datetime.date,
 }
-_UNROUNDED = Context(prec=38, traps=[Inexact, InvalidOperation])
+_DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 class UnfitValueError(ValueError):
@@ -56,6 +58,21 @@ class UnfitValueError(ValueError):
 def shown(value: Any, characters: int = 80) -> str:
     """A value as text for an error; works for every value."""
     return text_of(value, repr, characters)
+
+
+def exact_decimal(value: int | str | Decimal, precision: int, scale: int) -> Decimal:
+    """A number with exactly `scale` digits behind the point and at most `precision` in all. A text has ASCII digits and
+    may have an exponent.
+
+    :raises ValueError, ArithmeticError: it is no number, or another one so.
+    """
+    if isinstance(value, str) and not _DECIMAL_TEXT.fullmatch(value):
+        raise ValueError("no decimal")
+    unit, context = Decimal(1).scaleb(-scale), Context(prec=precision, traps=[Inexact, InvalidOperation])
+    result = Decimal(value).quantize(unit, context=context)
+    if not result.is_finite():
+        raise OverflowError("no finite number")
+    return result if result else abs(result)  # Java's decimals have no negative zero
 
 
 def coercer(type_text: str, *, of_source: bool = False) -> Callable[[Any], Any]:
@@ -116,14 +133,14 @@ def coerce_column(values: Sequence[Any], type_text: str, *, of_source: bool = Fa
 def _is_in_range(values: Sequence[Any], type_text: str) -> bool:
     """Do values of the exact type fit? False: they have to be looked at one by one."""
     if type_text == "string":
-        return _is_unicode("".join([value for value in values if value is not None]))
+        return is_unicode("".join([value for value in values if value is not None]))
     if type_text not in WHOLE_TYPES:
         return True
     limit, numbers = WHOLE_TYPES[type_text], [value for value in values if value is not None]
     return bool(-limit <= min(numbers) and max(numbers) < limit)
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """False: it has a lone surrogate, which no store, file or process takes."""
     try:
         return text.isascii() or bool(text.encode())
@@ -229,8 +246,8 @@ def _require(value: Any, *kinds: type) -> Any:
 
 
 def _text(value: Any) -> str:
-    text = value if type(value) is str else str(_require(value, str))
-    if not _is_unicode(text):
+    text = str.__str__(_require(value, str))  # the class of an Enum's member says another text
+    if not is_unicode(text):
         raise _Unfit("a lone surrogate is no character")
     return text
 
@@ -254,22 +271,18 @@ def _whole(limit: int, of_source: bool) -> Callable[[Any], int]:
 
 def _decimal(type_text: str) -> Callable[[Any], Decimal]:
     precision, scale = map(int, type_text[len("decimal(") : -1].split(","))
-    unit = Decimal(1).scaleb(-scale)
 
     def run(value: Any) -> Decimal:
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             raise TypeError
-        result = Decimal(value).quantize(unit, context=_UNROUNDED)
-        if not result.is_finite() or len(result.as_tuple().digits) > precision:
-            raise OverflowError
-        return result if result else abs(result)  # Java's decimals have no negative zero
+        return exact_decimal(value, precision, scale)
 
     return run
 
 
 def _real(value: Any) -> float:
     """Accepts numbers of Python and NumPy, but no text and no Decimal."""
-    if isinstance(value, bool | str | Decimal):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError
     return _unrounded(float(value), value)
 
@@ -277,11 +290,12 @@ def _real(value: Any) -> float:
 def _single(value: Any) -> float:
     """:raises OverflowError: it would be infinite."""
     (rounded,) = struct.unpack("<f", struct.pack("<f", _real(value)))
-    return _unrounded(rounded, value)
+    return _unrounded(rounded, value) if isinstance(value, numbers.Integral) else rounded
 
 
 def _unrounded(real: float, value: Any) -> float:
-    if isinstance(value, int) and real != value:
+    exact = operator.index(value) if isinstance(value, numbers.Integral) else value  # NumPy compares as doubles
+    if real != exact and real == real:
         raise _Unfit("it would be rounded")
     return real
 
@@ -320,8 +334,11 @@ def _timestamp(value: Any) -> datetime.datetime:
     if value != value:  # pandas.NaT is a datetime
         raise _Unfit("give None for a missing time")
     _require_microseconds(value, "nanosecond")
-    plain = value if type(value) is datetime.datetime else value.to_pydatetime()
     zone = datetime.UTC
+    plain: datetime.datetime = value
+    if type(value) is not datetime.datetime:  # of pandas, or pendulum
+        day, time = (value.year, value.month, value.day), (value.hour, value.minute, value.second, value.microsecond)
+        plain = datetime.datetime(*day, *time, tzinfo=value.tzinfo, fold=value.fold)
     return plain.replace(tzinfo=zone) if plain.tzinfo is None else plain.astimezone(zone)
 
 
@@ -336,7 +353,7 @@ _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "double": _real,
     "float": _single,
     "boolean": _boolean,
-    "binary": lambda value: bytes(_require(value, bytes, bytearray, memoryview)),
+    "binary": lambda value: bytes(memoryview(_require(value, bytes, bytearray, memoryview))),
     "date": _date,
     "time": _time,
     "timestamp": _timestamp,

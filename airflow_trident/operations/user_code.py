@@ -17,14 +17,14 @@ import sys
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from types import FunctionType
+from types import AsyncGeneratorType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_trident.errors import SET_BACK, ConfigurationError, UserCodeError, error_text, is_foreign
+from airflow_trident.errors import SET_BACK, ConfigurationError, UserCodeError, error_text, is_foreign, is_raised
 from airflow_trident.io.arrow import arrow_type, fitted, python_values, single
 from airflow_trident.io.values import UnfitValueError, coercer, shown
 from airflow_trident.operations.interfaces import Filter, Function, Operation, OperationContext
@@ -111,13 +111,18 @@ def copied(function: T, border: Border) -> T:
         ) from None
 
 
-def _live(border: Border, call: Callable[..., None], method: str, *arguments: Any) -> None:
+def _live(border: Border, call: Callable[..., Any], method: str, *arguments: Any) -> None:
     with border.watched(Watch(quick=True)):
         try:
-            call(*arguments)
+            border.require_done((), call(*arguments))
         except BaseException as error:
             border.translate((), error, method)
             raise
+
+
+def is_pending(result: Any) -> bool:
+    """Has the function that returned this not run yet?"""
+    return isinstance(result, GeneratorType | AsyncGeneratorType) or inspect.isawaitable(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +165,29 @@ class Border:
                 raise
             yield self._tuple(output, values, arity)
 
+    def truth(self, values: tuple[Any, ...], given: Any) -> bool:
+        """:raises UserCodeError: a filter returned a coroutine or a function, which is true for each tuple."""
+        if is_pending(given) or callable(given):
+            raise self.error(values, f"gave {shown(given)}, where true or false is expected: call it, or await it")
+        return bool(given)
+
+    def require_done(self, values: tuple[Any, ...], given: Any) -> None:
+        """:raises UserCodeError: a function without a result has not run yet, since it yields or awaits."""
+        if is_pending(given):
+            raise self.error(values, f"gave {shown(given)}, so its body never runs: it must not yield or await")
+
+    def require_in_place(self, values: tuple[Any, ...], given: Any, state: Any = None) -> None:
+        """:raises UserCodeError: a method that changes a state and emits to a collector returned something."""
+        if given is not None and given is not state:
+            raise self.error(
+                values,
+                f"returned {shown(given)}, where nothing is expected: change the state in place (a list, a dict, an "
+                "object), and emit by the collector",
+            )
+
     def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
-        """:raises UserCodeError: not iterable, or a text: iterating over it would give its letters."""
-        if given is None or isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        """:raises UserCodeError: not iterable, or a text or a mapping: that gives its letters, or its keys."""
+        if given is None or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise self.error(
                 values,
                 f"gave {shown(given)}, where an iterable of outputs is expected: yield each one, or annotate the "
@@ -206,7 +231,7 @@ class Border:
 
         :raises UserCodeError: carries what a function raised, and names the innermost line outside of this package.
         """
-        if is_foreign(error):
+        if is_raised(error):
             made = UserCodeError.carrying(error, self._who, method, self._after(values), cure=_CURE, **self._at(values))
             raise made from None
 

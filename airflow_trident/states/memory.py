@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -101,9 +102,9 @@ class OpenMemoryState(AdmittingState):
                 kept.marker = marker
                 return Applied.ALREADY
             taken_back = kept.before if verdict is Verdict.REPLACE else {}
-            changes = merge(spec, batch, lambda keys: [taken_back.get(key, kept.data.get(key)) for key in keys], ticket)
+            changes = merge(spec, batch, lambda keys: self._lookup(keys, taken_back), ticket)
             if ticket.txid < marker.high:
-                before = kept.before | merge_before(spec, batch, kept.before, ticket)
+                before = kept.before | merge_before(spec, batch, copy.deepcopy(kept.before), ticket)
             if ticket.txid == marker.high:
                 before = {key: taken_back.get(key, kept.data.get(key)) for key in changes} if spec.opaque else {}
             # Everything that can raise comes before the step.
@@ -144,10 +145,15 @@ class OpenMemoryState(AdmittingState):
             self._finish()
             return self._lookup([canonical_key(key) for key in keys])
 
-    def _lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        return [self._kept.data.get(key) for key in keys]
+    def _lookup(self, keys: Sequence[Key], taken_back: Changes | None = None) -> list[Value | None]:
+        """Copies: a reducer may change the list that it gets, and raise behind it.
+
+        :param taken_back: the values of keys whose last change does not count.
+        """
+        data, before = self._kept.data, taken_back or {}
+        return copy.deepcopy([before[key] if key in before else data.get(key) for key in keys])
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         with self._store.lock:
             self._finish()
-            return iter(list(self._kept.data.items()))
+            return iter(copy.deepcopy(list(self._kept.data.items())))

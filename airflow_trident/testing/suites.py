@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +26,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, rows_to_table, table_to_rows
 from airflow_trident.operations.aggregators import Count
-from airflow_trident.operations.interfaces import CombinerAggregator
+from airflow_trident.operations.interfaces import CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.state_functions import Row
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.protocol.spout_kinds import SpoutKind
@@ -237,6 +238,19 @@ class Refusing(Added):
         raise ZeroDivisionError("the combiner of the check refuses")
 
 
+class Collected(ReducerAggregator[list[int]]):
+    """Appends to the list that it gets, and raises behind it for a negative number."""
+
+    def init(self) -> list[int]:
+        return []
+
+    def reduce(self, current: list[int], *values: Any) -> list[int]:
+        current.append(values[0])
+        if values[0] < 0:
+            raise ZeroDivisionError("the reducer of the check refuses")
+        return current
+
+
 def counted_words(
     factory: StateFactory,
     combiner: CombinerAggregator[Any] | None = None,
@@ -292,7 +306,7 @@ def require_refused(
     state: State, error: type[TridentError], promise: str, ticket: CommitTicket, batch: pa.Table
 ) -> None:
     """Applying raises the error and changes neither data nor marker."""
-    before = state.marker(), dict(state.items())
+    before = state.marker(), copy.deepcopy(dict(state.items()))
     try:
         state.apply(ticket, batch)
     except error:
@@ -352,12 +366,24 @@ def check_names(factory: StateFactory) -> None:
 
 
 def check_t1_atomic(factory: StateFactory) -> None:
-    """T1: a combiner that raises leaves nothing of its batch."""
+    """T1: a combiner, or a reducer that changes a stored list in place, raises and leaves nothing of its batch."""
     spec = counted_words(factory, Refusing())
     with factory.make_state(spec) as state:
         apply(state, ticket_of(1), batch_of(spec, ("b", 2)))
         rows = batch_of(spec, ("a", 1), ("b", 3), ("c", 1))
         require_refused(state, UserCodeError, "T1", ticket_of(2), rows)
+    staged, lists = parse_declared("word string, n long"), parse_declared("ns array<long>")
+    collecting = replace(
+        spec, name="lists", values=lists, staged=staged, combiners=(), reducer=Collected(), reads=("n",)
+    )
+    try:
+        factory.validate(collecting)
+    except TridentError:  # it keeps no lists
+        return
+    with factory.make_state(collecting) as state:
+        apply(state, ticket_of(1), batch_of(collecting, ("a", 1)))
+        require_refused(state, UserCodeError, "T1", ticket_of(2), batch_of(collecting, ("a", 2), ("a", -1)))
+        require_content(state, {("a",): ([1],)}, "T1: a refused batch changed a stored list")
 
 
 def check_t2_again(factory: StateFactory) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from airflow_trident.contracts.state import StateFactory
@@ -15,7 +16,7 @@ from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import decimal_parts
 from airflow_trident.operations.interfaces import Aggregator, CombinerAggregator, ReducerAggregator
 from airflow_trident.operations.state_functions import StatefulFunction
-from airflow_trident.operations.user_code import output_types, returned, type_of_annotation
+from airflow_trident.operations.user_code import function_name, output_types, returned, type_of_annotation
 from airflow_trident.plan.nodes import Aggregation
 from airflow_trident.types import (
     WHOLE_TYPES,
@@ -70,12 +71,40 @@ def _same_parts(given: Sequence[Field], wanted: Sequence[Field]) -> bool:
     )
 
 
-def require_callable(verb: str, function: Any, method: str) -> None:
-    """:raises PlanError: neither a plain function nor an object with `method`, or a class instead of an object."""
+def require_callable(verb: str, function: Any, method: str, *, may_yield: bool = False) -> None:
+    """:raises PlanError: neither a plain function nor an object with `method`, a class instead of an object, or a
+    function whose body would never run."""
     if isinstance(function, type):
         raise PlanError(f"{verb} got the class {function.__name__}", f"Give an object: {function.__name__}().")
     if not callable(getattr(function, method, None)) and not callable(function):
         raise PlanError(f"{verb} got {function!r}", f"Give a function, or an object with a method {method}().")
+    require_plain(verb, function, method, may_yield=may_yield)
+
+
+_LIFE = ("prepare", "cleanup")
+_HOOKS = ("pre_prepare", "pre_commit", "pre_rollback")
+
+
+def require_plain(verb: str, function: Any, *methods: str, may_yield: bool = False) -> None:
+    """Refuses functions that await or yield: their bodies would never run.
+
+    :param methods: of the object. A plain function is the first one itself.
+    :param may_yield: the result of the first one is iterated.
+    :raises PlanError: a method awaits, or yields where it may not.
+    """
+    for method in (*methods, *_LIFE):
+        called = getattr(function, method, function if method == methods[0] else None)
+        if called is None or isinstance(called, type):
+            continue
+        body = called if inspect.isroutine(called) or isinstance(called, partial) else type(called).__call__
+        yields = inspect.isgeneratorfunction(body) and not (may_yield and method == methods[0])
+        if yields or inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+            name = "" if called is function else f".{method}"
+            raise PlanError(
+                f"{verb} got {function_name(function)}{name}(), which {'yields' if yields else 'is async'}: its body "
+                "would never run",
+                "Write a plain function: return the result, or emit by the collector.",
+            )
 
 
 def require_factory(state: object) -> StateFactory:
@@ -95,12 +124,12 @@ def require_stateful(function: object, *, emits: bool) -> None:
         raise PlanError(
             f"stateful got {made}", "Give an object of a subclass of StatefulFunction, or of BaseStatefulBolt."
         )
-    yields = inspect.isgeneratorfunction(function.execute)
-    if (yields and not emits) or inspect.iscoroutinefunction(function.execute):
+    if inspect.isgeneratorfunction(function.execute) and not emits:
         raise PlanError(
-            f"{type(function).__qualname__}.execute() yields or awaits, and the stateful function has no output stream",
+            f"{type(function).__qualname__}.execute() yields, and the stateful function has no output stream",
             'Name what it emits, as in stateful(..., outputs="word string, n long"), or let it change its state only.',
         )
+    require_plain("stateful", function, "execute", "init_state", *_HOOKS, may_yield=True)
 
 
 def bolt_outputs(name: str, declared: Schema, outputs: Schema) -> Schema:
@@ -159,6 +188,7 @@ def _aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregatio
             f'As in {verb}({first}Count(), "n") or {verb}({first}"price", Sum(), "total"), with objects, not classes.',
         )
     aggregator, output = what[-2], what[-1]
+    require_plain(verb, aggregator, "init", "zero", "combine", "reduce", "aggregate", "complete")
     reads = parse_names(what[0]) if len(what) == 3 else ()
     given = tuple(field.type for field in select(schema, reads, verb))
     if isinstance(aggregator, Aggregator):

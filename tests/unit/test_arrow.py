@@ -5,11 +5,14 @@ from __future__ import annotations
 import datetime
 import math
 from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pendulum
 import pyarrow as pa
 import pytest
 
@@ -21,6 +24,19 @@ from airflow_trident.types import parse_declared
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
 DAY = NOON.date()
 FIRST = datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=14)))
+
+
+class Colour(str, Enum):  # noqa: UP042 - StrEnum has another text
+    """The text of a member says its class: ``Colour.RED``."""
+
+    RED = "red"
+
+
+class Spoken(bytes):
+    """Says other bytes than it has."""
+
+    def __bytes__(self) -> bytes:
+        return b"other"
 
 
 class Row(NamedTuple):
@@ -44,6 +60,9 @@ class Row(NamedTuple):
         ("decimal(4, 2)", Decimal("1.005")), ("decimal(4, 2)", Decimal("." + "9" * 41)), ("decimal(4, 2)", 100),
         ("string", "\ud800"),
         ("array<string>", ["\udfff"]), ("timestamp", FIRST),
+        ("double", np.int64(2**53 + 1)), ("double", np.complex128(1 + 2j)), ("double", np.True_),
+        ("double", Fraction(1, 3)), ("float", np.int64(2**24 + 1)),
+        pytest.param("long", 10**5000, id="long"), pytest.param("decimal(4, 2)", 10**5000, id="decimal"),
         ("timestamp", pd.NaT), ("timestamp", pd.Timestamp(1)), ("interval day to second", pd.Timedelta(1)),
     ],
 )  # fmt: skip
@@ -59,7 +78,10 @@ def test_a_value_that_arrow_would_change_is_refused(type_text: str, value: Any) 
         ("long", 2.0, 2), ("long", Decimal(7), 7), ("int", Decimal("7.00"), 7), ("long", np.int64(3), 3),
         ("long", 2**63 - 1, 2**63 - 1), ("date", DAY, DAY), ("timestamp", NOON, NOON), ("double", 1, 1.0),
         ("array<long>", [1, None], [1, None]), ("struct<a: long>", {"a": None}, {"a": None}),
-        ("map<string, long>", [("a", 1)], {"a": 1}),
+        ("map<string, long>", [("a", 1)], {"a": 1}), ("double", Fraction(1, 2), 0.5),
+        ("double", np.float32(0.1), 0.10000000149011612), ("binary", Spoken(b"a"), b"a"),
+        ("string", Colour.RED, "red"), ("map<string, long>", {Colour.RED: 1}, {"red": 1}),
+        ("timestamp", pendulum.datetime(2026, 1, 2, 13, tz="Europe/Berlin"), NOON),
     ],
 )  # fmt: skip
 def test_a_value_that_is_the_same_in_its_field_is_taken(type_text: str, value: Any, kept: Any) -> None:

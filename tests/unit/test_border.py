@@ -38,9 +38,20 @@ from tests.generated.types import VALUES
 NUMBERS = {
     **{str(kind): kind for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint64())},
     **{str(kind): kind for kind in (pa.float16(), pa.float32(), pa.float64())},
-    **{str(kind): kind for kind in (pa.decimal128(12, 3), pa.decimal256(60, 20))},
+    **{str(kind): kind for kind in (pa.decimal128(12, 3), pa.decimal128(38, 0), pa.decimal256(60, 20))},
 }
-DECLARED = ["byte", "short", "int", "long", "float", "double", "decimal(10,2)", "decimal(38,0)", "decimal(38,20)"]
+DECLARED = [
+    "byte",
+    "short",
+    "int",
+    "long",
+    "float",
+    "double",
+    "decimal(10,2)",
+    "decimal(38,0)",
+    "decimal(38,20)",
+    "decimal(38,33)",
+]
 WHOLE = st.one_of(st.integers(-300, 300), st.integers(-(2**63), 2**64 - 1), st.sampled_from([2**53, 2**53 + 1, 2**24]))
 REAL = st.one_of(
     st.floats(), st.floats(width=32), st.integers(-300, 300).map(float), st.sampled_from([0.5, 1.005, 0.126, 19.99])
@@ -79,7 +90,7 @@ def must_fit(value: Any, declared: str) -> bool:
     if declared in ("float", "double"):
         return number.denominator == 1 and abs(number) <= 2**24
     if declared.startswith("decimal"):
-        return number.denominator == 1 and abs(number) < 10**8
+        return number.denominator == 1 and abs(number) < {"decimal(38,33)": 10**5}.get(declared, 10**8)
     return number.denominator == 1 and abs(number) < 2**7
 
 
@@ -198,6 +209,20 @@ def test_days_of_the_hybrid_calendar_are_read_where_the_calendars_agree() -> Non
         fitted(old, "timestamp", calendar=Calendar.HYBRID)
 
 
+def test_a_day_or_time_that_python_does_not_have_is_shown_as_its_number() -> None:
+    for column, declared, value in (
+        (pa.array([2**30], pa.int32()).cast(pa.date32()), "date", "1073741824"),
+        (pa.array([86_400 * 10**6]).cast(pa.time64("us")), "time", "86400000000"),
+        (
+            pa.ListArray.from_arrays([0, 1], pa.array([2**30], pa.int32()).cast(pa.date32())),
+            "array<date>",
+            "1073741824",
+        ),
+    ):
+        with pytest.raises(UnfitValueError, match=rf"{value} \("):
+            fitted(column, declared)
+
+
 # ---- texts -------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +231,8 @@ def test_days_of_the_hybrid_calendar_are_read_where_the_calendars_agree() -> Non
     [
         ("long", "+7", 7), ("long", " 8 ", 8), ("long", "007", 7), ("double", "1e3", 1000.0), ("double", "+.5", 0.5),
         ("double", "Infinity", math.inf), ("float", "0.5", 0.5), ("decimal(5,2)", "+1.5", Decimal("1.50")),
+        ("time", "12:00:00.0000000", datetime.time(12)), ("decimal(5,2)", "0E-999999999", Decimal("0.00")),
+        ("timestamp", "1970-01-01T01:00:00.000001000+01:00", datetime.datetime.fromtimestamp(1e-6, datetime.UTC)),
         ("boolean", "TRUE", True), ("interval day to second", "-1", datetime.timedelta(microseconds=-1)),
     ],
 )  # fmt: skip
@@ -219,7 +246,9 @@ def test_a_text_is_the_value_that_it_says(declared: str, text: str, value: Any) 
         ("byte", "0xFF"), ("long", "0x10"), ("long", "1_000"), ("long", "1.0"), ("long", "++7"), ("long", "7-"),
         ("long", ""), ("long", "9223372036854775808"), ("double", "1e400"), ("double", "0x1p3"), ("float", "1e39"),
         ("decimal(10,2)", "100000000"), ("decimal(10,2)", "1.005"),
-        ("decimal(10,2)", "8.350923811823268e-222"), ("boolean", "yes"), ("date", "0000-01-01"),
+        ("decimal(10,2)", "8.350923811823268e-222"), ("decimal(10,2)", "1e-999999999"), ("double", "nan(1)"),
+        ("time", "12:00:00.0000001"), ("interval day to second", "9223372036854775807"),
+        ("boolean", "yes"), ("date", "0000-01-01"),
         ("date", "2023-02-29"), ("timestamp", "0001-01-01T00:00:00+14:00"), ("time", "24:00:00"),
         ("time", "12:00:00+01:00"), ("interval day to second", "1.5"),
     ],

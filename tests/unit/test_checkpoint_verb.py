@@ -62,8 +62,8 @@ class Awaits(Visits):
     [
         (Visits, "stateful got Visits. Give an object"),
         (lambda user: None, "Give an object of a subclass of StatefulFunction"),
-        (Yields(), r"Yields.execute\(\) yields or awaits"),
-        (Awaits(), r"Awaits.execute\(\) yields or awaits"),
+        (Yields(), r"Yields.execute\(\) yields"),
+        (Awaits(), r"Awaits.execute\(\), which is async"),
     ],
 )
 def test_what_cannot_run_is_refused(function: Any, says: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from airflow_trident.engine.fused.frames import Frame
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.errors import UserCodeError
-from airflow_trident.io.arrow import arrow_type, columns_of, grouped
+from airflow_trident.io.arrow import columns_of, fitted, grouped
 from airflow_trident.io.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.operations.aggregators import Count
 from airflow_trident.operations.interfaces import (
@@ -30,7 +30,7 @@ from airflow_trident.operations.interfaces import (
     TransactionAttempt,
 )
 from airflow_trident.operations.user_code import Border, function_name, prepared
-from airflow_trident.plan.nodes import FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
+from airflow_trident.plan.nodes import Aggregation, FinalAggregateNode, PartialAggregateNode, PartitionAggregateNode
 from airflow_trident.types import REAL_TYPES, Schema, has_reals, is_nested, names_of, select
 
 if TYPE_CHECKING:
@@ -111,13 +111,16 @@ class Fold:
 
     def _general(self, aggregator: Aggregator[Any], batch: TransactionAttempt) -> None:
         fits = coercers(self.outputs)
+        take: Callable[..., Any] = aggregator.aggregate
 
         def begin() -> tuple[Any, Emitted]:
             emitted = Emitted(self.border, fits)
             return aggregator.init(batch, emitted), emitted
 
         def step(value: tuple[Any, Emitted], row: tuple[Any, ...]) -> tuple[Any, Emitted]:
-            aggregator.aggregate(value[0], value[1], *row)
+            given = take(value[0], value[1], *row)
+            if given is not None:
+                self.border.require_in_place(row, given, value[0])
             return value
 
         self.begin, self.step = begin, step
@@ -156,7 +159,7 @@ class Fold:
         if not isinstance(self.aggregator, Aggregator):
             return [(one,) for one in self.results([value])]
         state, emitted = value
-        self._guarded((), self.aggregator.complete, state, emitted)
+        self.border.require_in_place((), self._guarded((), self.aggregator.complete, state, emitted))
         rows: list[tuple[Any, ...]] = emitted.rows
         return rows
 
@@ -259,7 +262,7 @@ def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[
     waiting: list[pa.Table] = []
     rows = 0
     for frame in (one for one in frames if one.rows):
-        part = _group(node, _initial(node, before, frame), txid)
+        part = _group(node, _initial(node, before, frame, txid), txid)
         waiting.append(part)
         rows += part.num_rows
         if rows > MAX_GROUPS:
@@ -281,7 +284,7 @@ def _arrow_whole(node: AggregateStep, before: Schema, frames: Iterator[Frame], l
     held = [frame for frame in frames if frame.rows]
     if held:
         with suppress(UserCodeError):
-            values = pa.concat_tables(_initial(node, before, frame) for frame in held)
+            values = pa.concat_tables(_initial(node, before, frame, limit.context.txid) for frame in held)
             whole = _group(node, values, limit.context.txid)
     if whole is not None:
         yield _frame(whole)
@@ -289,7 +292,7 @@ def _arrow_whole(node: AggregateStep, before: Schema, frames: Iterator[Frame], l
     yield from _by_dictionary(node, before, iter(held), limit)
 
 
-def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
+def _initial(node: AggregateStep, before: Schema, frame: Frame, txid: int) -> pa.Table:
     """The value of each single row: for raw rows `init` of the built-ins, in columns; for partial values the value
     itself."""
     import numpy as np
@@ -305,9 +308,19 @@ def _initial(node: AggregateStep, before: Schema, frame: Frame) -> pa.Table:
         if isinstance(one.aggregator, Count):
             columns[output.name] = pa.array(np.ones(frame.rows, dtype=np.int64))
             continue
-        column = frame.arrow(one.reads[0], types[one.reads[0]]).cast(arrow_type(output.type))
+        column = _of_type(frame.arrow(one.reads[0], types[one.reads[0]]), one, node, txid)
         columns[output.name] = column.fill_null(_zero(column)) if one.merge_kind is MergeKind.ADD else column
     return pa.table(columns)
+
+
+def _of_type(column: pa.Array, one: Aggregation, node: AggregateStep, txid: int) -> pa.Array:
+    """
+    :raises UserCodeError: a value does not fit the declared result.
+    """
+    try:
+        return fitted(column, one.output[0].type)
+    except UnfitValueError as error:
+        raise Border(node.name, function_name(one.aggregator), one.reads, txid).error((), f"gave {error}") from error
 
 
 def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:

@@ -20,7 +20,7 @@ from airflow_trident.engine.fused.frames import BATCH_ROWS, Column, Frame, Guard
 from airflow_trident.engine.fused.joins import join, multi_reduce
 from airflow_trident.engine.key_limit import NO_LIMIT, KeyLimit
 from airflow_trident.engine.state_queries import state_query
-from airflow_trident.errors import UnknownNodeError, is_foreign
+from airflow_trident.errors import UnknownNodeError, is_raised
 from airflow_trident.io.arrow import columns_of
 from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.operations import user_code
@@ -166,6 +166,25 @@ class _Caller:
                 results.append(call(*values))
         return results
 
+    def truths(self, frame: Frame) -> list[bool]:
+        """Does the function keep the row?"""
+        call, results, truth = self.call, list[bool](), self.border.truth
+        with self._guard(frame, results):
+            for values in frame.tuples(self.reads):
+                given = call(*values)
+                results.append(given if given.__class__ is bool else truth(values, given))
+        return results
+
+    def run(self, frame: Frame) -> None:
+        """Calls the function for every row, and drops its results."""
+        call, done = self.call, list[None]()
+        with self._guard(frame, done):
+            for values in frame.tuples(self.reads):
+                given = call(*values)
+                if given is not None:
+                    self.border.require_done(values, given)
+                done.append(None)
+
     def spread(self, frame: Frame) -> tuple[list[Any], list[int]]:
         """All outputs of all rows, and their running count after each row."""
         call, outputs, ends = self.call, list[Any](), list[int]()
@@ -233,7 +252,7 @@ class _Guard(AbstractContextManager[None]):
         self.watch.__exit__(kind, error, trace)
         if error is None:
             self.caller.border.require_unchanged(self.watch)
-        elif is_foreign(error):
+        elif is_raised(error):
             row = self.frame.row(self.caller.reads, len(self.done))
             self.caller.border.translate(row, error)
 
@@ -323,7 +342,7 @@ def _filter(node: FilterNode, at: _At, frames: Iterator[Frame]) -> Iterator[Fram
             if mask is not None:
                 kept = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
             else:
-                kept = np.flatnonzero([bool(given) for given in caller.each(frame)])
+                kept = np.flatnonzero(caller.truths(frame))
             yield frame.only(at.keep) if len(kept) == frame.rows else frame.take(kept, at.keep)
 
 
@@ -341,7 +360,7 @@ def _map(node: MapNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
 def _peek(node: PeekNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     with _calling(node, at, node.reads) as caller:
         for frame in frames:
-            caller.each(frame)
+            caller.run(frame)
             yield frame.only(at.keep)
 
 

@@ -18,6 +18,7 @@ from airflow_trident.io.arrow import (
     first_misfit,
     fitted,
     single,
+    wide_decimal,
 )
 from airflow_trident.io.parquet import calendar_of, damage_as_arrow_error, parquet_file
 from airflow_trident.io.values import UnfitValueError, shown
@@ -49,6 +50,8 @@ def reading_type(type_text: str, format_name: str) -> pa.DataType:
         return pa.int64()
     if type_text == "float":  # the parser makes infinity of what is too large
         return pa.float64()
+    if type_text.startswith("decimal"):
+        return wide_decimal(arrow_type(type_text))
     return pa.string() if type_text in ("date", "time", "timestamp") else arrow_type(type_text)
 
 
@@ -136,13 +139,15 @@ def from_text(texts: pa.Array, type_text: str, *, empty_is_null: bool = False) -
 
 
 def _read_spelled(texts: pa.Array, type_text: str, read: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """With spaces at both ends, and plus signs."""
+    """With spaces at both ends, plus signs, and zeros behind the microseconds."""
     import pyarrow.compute as pc
 
     plain = pc.utf8_trim(texts, " \t")
     if type_text == "timestamp":
         plain = pc.replace_substring(plain, "z", "Z")
-    elif not type_text.startswith(("date", "time")):
+    if type_text in ("time", "timestamp"):
+        plain = pc.replace_substring_regex(plain, r"(:[0-9]{2}\.[0-9]{6})0+(\z|[Z+-])", r"\1\2")
+    elif type_text != "date":
         plain = pc.replace_substring_regex(plain, r"\A\+([0-9.]|inf)", r"\1")
     try:
         return read(plain)
@@ -199,13 +204,15 @@ def _whole_numbers(texts: pa.Array) -> pa.Array:
 
 
 def _reals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Arrow makes infinity of what is too large."""
+    """Arrow makes infinity of what is too large, and takes ``nan(1)``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     result = texts.cast(target)
     if pc.any(pc.is_inf(result)).as_py() and _any_like(texts.filter(pc.is_inf(result)), "[0-9]"):
         raise pa.ArrowInvalid("too large")
+    if pc.any(pc.is_nan(result)).as_py() and _any_like(texts.filter(pc.is_nan(result)), "[(]"):
+        raise pa.ArrowInvalid("no real number")
     return result
 
 

@@ -12,14 +12,16 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.errors import DamagedInputError
+from airflow_trident.io.values import is_unicode
 from airflow_trident.operations.expressions import kind
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
-from airflow_trident.spouts.files.json_maps import Real, distinct, with_lists
+from airflow_trident.spouts.files.json_maps import Real, decimal_in_json, distinct, needs_rewrite, rewritten
 from airflow_trident.spouts.files.reading import (
     FilePart,
     ReadOptions,
@@ -81,7 +83,7 @@ class _JsonLines:
             batch = self._parsed()
             if batch.num_rows != rows:
                 raise ValueError(f"{rows} lines hold {batch.num_rows} values")
-        except (pa.ArrowException, ValueError, RecursionError) as error:
+        except (pa.ArrowException, ValueError, ArithmeticError, RecursionError) as error:
             self._explain()
             raise self._refused(None, str(error)) from error
         if any(has_reals(field.type) and _has_infinity(batch.column(field.name)) for field in self.reading.schema):
@@ -133,14 +135,13 @@ class _JsonLines:
 
     def _parsed(self) -> pa.RecordBatch:
         """
-        :raises pyarrow.ArrowException, ValueError: it does not fit the declared fields.
+        :raises pyarrow.ArrowException, ValueError, ArithmeticError: it does not fit the declared fields.
         """
         import pyarrow as pa
         import pyarrow.json as pj
 
         schema = self.reading.schema
-        has_maps = any("map<" in field.type for field in schema)
-        lines = with_lists(self.chunk, schema) if has_maps else self.chunk
+        lines = rewritten(self.chunk, schema) if needs_rewrite(self.chunk, schema) else self.chunk
         table = pj.read_json(
             io.BytesIO(lines),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),
@@ -234,8 +235,10 @@ def _is_of(value: Any, type_text: str) -> bool:
     if type_text in REAL_TYPES:
         return type(value) in (int, float, Real) and not _is_beyond(value, type_text)
     if kind(type_text) == "decimal":
-        return type(value) in (int, Real, str)
-    return isinstance(value, str)
+        with suppress(ValueError, ArithmeticError):
+            return bool(decimal_in_json(value, type_text).is_finite())
+        return False
+    return isinstance(value, str) and is_unicode(value)
 
 
 def _is_beyond(value: float, type_text: str) -> bool:

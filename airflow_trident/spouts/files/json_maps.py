@@ -1,13 +1,17 @@
-"""Rewrites lines of JSON whose fields are maps for Arrow's parser, which knows structs and lists, but no maps."""
+"""Rewrites lines of JSON for Arrow's parser, which knows structs and lists, but no maps. It also changes decimals with
+an exponent or with many digits, and ends the process for some."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from math import isinf
 from typing import Any, TypeAlias
 
-from airflow_trident.operations.expressions import kind
+from airflow_trident.io.values import exact_decimal
+from airflow_trident.operations.expressions import decimal_parts, kind
 from airflow_trident.types import Schema, members
 
 _Rewrite: TypeAlias = Callable[[Any], Any]
@@ -26,13 +30,22 @@ class Real(float):
         return made
 
 
+_NO_PLAIN_DECIMAL = re.compile(rb"[0-9.][eE][+-]?[0-9]|[0-9.]{39}")
 _encode = json.JSONEncoder(check_circular=False).encode
 
 
-def with_lists(lines: bytes, schema: Schema) -> bytes:
-    """The lines, with ``{"key": [..], "value": [..]}`` instead of each object that is a map in the schema.
+def needs_rewrite(lines: bytes, schema: Schema) -> bool:
+    """Would Arrow's parser not take the lines for what they are?"""
+    if any("map<" in field.type for field in schema):
+        return True
+    return any("decimal(" in field.type for field in schema) and _NO_PLAIN_DECIMAL.search(lines) is not None
 
-    :raises ValueError: a line is not JSON, or an object has a name twice.
+
+def rewritten(lines: bytes, schema: Schema) -> bytes:
+    """The lines, with ``{"key": [..], "value": [..]}`` instead of each object that is a map in the schema, and with
+    texts of plain digits instead of decimals.
+
+    :raises ValueError, ArithmeticError: a line is not JSON, an object has a name twice, or a decimal does not fit.
     """
     decode = json.JSONDecoder(object_pairs_hook=distinct, parse_float=Real).decode
     rewrites = {field.name: rewrite for field in schema if (rewrite := _rewrite(field.type)) is not _same}
@@ -63,7 +76,7 @@ def _rewrite(type_text: str) -> _Rewrite:
     inner = {member.name: _rewrite(member.type) for member in members(type_text)}
     shape = kind(type_text)
     if shape == "decimal":
-        return lambda value: value.text if isinstance(value, Real) else value
+        return lambda value: _plain_decimal(value, type_text)
     if shape == "array":
         element = inner["element"]
         return lambda value: [element(part) for part in value] if isinstance(value, list) else value
@@ -73,6 +86,24 @@ def _rewrite(type_text: str) -> _Rewrite:
     if shape == "struct":
         return lambda value: _members(value, inner) if isinstance(value, dict) else value
     return _same
+
+
+def _plain_decimal(value: Any, type_text: str) -> Any:
+    """
+    :raises ValueError, ArithmeticError: it is no such decimal.
+    """
+    return value if value is None or isinstance(value, bool) else format(decimal_in_json(value, type_text), "f")
+
+
+def decimal_in_json(value: Any, type_text: str) -> Decimal:
+    """The decimal that a number or text of JSON is.
+
+    :raises ValueError, ArithmeticError: it is no such decimal.
+    """
+    parts = decimal_parts(type_text)
+    if parts is None or type(value) not in (int, str, Real):
+        raise ValueError(f"it is no {type_text}")
+    return exact_decimal(value.text if isinstance(value, Real) else value, *parts)
 
 
 def _lists(value: dict[str, Any], inner: _Rewrite) -> dict[str, list[Any]]:

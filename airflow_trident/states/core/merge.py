@@ -18,7 +18,7 @@ from airflow_trident.io.arrow import rows_to_table, table_to_rows
 from airflow_trident.operations.equality import canonical_key as canonical_key  # noqa: PLC0414 - stores take it from here
 from airflow_trident.operations.equality import stored_keys
 from airflow_trident.operations.interfaces import OperationContext, TransactionAttempt
-from airflow_trident.operations.user_code import Border, function_name, prepared
+from airflow_trident.operations.user_code import Border, function_name, is_pending, prepared
 from airflow_trident.protocol.records import NO_ATTEMPT
 from airflow_trident.types import REAL_TYPES, names_of
 
@@ -177,7 +177,12 @@ def _update(spec: StateSpec, rows: list[tuple[Any, ...]], lookup: Lookup) -> Cha
         )
     view = BufferedMap(spec, lookup)
     updater: Any = spec.updater  # a user's object need not be a StateUpdater to have its methods
-    getattr(updater, "update_state", updater)(view, iter(rows))
+    if is_pending(getattr(updater, "update_state", updater)(view, iter(rows))):
+        raise UserCodeError(
+            f"{_who(spec)} of state {spec.name!r} yields or awaits, so its body never runs",
+            "Let it be a plain function that calls the state's methods.",
+            node=spec.name,
+        )
     if spec.told:
         _require_own_keys(spec, rows, view.changes)
     _require_small(spec, view.changes)

@@ -15,7 +15,7 @@ from airflow_trident.operations.aggregators import Comparator, ComparisonAggrega
 from airflow_trident.operations.interfaces import GroupedMultiReducer, Joiner, JoinOutFieldsMode, JoinType, MultiReducer
 from airflow_trident.plan.nodes import AggregateNode, Aggregation, MergeNode, MultiReduceNode, PartitionAggregateNode
 from airflow_trident.topology.node_graph import NodeGraph
-from airflow_trident.topology.signatures import aggregations
+from airflow_trident.topology.signatures import aggregations, require_plain
 from airflow_trident.topology.stream_base import GroupedBase, S, StreamBase, named, some, then
 from airflow_trident.types import (
     Field,
@@ -135,6 +135,7 @@ def multi_reduce(
             f"multi_reduce got {len(grouped)} grouped of {len(plain)} streams and {reducer!r}",
             "Group all streams and give a GroupedMultiReducer, or none and give a MultiReducer.",
         )
+    require_plain("multi_reduce", reducer, "init", "execute", "complete")
     if len(input_fields) != len(plain) or isinstance(input_fields, str):
         raise PlanError(
             f"multi_reduce got fields for {len(input_fields)} of {len(plain)} streams",

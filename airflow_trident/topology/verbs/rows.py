@@ -21,7 +21,7 @@ from airflow_trident.operations.sql import require_expression
 from airflow_trident.operations.user_code import OneOutput, VectorFunction, returns_one_value
 from airflow_trident.plan.graph import Grouping
 from airflow_trident.plan.nodes import EachNode, FilterNode, MapNode, PartitionNode, PeekNode, ProjectNode
-from airflow_trident.topology.signatures import declared_outputs, require_callable, require_lossless
+from airflow_trident.topology.signatures import declared_outputs, require_callable, require_lossless, require_plain
 from airflow_trident.topology.stream_base import S, StreamBase, append, named, some, then
 from airflow_trident.topology.verbs.transform import sql
 from airflow_trident.types import Field, FieldSpec, Schema, parse_declared, require_distinct, select
@@ -40,7 +40,7 @@ def each(stream: S, inputs: FieldSpec | Expression, function: Any, outputs: Fiel
         return _each_expression(stream, function, outputs)
     if isinstance(function, MakesNode):
         return function.each_of(stream, reads, outputs)
-    require_callable("each", function, "execute")
+    require_callable("each", function, "execute", may_yield=True)
     single = not isinstance(function, VectorFunction) and returns_one_value(getattr(function, "execute", function))
     new = declared_outputs(function, "execute", outputs, many=not single)
     called = OneOutput(function, "execute") if single else function
@@ -104,7 +104,7 @@ def map(stream: S, verb: str, function: Any, outputs: FieldSpec | None) -> S:
     flat = verb == "flat_map"
     if isinstance(function, MakesNode):
         return function.map_of(stream, verb, outputs)
-    require_callable(verb, function, "execute")
+    require_callable(verb, function, "execute", may_yield=flat)
     if flat and isinstance(function, VectorFunction):
         raise PlanError(
             f"flat_map got the vectorised {type(function).__name__}, which gives one output per tuple",
@@ -232,6 +232,7 @@ def partition(stream: S, grouping: CustomGrouping) -> S:
         raise PlanError(
             f"partition got {grouping!r}", "Give an object of a subclass of CustomGrouping, or use partition_by()."
         )
+    require_plain("partition", grouping, "choose_partitions", may_yield=True)
     return repartition(stream, "partition", Grouping.CUSTOM, custom=grouping)
 
 

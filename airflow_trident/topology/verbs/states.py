@@ -39,6 +39,7 @@ from airflow_trident.topology.signatures import (
     persistent_aggregations,
     require_callable,
     require_factory,
+    require_plain,
     require_stateful,
 )
 from airflow_trident.topology.stream_base import S, StateHandle, append, named, some, staged_fields, then
@@ -447,6 +448,7 @@ def state_query(
         raise PlanError(f"state_query got {state!r}", "Give what persistent_aggregate() or new_static_state() gave.")
     if not isinstance(function, QueryFunction):
         raise PlanError(f"state_query got {function!r}", "Give an object of a QueryFunction, such as MapGet().")
+    require_plain("state_query", function, "batch_retrieve", may_yield=True)
     if state.topology is not None and state.topology is not stream.topology:
         raise PlanError(
             f"state {state.name!r} belongs to topology {state.topology.name!r}",
