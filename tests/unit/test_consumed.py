@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +75,9 @@ def live(steps: list[tuple[str, Any, Any]], max_seen: int, limits: BatchLimits =
     moved = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(consumed, "MAX_SEEN", max_seen)
+        if not any(kind == "remove" for kind, *_ in steps):  # else a person may be asked for a removed file's name
+            patch.setattr(consumed, "MAX_UNSETTLED", max_seen)
+            patch.setattr(consumed, "MAX_FOLDERS", max_seen)
         for kind, one, other in steps:
             if kind == "add":
                 folder.add(one, other)
@@ -224,8 +228,9 @@ def test_files_that_cannot_be_told_from_read_ones_are_refused_until_they_are_tou
     _, before = choose([*old, *DAY_AHEAD], max_files=9)
     came = [file("n1", 15_000), file("n2", 25_000)]  # twice set back: they are no neighbours
     for now_s in (26_000, 200_000):
+        assert choose([*old, *DAY_AHEAD, *came], before, now_s=now_s)[0] == ["n1", "n2"]
         with pytest.raises(SourceChangedError, match=r"in '/in' .* not those that were: the clock was set back.*touch"):
-            choose([*old, *DAY_AHEAD, *came], before, now_s=now_s)
+            choose([*old, *DAY_AHEAD, *came], replace(before, cells=()), now_s=now_s)  # as of an earlier version
     touched = [file("n1", 200_001), file("n2", 200_002)]
     assert choose([*old, *DAY_AHEAD, *touched], before, now_s=200_003)[0] == ["n1", "n2"]
 
@@ -237,8 +242,9 @@ def test_removed_files_while_the_clock_is_behind_are_asked_about() -> None:
     assert choose(old[1:], before, now_s=100_000 - 3_600)[0] == [], "the window says which are new"
     with pytest.raises(SourceChangedError, match="the clock was set back behind 1970-01-02T03:46:40"):
         choose(old[1:], before, now_s=BEHIND_S)
+    assert choose([*old[1:], file("instead", 15_000)], before)[0] == ["instead"]
     with pytest.raises(SourceChangedError, match="files came or went"):
-        choose([*old[1:], file("instead", 15_000)], before)
+        choose([*old[1:], file("instead", 15_000)], replace(before, cells=()))
 
 
 def test_the_content_says_whether_a_file_of_another_time_is_the_read_one() -> None:
@@ -265,6 +271,24 @@ def test_what_is_kept_of_read_files_is_bounded() -> None:
     assert len(json.dumps(after.to_json())) < 512 * 1024
     _, later = choose([*files, file("new", 20_000)], after)
     assert len(later.seen) == 1
+
+
+@pytest.mark.parametrize(("first_s", "folders"), [(10_000, 1), (5_000, 30_000)], ids=["newer", "within the window"])
+def test_files_that_come_at_once_leave_a_position_that_fits_into_a_request(first_s: int, folders: int) -> None:
+    """60,000 files unpacked within a second, and looked at in that second."""
+    read = file("read before", 8_000)
+    _, before = choose([read], now_s=8_001)
+    times = (first_s + number / 60_000 for number in range(60_000))
+    files = [file(f"{number % folders}/f{number:06}", time_s, 10_002) for number, time_s in enumerate(times)]
+    names: list[str] = []
+    while len(names) < 60_000:
+        more, before = choose([read, *files], before, now_s=10_003, max_files=12_000)
+        assert more, "the stream goes on"
+        names += more
+        assert len(zlib.compress(json.dumps(before.to_json()).encode())) < 450_000
+    assert sorted(names) == sorted(each.path for each in files)
+    came = file("0/comes later", first_s + 0.5, 10_002)
+    assert choose([read, *files, came], before, now_s=10_003)[0] == [came.path]
 
 
 def test_names_that_are_no_utf8_are_names(tmp_path: Any) -> None:

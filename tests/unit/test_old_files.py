@@ -29,31 +29,25 @@ class Bucket(Folder):
     """A bucket that keeps what was deleted."""
 
     deleted: dict[str, tuple[int, FoundFile]] = field(default_factory=dict)
-    since: str = ""
-    """What changed since the last transaction."""
 
     def add(self, folder: str, age: int, *, moved: bool = False) -> None:
         super().add(folder, age, moved=True)
 
     def upload_ends(self, age: int) -> None:
-        self._apart("late")
         self.add("", age)
 
     def remove(self, place: int) -> None:
-        self._apart("removed")
         before = dict(self.files)
         super().remove(place)
         self.deleted |= {path: was for path, was in before.items() if path not in self.files}
 
     def expire(self, age: int) -> None:
-        self._apart("removed")
         for path, was in list(self.files.items()):
             if was[1].mtime_ns < self.now - age:
                 self.deleted[path] = self.files.pop(path)
 
     def put_anew(self, place: int) -> None:
         """An object that was read gets other content, and a new time."""
-        self._apart("put anew")
         there = sorted(path for path, (number, _) in self.files.items() if self.read[number])
         if there:
             path = there[place % len(there)]
@@ -65,15 +59,6 @@ class Bucket(Folder):
         for path in sorted(self.deleted)[:places]:
             self.files[path] = self.deleted.pop(path)
             self.touched.add(self.files[path][0])
-
-    def _apart(self, change: str) -> None:
-        """Number and sum do not tell that one came where more went since the last transaction: which is said in the
-        reference."""
-        if self.since not in ("", change) or self.since == "put anew":
-            self.add("", 0)
-            self.read_all()
-            self.since = ""
-        self.since = change
 
     def touch_what_was_in_no_batch(self, question: str) -> None:
         if consumed_anew := re.search(r"the file '([^']+)' in '/in' was consumed", question):
@@ -125,7 +110,7 @@ def test_no_object_is_read_twice_or_lost_however_it_goes_and_comes(steps: list[t
         elif kind == "wait":
             bucket.turn_clock(one)
         elif kind == "transact":
-            bucket.since = "" if bucket.transact(replace(LIMITS, max_files=one)) else bucket.since
+            bucket.transact(replace(LIMITS, max_files=one))
         else:
             getattr(bucket, kind)(one)
         bucket.now += 1
@@ -188,8 +173,9 @@ def test_a_late_upload_is_found_though_older_objects_expire() -> None:
     before = day_by_day(8)
     late = file("late", 86_400 * 7.5)
     assert choose([*files[5:], late], before, now_s=LATER_S)[0] == ["late"]
+    assert choose([late, files[7]], before, now_s=LATER_S)[0] == ["late"], "one came, and its neighbour in time went"
     with pytest.raises(SourceChangedError, match="files came or went"):
-        choose([late, files[7]], before, now_s=LATER_S)  # one came, and its neighbour in time went
+        choose([late, files[7]], replace(before, cells=()), now_s=LATER_S)  # as an earlier version recorded it
 
 
 def test_what_is_kept_is_bounded_and_says_more_of_the_newest() -> None:
@@ -210,12 +196,23 @@ def anew(*files: FoundFile, at_s: float = 86_400 * 9) -> list[FoundFile]:
     return [file(one.path, at_s + number, size=2) for number, one in enumerate(files)]
 
 
+def with_new_between(*files: FoundFile) -> list[FoundFile]:
+    new = [file(f"between {number}", 86_400 * 9 + number + 0.5) for number in range(len(files))]
+    return [each for pair in zip(anew(*files), new, strict=True) for each in pair]
+
+
 WRITTEN_ANEW = {
     "one among new ones": lambda old: [*old[1:], file("n1", 86_400 * 8.5), *anew(old[0]), file("n2", 86_400 * 9.5)],
     "some, one after the other": lambda old: [*old[:2], *old[4:], *anew(*old[2:4]), file("new", 86_400 * 9.5)],
     "all, of several stretches": lambda old: [*anew(*reversed(old[:7])), *old[7:], file("new", 86_400 * 9.5)],
     "all that have not expired": lambda old: [*anew(*old[3:7]), *old[7:]],
     "one, while another came late": lambda old: [*old[1:], file("late", 86_400 * 6.5), *anew(old[0])],
+    "two, with a new one in between": lambda old: [*old[1:2], *old[3:], *with_new_between(old[0], old[2])],
+    "three, where one went away and one came late": lambda old: [
+        *old[4:],
+        file("late", 86_400 * 6.5),
+        *with_new_between(*old[:3]),
+    ],
     "one, where others expired": lambda old: [*old[3:6], old[7], *anew(old[6])],
 }
 
@@ -272,14 +269,3 @@ def test_an_earlier_version_reads_and_writes_beside_this_one() -> None:
     assert len(earlier.old) == 1
     assert choose([*days(5), file("late", 86_400 * 2.5)], earlier)[0] == ["late"]
     assert choose(days(6), earlier)[0] == ["day 6"]
-
-
-def test_many_files_that_came_within_seconds_are_not_kept_by_name_once_a_minute_has_passed() -> None:
-    files = [file(f"f{number:05}", 10_000 + number / 10_000) for number in range(30_000)]
-    before = Consumed()
-    for batch in range(3):
-        _, before = choose(files, before, now_s=10_100, max_files=8_000)
-        assert len(before.seen) <= consumed.MAX_SEEN + 1, batch
-    _, early = choose(files, now_s=10_010, max_files=30_000)
-    assert len(early.seen) == 30_000, "another file of these seconds may come yet"
-    assert choose(files, before, now_s=10_200, max_files=30_000)[0] == [one.path for one in files[24_000:]]

@@ -9,13 +9,15 @@ time and path of the last file read:
 - `settled`: every file with an older status-change time (ctime, which cannot be set back) was there when the last batch
   was chosen, so an old file with an older ctime has been read. Read files with a newer ctime are in `seen`, too.
 - `folders`: the folders that were there. A folder that is moved in brings files with an old ctime.
-- `old`: numbers of the files that these rules take for read, and sums of their names, by time
+- `old` and `cells`: the files that these rules take for read, by number and in a table of a fixed size
   (:mod:`airflow_trident.spouts.files.old_files`). The rules fail when the clock goes back, or an upload takes longer
-  than the window: then new files have times from before. Number and sum show that some were added, and mostly which.
+  than the window: then new files have times from before. The table shows which these are.
 
 An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
 so a person decides (`late_files`). A read file that is written anew has a new time: one of the window is known by its
-name, and of others `old` shows one of them, or those that were written one after the other, but not any set of them.
+name, and others are those whose names went from the table.
+
+None of the four grows with the files: beyond a number of names, marks move on, and the table says what is new.
 
 Takes many late files in steps, so that few of them must be known by name. Pure.
 
@@ -56,7 +58,11 @@ from airflow_trident.spouts.files.marks import (
 )
 from airflow_trident.spouts.files.old_files import (
     Away,
+    Cells,
     Stretches,
+    cells_from_text,
+    cells_of,
+    cells_to_text,
     judged,
     moment_of,
     next_stretches,
@@ -100,7 +106,8 @@ def marks_before(
     moved_in = {file.folder for file in old if file.ctime_ns < settled_ns}
     came = (file.ctime_ns for file in old if file.ctime_ns >= settled_ns)
     known = {file.folder for file in found} - moved_in
-    return max(settled_ns, min([most_ns, *came])), folders | {folder_mark(name) for name in known}
+    marks = folders if folders == EVERY_FOLDER else folders | {folder_mark(name) for name in known}
+    return max(settled_ns, min([most_ns, *came])), marks
 
 
 def require_no_question(
@@ -197,6 +204,12 @@ ORDERED = "ordered"
 """Key in the metadata of a FileSpout with `ordered_names`."""
 MAX_SEEN = 10_000
 """If more files than this are within the window, the window becomes smaller, so that the metadata stays small."""
+MAX_UNSETTLED = 5_000
+"""If more older files than this have a ctime from `settled` on, `settled` moves on: files that came within seconds are
+then known by number and cells (:mod:`airflow_trident.spouts.files.old_files`), and not by name."""
+MAX_FOLDERS = 20_000
+"""With more folders none is recorded, and what is moved in is told by number and cells, too."""
+EVERY_FOLDER = frozenset({"*" * FOLDER_LENGTH})
 _SLACK_NS = 5_000_000_000
 _CLOCKS_APART_NS = 60_000_000_000
 """The clocks of a worker and of a file system may differ by this much although no clock went back."""
@@ -217,6 +230,7 @@ class Consumed:
     seen: dict[str, str] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
     old: Stretches = ()
+    cells: Cells = ()
 
     def to_json(self) -> dict[str, Json]:
         names = list(self.seen)  # in their order, so that the next transaction has these first, and new ones after them
@@ -227,6 +241,7 @@ class Consumed:
             "seen": "".join(name + self.seen[name] for name in names),
             "contents": "".join(self.contents.get(name, _NO_CONTENT) for name in names),
             "old": stretches_to_json(self.old),
+            **({"cells": cells_to_text(self.cells)} if self.cells else {}),
         }
 
     def knows(self, files: Iterable[RecordedFile]) -> Consumed:
@@ -267,6 +282,7 @@ def consumed_from_json(metadata: Any) -> Consumed:
             seen=entries,
             contents={name: stamp for name, stamp in zip(entries, stamps, strict=True) if stamp != _NO_CONTENT},
             old=stretches_from_json(metadata["old"], int(metadata["window_ns"])),
+            cells=cells_from_text(metadata.get("cells", "")),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise not_metadata_of("a FileSpout") from error
@@ -330,7 +346,7 @@ class ChosenFiles:
             and file.path not in left
         ]
         forgotten = [one for one in away if one.name not in after.seen]
-        return replace(after, old=next_stretches(self.stretches, old, window_ns, forgotten))
+        return replace(after, old=next_stretches(self.stretches, old, window_ns, forgotten), cells=cells_of(old))
 
     def _marked(self, digests: Mapping[str, str], away: Sequence[Away]) -> Consumed:
         before, found = self.before, self.listing.files
@@ -351,6 +367,7 @@ class ChosenFiles:
         times = [time_ns for time_ns in times if time_ns >= window]
         if len(times) > MAX_SEEN:
             window = sorted(times, reverse=True)[MAX_SEEN] + 1
+        settled = _bounded(settled, [file for file in read if file.mtime_ns < window])
         marked = [
             (file.mtime_ns, file.path, name_mark(file.path), stamp_of(file.size, file.mtime_ns, file.etag))
             for file in read
@@ -363,7 +380,7 @@ class ChosenFiles:
             cursor=cursor,
             window_ns=window,
             settled_ns=settled,
-            folders=frozenset(folder_mark(name) for name in {file.path.rpartition("/")[0] for file in found}),
+            folders=_folders_of(found),
             seen=seen,
             contents={name: contents[name] for name in seen if name in contents},
         )
@@ -374,15 +391,25 @@ class ChosenFiles:
         :raises ConfigurationError: too many came with one folder.
         """
         found = self.listing.files
-        settled, folders = marks_before(
-            self.left,
-            found,
-            window_ns=after.window_ns,
-            settled_ns=after.settled_ns,
-            most_ns=_settled(self.before, self.listing, self.now_ns),
-            folders=after.folders,
-        )
-        after = replace(after, settled_ns=settled, folders=folders)
+        earliest_ns = min(file.mtime_ns for file in self.left)
+        settled = _settled(self.before, self.listing, self.now_ns)
+        if earliest_ns >= after.window_ns:  # what is left is new by the window: it may begin with the first of these
+            read = sorted([*self.read, *self.files], key=by_place)
+            window = min(earliest_ns, read[-MAX_SEEN - 1].mtime_ns + 1 if len(read) > MAX_SEEN else after.window_ns)
+            window = max(after.window_ns, window)
+            settled = _bounded(max(settled, after.settled_ns), [file for file in read if file.mtime_ns < window])
+            folders = _folders_of(found)
+        else:
+            window = after.window_ns
+            settled, folders = marks_before(
+                self.left,
+                found,
+                window_ns=window,
+                settled_ns=after.settled_ns,
+                most_ns=settled,
+                folders=after.folders,
+            )
+        after = replace(after, window_ns=window, settled_ns=settled, folders=folders)
         old = {name_mark(file.path) for file in found if _kind(file, after) is _Kind.OLD}
         seen = {name: stamp for name, stamp in after.seen.items() if name not in old}
         if len(seen) > MAX_TAKEN + MAX_SEEN:
@@ -392,6 +419,20 @@ class ChosenFiles:
                 "Give those that are left the present time (`touch`): then they are new.",
             )
         return replace(after, seen=seen, contents={name: one for name, one in after.contents.items() if name in seen})
+
+
+def _bounded(settled_ns: int, older: Iterable[FoundFile]) -> int:
+    """`settled_ns`, or a later moment behind which at most `MAX_UNSETTLED` read files have their ctime.
+
+    :param older: the read files that are older than the window.
+    """
+    later = sorted((file.ctime_ns for file in older if file.ctime_ns >= settled_ns), reverse=True)
+    return later[MAX_UNSETTLED] + 1 if len(later) > MAX_UNSETTLED else settled_ns
+
+
+def _folders_of(files: Iterable[FoundFile]) -> frozenset[str]:
+    folders = {file.folder for file in files}
+    return frozenset(map(folder_mark, folders)) if len(folders) <= MAX_FOLDERS else EVERY_FOLDER
 
 
 def _settled(before: Consumed, listing: Listing, now_ns: int) -> int:
@@ -424,6 +465,7 @@ def next_batch(
     late = kinds[_Kind.LATE]
     look = judged(
         before.old,
+        before.cells,
         kinds[_Kind.OLD],
         late,
         kinds[_Kind.NEW],
@@ -496,7 +538,8 @@ def _sorted_out(
 def _kind(file: FoundFile, before: Consumed) -> _Kind:
     if before.cursor == _START or file.place > before.cursor or file.mtime_ns >= before.window_ns:
         return _Kind.NEW
-    if file.ctime_ns < before.settled_ns and folder_mark(file.folder) in before.folders:
+    is_of_folder = before.folders == EVERY_FOLDER or folder_mark(file.folder) in before.folders
+    if file.ctime_ns < before.settled_ns and is_of_folder:
         return _Kind.OLD
     return _Kind.LATE
 

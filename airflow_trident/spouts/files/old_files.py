@@ -3,10 +3,15 @@
 They are kept by stretches of time (:class:`Stretch`), because files come and go at different ends: those that expire
 are the oldest, and those that come with a time from before (a clock went back, an upload took long) are the newest.
 Within a stretch what went away is kept apart from what is there: it may come back.
+
+Beside the stretches, cells hold the names of all old files that are there, in a small table that does not grow with
+them (an invertible Bloom lookup table). The difference of two such tables gives the names that came and went between
+them, if these are not more than about 60. So a read file that was written anew is known whatever else changed.
 """
 
 from __future__ import annotations
 
+import base64
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +25,13 @@ from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.marks import number_of, number_of_mark
 from airflow_trident.types import Json
 
+_ROWS, _ROW_BITS = 3, 5
+_CELLS = _ROWS << _ROW_BITS
+"""A name is in a cell of each row. More cells show more changes, at 21 bytes of metadata each."""
+_CELL_BYTES = 16
+_MODULUS = 1 << 8 * _CELL_BYTES
+_COUNT_BITS, _CHECK_BITS, _NUMBER_BITS = 24, 32, 64
+_PRIME = (1 << 31) - 1
 MAX_STRETCHES = 16
 """Each takes some 60 bytes in the metadata of every transaction."""
 _LAST_S = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp())
@@ -88,6 +100,86 @@ def tally(files: Iterable[FoundFile]) -> Tally:
     return Tally(len(numbers), sum(numbers))
 
 
+# ---- cells -----------------------------------------------------------------------------------------------------
+
+
+Cells = tuple[int, ...]
+"""Empty: no names."""
+
+
+def _number(file: FoundFile) -> int:
+    return number_of(file.path) % (1 << _NUMBER_BITS)
+
+
+def cells_of(files: Iterable[FoundFile]) -> Cells:
+    """The sum of the files' values in each cell."""
+    cells = [0] * _CELLS
+    for file in files:
+        value, places = _value_and_places(_number(file))
+        for place in places:
+            cells[place] += value
+    return tuple(cell % _MODULUS for cell in cells) if any(cells) else ()
+
+
+def _value_and_places(number: int) -> tuple[int, tuple[int, ...]]:
+    """A value has a number, a check that no sum of other values has, and a one, which counts."""
+    value = (number << _CHECK_BITS | number * number % _PRIME) << _COUNT_BITS | 1
+    places = tuple(row << _ROW_BITS | number >> row * _ROW_BITS & (1 << _ROW_BITS) - 1 for row in range(_ROWS))
+    return value, places
+
+
+def cells_to_text(cells: Cells) -> str:
+    return base64.b64encode(b"".join(cell.to_bytes(_CELL_BYTES, "big") for cell in cells)).decode()
+
+
+def cells_from_text(text: str) -> Cells:
+    """:raises ValueError: it is something else."""
+    content = base64.b64decode(text, validate=True)
+    if len(content) not in (0, _CELLS * _CELL_BYTES):
+        raise ValueError(f"{len(content)} bytes are no cells")
+    return tuple(
+        int.from_bytes(content[begin : begin + _CELL_BYTES], "big") for begin in range(0, len(content), _CELL_BYTES)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The names that came and went, as numbers."""
+
+    came: frozenset[int]
+    went: frozenset[int]
+
+    def has_come(self, file: FoundFile) -> bool:
+        return _number(file) in self.came
+
+    def has_gone(self, file: FoundFile) -> bool:
+        return _number(file) in self.went
+
+
+def changes(before: Cells, now: Cells) -> Changes | None:
+    """None: there are too many to tell.
+
+    A cell that differs by one name shows it. The name is then taken out of its other cells, which may show more.
+    """
+    zeros = (0,) * _CELLS
+    cells = [later - earlier for later, earlier in zip(now or zeros, before or zeros, strict=True)]
+    came, went = set[int](), set[int]()
+    waiting = list(range(_CELLS))
+    while waiting and len(came) + len(went) < _CELLS:
+        place = waiting.pop()
+        for sign, numbers in ((1, came), (-1, went)):
+            value = sign * cells[place] % _MODULUS
+            number = value >> _CHECK_BITS + _COUNT_BITS
+            expected, places = _value_and_places(number)
+            if value == expected and place in places:
+                numbers.add(number)
+                for other in places:
+                    cells[other] -= sign * value
+                waiting += places
+    is_whole = not any(cell % _MODULUS for cell in cells)
+    return Changes(frozenset(came), frozenset(went)) if is_whole else None
+
+
 # ---- one look --------------------------------------------------------------------------------------------------
 
 
@@ -101,6 +193,7 @@ class Judged:
 
 def judged(
     stretches: Stretches,
+    cells: Cells,
     old: Sequence[FoundFile],
     late: Sequence[FoundFile],
     new: Sequence[FoundFile],
@@ -111,33 +204,78 @@ def judged(
 ) -> Judged:
     """Compare the files that look read with those that were.
 
+    :param stretches, cells: those that were.
     :param late: of which nobody can tell: some may be read ones that were touched.
     :param new: the files that look new: some may be read ones that were written anew.
     :param behind_ns: how much the clock is behind what the last batch had seen, beyond what is allowed.
     :param settled_ns: what the last batch had seen, for error texts; `base`: the folder, for them, too.
     :raises SourceChangedError: some are new, or may be, but nobody can tell which; or what went away is among `new`.
     """
+    borders = [each.upto_ns for each in stretches]
+    parts = list(zip(stretches, _by_stretch(borders, old), _by_stretch(borders, late), strict=True))
+    if all(tally(files) == stretch.there for stretch, files, _ in parts):
+        return Judged((), stretches)
+    names = _changes(stretches, cells, old, new)
     came: list[FoundFile] = []
-    now: list[Stretch] = []
+    after: list[Stretch] = []
     went: list[Tally] = []
-    borders = [one.upto_ns for one in stretches]
-    for one, files, touched in zip(stretches, _by_stretch(borders, old), _by_stretch(borders, late), strict=True):
-        added, gone = tally(files) - one.there, one.gone
-        if added == gone:
-            gone = NONE  # all that had gone away is back, or nothing had and nothing is new
-        elif added.files < 0 and behind_ns <= 0:
-            if added + tally(touched) != NONE:
-                went.append(NONE - added)
-                gone -= added  # read files were removed, which is allowed
-        elif added != NONE:
-            found = _neighbours(files, added) if added.files > 0 and gone == NONE else ()
-            if not found:
-                raise _unknown(base, settled_ns, some_had_gone=gone != NONE)
-            came += found
-        now.append(replace(one, gone=gone))
-    if anew := _written_anew(new, went):
+    for stretch, files, touched in parts:
+        step = _by_numbers(stretch, files, touched) if names is None else _by_names(stretch, files, touched, names)
+        if step is None or (step.lost != NONE and behind_ns > 0):
+            raise _unknown(base, settled_ns, some_had_gone=stretch.gone != NONE)
+        came += step.came
+        after.append(replace(stretch, gone=(NONE if step.is_back else stretch.gone) + step.lost))
+        went += [step.lost] if step.lost != NONE else []
+    if anew := _written_anew(new, went) if names is None else [file for file in new if names.has_gone(file)]:
         raise written_anew([file.path for file in anew], base)
-    return Judged(came, tuple(now))
+    return Judged(came, tuple(after))
+
+
+def _changes(stretches: Stretches, cells: Cells, old: Sequence[FoundFile], new: Sequence[FoundFile]) -> Changes | None:
+    """The names that came to the old files and went from them; None: there are too many, or no cells are recorded."""
+    if not cells and any(stretch.there != NONE for stretch in stretches):
+        return None
+    if direct := changes(cells, cells_of(old)):
+        return direct
+    # Many read files may have been written anew: with the new files, only names that came for the first time differ.
+    both = changes(cells, cells_of([*old, *new]))
+    if both is None:
+        return None
+    came = frozenset(map(_number, old)) & both.came
+    return Changes(came, both.went | (frozenset(map(_number, new)) - both.came))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What changed in a stretch. `came`: new files; `lost`: what went away; `is_back`: is all back that had gone?"""
+
+    came: Sequence[FoundFile] = ()
+    lost: Tally = NONE
+    is_back: bool = False
+
+
+def _by_names(
+    stretch: Stretch, files: Sequence[FoundFile], touched: Sequence[FoundFile], names: Changes
+) -> _Step | None:
+    """None: nobody can tell."""
+    added = [file for file in files if names.has_come(file)]
+    lost = tally(added) + stretch.there - tally(files) - tally(file for file in touched if names.has_gone(file))
+    if lost.files < 0:
+        return None  # a read file has the time of another stretch
+    if not added or stretch.gone == NONE:
+        return _Step(added, lost)
+    return _Step(lost=lost, is_back=True) if tally(added) == stretch.gone else None
+
+
+def _by_numbers(stretch: Stretch, files: Sequence[FoundFile], touched: Sequence[FoundFile]) -> _Step | None:
+    """As :func:`_by_names`, where too many names changed: as far as number and sum tell."""
+    change = tally(files) - stretch.there
+    if change in (NONE, stretch.gone):
+        return _Step(is_back=change == stretch.gone)
+    if change.files < 0:
+        return _Step(lost=NONE if change + tally(touched) == NONE else NONE - change)
+    added = _neighbours(files, change) if change.files > 0 and stretch.gone == NONE else ()
+    return _Step(added) if added else None
 
 
 def _by_stretch(borders: Sequence[int], files: Iterable[FoundFile]) -> list[list[FoundFile]]:
