@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -273,22 +274,35 @@ def test_what_is_kept_of_read_files_is_bounded() -> None:
     assert len(later.seen) == 1
 
 
-@pytest.mark.parametrize(("first_s", "folders"), [(10_000, 1), (5_000, 30_000)], ids=["newer", "within the window"])
-def test_files_that_come_at_once_leave_a_position_that_fits_into_a_request(first_s: int, folders: int) -> None:
+AT_ONCE: dict[str, tuple[float, float, int, int]] = {  # first and last time, folders, window in seconds
+    "newer": (10_000, 10_001, 1, 3_600),
+    "newer, of one time": (10_000, 10_000, 1, 3_600),
+    "of the window": (5_000, 5_001, 30_000, 3_600),
+    "of the window, of one time": (5_000, 5_000, 1, 3_600),
+    "old, in an HDFS": (1_000, 1_000, 1, sys.maxsize // SECOND),
+}
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+def test_files_that_come_at_once_leave_a_position_that_fits_into_a_request(case: str) -> None:
     """60,000 files unpacked within a second, and looked at in that second."""
+    first_s, last_s, folders, window_s = AT_ONCE[case]
+    limits = {"max_files": 15_000, "late_window_ns": window_s * SECOND}
     read = file("read before", 8_000)
-    _, before = choose([read], now_s=8_001)
-    times = (first_s + number / 60_000 for number in range(60_000))
+    _, before = choose([read], now_s=8_001, **limits)
+    times = (first_s + (last_s - first_s) * number / 60_000 for number in range(60_000))
     files = [file(f"{number % folders}/f{number:06}", time_s, 10_002) for number, time_s in enumerate(times)]
     names: list[str] = []
     while len(names) < 60_000:
-        more, before = choose([read, *files], before, now_s=10_003, max_files=12_000)
+        more, before = choose([read, *files], before, now_s=10_003, **limits)
         assert more, "the stream goes on"
         names += more
-        assert len(zlib.compress(json.dumps(before.to_json()).encode())) < 450_000
+        written = json.dumps(before.to_json())
+        assert len(zlib.compress(written.encode())) < 450_000
+        before = consumed_from_json(json.loads(written))
     assert sorted(names) == sorted(each.path for each in files)
-    came = file("0/comes later", first_s + 0.5, 10_002)
-    assert choose([read, *files, came], before, now_s=10_003)[0] == [came.path]
+    came = file("0/comes later", (first_s + last_s) / 2, 10_002)
+    assert choose([read, *files, came], before, now_s=10_003, **limits)[0] == [came.path]
 
 
 def test_names_that_are_no_utf8_are_names(tmp_path: Any) -> None:

@@ -91,20 +91,18 @@ def marks_before(
     left: Sequence[FoundFile],
     found: Iterable[FoundFile],
     *,
-    window_ns: int,
     settled_ns: int,
     most_ns: int,
     folders: frozenset[str],
 ) -> tuple[int, frozenset[str]]:
     """`settled_ns` and the marks of `folders`, moved on as far as no file that is left looks read by them.
 
-    :param left: files that are in no batch yet.
+    :param left: older files than the window's that are in no batch yet.
     :param found: all files.
     :param most_ns: `settled_ns` cannot be higher.
     """
-    old = [file for file in left if file.mtime_ns < window_ns]
-    moved_in = {file.folder for file in old if file.ctime_ns < settled_ns}
-    came = (file.ctime_ns for file in old if file.ctime_ns >= settled_ns)
+    moved_in = {file.folder for file in left if file.ctime_ns < settled_ns}
+    came = (file.ctime_ns for file in left if file.ctime_ns >= settled_ns)
     known = {file.folder for file in found} - moved_in
     marks = folders if folders == EVERY_FOLDER else folders | {folder_mark(name) for name in known}
     return max(settled_ns, min([most_ns, *came])), marks
@@ -220,17 +218,25 @@ _START = (-1, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """What was read up to a transaction (see the module; hashes stand for names). `seen`: name -> mark of size and
-    time; `contents`: name -> mark of the content, if recorded."""
+    """What was read up to a transaction (see the module; hashes stand for names). `window`: the place of its first
+    file; `seen`: name -> mark of size and time; `contents`: name -> mark of the content, if recorded."""
 
     cursor: tuple[int, str] = _START
-    window_ns: int = 0
+    window: tuple[int, str] = (0, "")
     settled_ns: int = 0
     folders: frozenset[str] = frozenset()
     seen: dict[str, str] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)
     old: Stretches = ()
     cells: Cells = ()
+
+    @property
+    def window_ns(self) -> int:
+        """No file that this or a later moment has is older than the window."""
+        return self.window[0] + bool(self.window[1])
+
+    def is_in_window(self, file: FoundFile) -> bool:
+        return file.place >= self.window
 
     def to_json(self) -> dict[str, Json]:
         names = list(self.seen)  # in their order, so that the next transaction has these first, and new ones after them
@@ -241,6 +247,7 @@ class Consumed:
             "seen": "".join(name + self.seen[name] for name in names),
             "contents": "".join(self.contents.get(name, _NO_CONTENT) for name in names),
             "old": stretches_to_json(self.old),
+            **({"window_path": self.window[1]} if self.window[1] else {}),
             **({"cells": cells_to_text(self.cells)} if self.cells else {}),
         }
 
@@ -272,11 +279,11 @@ def consumed_from_json(metadata: Any) -> Consumed:
     try:
         cursor, folders, seen = metadata["cursor"], metadata["folders"], metadata["seen"]
         entries = entries_of(seen)
-        contents = metadata["contents"]
+        contents, window_path = metadata["contents"], str(metadata.get("window_path", ""))
         stamps = [contents[at : at + MARK_LENGTH] for at in range(0, len(contents), MARK_LENGTH)]
         return Consumed(
             cursor=(int(cursor["mtime_ns"]), str(cursor["path"])),
-            window_ns=int(metadata["window_ns"]),
+            window=(int(metadata["window_ns"]) - bool(window_path), window_path),
             settled_ns=int(cursor["ctime_ns"]),
             folders=frozenset(folders[at : at + FOLDER_LENGTH] for at in range(0, len(folders), FOLDER_LENGTH)),
             seen=entries,
@@ -314,7 +321,7 @@ ContentOf = Callable[[FoundFile], str]
 @dataclass(frozen=True, kw_only=True)
 class ChosenFiles:
     """The next batches, oldest first. `read`: files that were read before; `left`: new files without room, late ones
-    first."""
+    first; `nameless`: see :class:`airflow_trident.spouts.files.old_files.Judged`."""
 
     batches: Sequence[Sequence[FoundFile]]
     read: Sequence[FoundFile]
@@ -322,6 +329,7 @@ class ChosenFiles:
     listing: Listing
     before: Consumed
     stretches: Stretches
+    nameless: int
     limits: BatchLimits
     now_ns: int
 
@@ -336,17 +344,17 @@ class ChosenFiles:
         """
         away = gone_away(self.before.seen, self.listing.files, self.before.window_ns, self.before.cursor[0])
         after = self._marked(digests or {}, away)
-        left, window_ns = {file.path for file in self.left}, after.window_ns
+        left = {file.path for file in self.left}
         old = [
             file
             for file in self.listing.files
-            if file.mtime_ns < window_ns
+            if not after.is_in_window(file)
             and name_mark(file.path) not in after.seen
             and _kind(file, after) is _Kind.OLD
             and file.path not in left
         ]
         forgotten = [one for one in away if one.name not in after.seen]
-        return replace(after, old=next_stretches(self.stretches, old, window_ns, forgotten), cells=cells_of(old))
+        return replace(after, old=next_stretches(self.stretches, old, after.window_ns, forgotten), cells=cells_of(old))
 
     def _marked(self, digests: Mapping[str, str], away: Sequence[Away]) -> Consumed:
         before, found = self.before, self.listing.files
@@ -359,26 +367,25 @@ class ChosenFiles:
             after = replace(before, cursor=cursor, seen=seen, contents={**before.contents, **contents})
             return after if len(seen) <= MAX_SEEN else self._stepped(after)
         settled = _settled(before, self.listing, self.now_ns)
-        window = cursor[0] - self.limits.late_window_ns
+        window = (cursor[0] - self.limits.late_window_ns, "")
         if before.cursor != _START:
-            window = max(before.window_ns, window)
+            window = max(before.window, window)
         read = [*self.read, *files]
-        times = [*(file.mtime_ns for file in read), *(one.latest_ns for one in away)]
-        times = [time_ns for time_ns in times if time_ns >= window]
-        if len(times) > MAX_SEEN:
-            window = sorted(times, reverse=True)[MAX_SEEN] + 1
-        settled = _bounded(settled, [file for file in read if file.mtime_ns < window])
+        places = [*map(by_place, read), *((one.latest_ns, "") for one in away)]
+        if len(within := [place for place in places if place >= window]) > MAX_SEEN:
+            window = (sorted(within)[-MAX_SEEN - 1][0] + 1, "")
+        settled = _bounded(settled, [file for file in read if file.place < window])
         marked = [
             (file.mtime_ns, file.path, name_mark(file.path), stamp_of(file.size, file.mtime_ns, file.etag))
             for file in read
-            if file.mtime_ns >= window or file.ctime_ns >= settled
+            if file.place >= window or file.ctime_ns >= settled
         ]
-        marked += [(one.latest_ns, "", one.name, before.seen[one.name]) for one in away if one.latest_ns >= window]
+        marked += [(one.latest_ns, "", one.name, before.seen[one.name]) for one in away if one.latest_ns >= window[0]]
         seen = {name: stamp for *_, name, stamp in sorted(marked)}
         contents = {**before.contents, **contents}
         return Consumed(
             cursor=cursor,
-            window_ns=window,
+            window=window,
             settled_ns=settled,
             folders=_folders_of(found),
             seen=seen,
@@ -391,25 +398,22 @@ class ChosenFiles:
         :raises ConfigurationError: too many came with one folder.
         """
         found = self.listing.files
-        earliest_ns = min(file.mtime_ns for file in self.left)
-        settled = _settled(self.before, self.listing, self.now_ns)
-        if earliest_ns >= after.window_ns:  # what is left is new by the window: it may begin with the first of these
+        first, settled = min(map(by_place, self.left)), _settled(self.before, self.listing, self.now_ns)
+        if first >= after.window:  # all that is left is in the window, which may begin with it
             read = sorted([*self.read, *self.files], key=by_place)
-            window = min(earliest_ns, read[-MAX_SEEN - 1].mtime_ns + 1 if len(read) > MAX_SEEN else after.window_ns)
-            window = max(after.window_ns, window)
-            settled = _bounded(max(settled, after.settled_ns), [file for file in read if file.mtime_ns < window])
+            window = max(after.window, min(first, read[-MAX_SEEN:][0].place))
+            settled = _bounded(max(settled, after.settled_ns), [file for file in read if file.place < window])
             folders = _folders_of(found)
         else:
-            window = after.window_ns
+            window = after.window
             settled, folders = marks_before(
-                self.left,
+                [file for file in self.left if not after.is_in_window(file)],
                 found,
-                window_ns=window,
                 settled_ns=after.settled_ns,
                 most_ns=settled,
                 folders=after.folders,
             )
-        after = replace(after, window_ns=window, settled_ns=settled, folders=folders)
+        after = replace(after, window=window, settled_ns=settled, folders=folders)
         old = {name_mark(file.path) for file in found if _kind(file, after) is _Kind.OLD}
         seen = {name: stamp for name, stamp in after.seen.items() if name not in old}
         if len(seen) > MAX_TAKEN + MAX_SEEN:
@@ -493,6 +497,7 @@ def next_batch(
         listing=listing,
         before=before,
         stretches=look.stretches,
+        nameless=look.nameless,
         limits=limits,
         now_ns=now_ns,
     )
@@ -536,7 +541,7 @@ def _sorted_out(
 
 
 def _kind(file: FoundFile, before: Consumed) -> _Kind:
-    if before.cursor == _START or file.place > before.cursor or file.mtime_ns >= before.window_ns:
+    if before.cursor == _START or file.place > before.cursor or before.is_in_window(file):
         return _Kind.NEW
     is_of_folder = before.folders == EVERY_FOLDER or folder_mark(file.folder) in before.folders
     if file.ctime_ns < before.settled_ns and is_of_folder:

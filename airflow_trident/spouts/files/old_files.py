@@ -185,10 +185,12 @@ def changes(before: Cells, now: Cells) -> Changes | None:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`came`: the files that look read and are new; `stretches`: as before, with what went away or came back since."""
+    """`came`: the files that look read and are new; `stretches`: as before, with what went away or came back since;
+    `nameless`: how many went away of which nobody can tell the names, so they may be among the new files."""
 
     came: Sequence[FoundFile]
     stretches: Stretches
+    nameless: int = 0
 
 
 def judged(
@@ -215,7 +217,7 @@ def judged(
     parts = list(zip(stretches, _by_stretch(borders, old), _by_stretch(borders, late), strict=True))
     if all(tally(files) == stretch.there for stretch, files, _ in parts):
         return Judged((), stretches)
-    names = _changes(stretches, cells, old, new)
+    names = _changes(stretches, cells, old, late, new)
     came: list[FoundFile] = []
     after: list[Stretch] = []
     went: list[Tally] = []
@@ -228,21 +230,28 @@ def judged(
         went += [step.lost] if step.lost != NONE else []
     if anew := _written_anew(new, went) if names is None else [file for file in new if names.has_gone(file)]:
         raise written_anew([file.path for file in anew], base)
-    return Judged(came, tuple(after))
+    return Judged(came, tuple(after), nameless=sum(lost.files for lost in went) if names is None else 0)
 
 
-def _changes(stretches: Stretches, cells: Cells, old: Sequence[FoundFile], new: Sequence[FoundFile]) -> Changes | None:
-    """The names that came to the old files and went from them; None: there are too many, or no cells are recorded."""
+def _changes(
+    stretches: Stretches,
+    cells: Cells,
+    old: Sequence[FoundFile],
+    late: Sequence[FoundFile],
+    new: Sequence[FoundFile],
+) -> Changes | None:
+    """The names that came to the old files and went from them; None: there are too many, or no cells are recorded.
+
+    If many read files were touched or written anew, they are among the late or the new ones. Beside the old files and
+    these, few names came or went, and a name that did not come had been there.
+    """
     if not cells and any(stretch.there != NONE for stretch in stretches):
         return None
-    if direct := changes(cells, cells_of(old)):
-        return direct
-    # Many read files may have been written anew: with the new files, only names that came for the first time differ.
-    both = changes(cells, cells_of([*old, *new]))
-    if both is None:
-        return None
-    came = frozenset(map(_number, old)) & both.came
-    return Changes(came, both.went | (frozenset(map(_number, new)) - both.came))
+    names = frozenset(map(_number, old))
+    for others in ((), late, new, (*late, *new)):
+        if change := changes(cells, cells_of([*old, *others])):
+            return Changes(change.came & names, change.went | (frozenset(map(_number, others)) - change.came))
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +270,7 @@ def _by_names(
     added = [file for file in files if names.has_come(file)]
     lost = tally(added) + stretch.there - tally(files) - tally(file for file in touched if names.has_gone(file))
     if lost.files < 0:
-        return None  # a read file has the time of another stretch
+        lost = NONE  # a read file has an old time of another stretch, and is counted there
     if not added or stretch.gone == NONE:
         return _Step(added, lost)
     return _Step(lost=lost, is_back=True) if tally(added) == stretch.gone else None
