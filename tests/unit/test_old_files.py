@@ -5,20 +5,23 @@ begin, and single rules."""
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident.errors import SourceChangedError
+from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.spouts.files import consumed
 from airflow_trident.spouts.files.consumed import Consumed, consumed_from_json
 from airflow_trident.spouts.files.contents import RecordedFile
 from airflow_trident.spouts.files.listing import FoundFile
-from airflow_trident.spouts.files.old_files import MAX_STRETCHES
+from airflow_trident.spouts.files.old_files import MAX_STRETCHES, cells_from_text, cells_of, cells_to_text, changes
+from airflow_trident.spouts.files.spout import FileSpout
 from tests.fixtures.consumed import HOUR, LIMITS, SECOND, Folder, choose, file
 
 GONE_AND_BACK = "in '/in' that should have been read are not those that were: .* some that were read had gone away"
@@ -117,6 +120,30 @@ def test_no_object_is_read_twice_or_lost_however_it_goes_and_comes(steps: list[t
     bucket.read_all()
     assert all(times == 1 for times in bucket.read.values()), "no object is read twice"
     assert all(bucket.read[number] == 1 for number, _ in bucket.files.values()), "no object is lost"
+
+
+NUMBERS = st.sets(st.integers(0, 10**6), max_size=60)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS)
+@example(set(range(2_000)), {-1, -2}, {-3})
+@example(set(), set(range(30)), set(range(30, 60)))
+def test_cells_tell_all_names_that_came_and_went_or_that_they_cannot(
+    both: set[int], before: set[int], now: set[int]
+) -> None:
+    def files(numbers: set[int]) -> list[FoundFile]:
+        return [file(f"f{number}", 1) for number in numbers]
+
+    earlier = cells_from_text(cells_to_text(cells_of(files(both | before))))
+    difference = changes(earlier, cells_of(files(both | now)))
+    came, went = now - before - both, before - now - both
+    if difference is None:
+        assert len(came | went) > 8, "a few can always be told"
+        return
+    assert all(map(difference.has_come, files(came)))
+    assert all(map(difference.has_gone, files(went)))
+    assert len(difference.came) == len(came)
+    assert len(difference.went) == len(went)
 
 
 # ---- single rules ----------------------------------------------------------------------------------------------
@@ -231,6 +258,46 @@ def test_a_read_file_older_than_the_window_that_is_written_anew_is_not_new(case:
     names, after = choose(renamed, before, now_s=LATER_S, max_files=99)
     assert set(names) == {one.path for one in renamed} - {one.path for one in days(8)}
     assert choose(renamed, after, now_s=LATER_S)[0] == []
+
+
+def test_a_read_file_that_got_another_old_time_is_asked_about_as_all_late_ones() -> None:
+    restored = file("day 2", 86_400 * 4.5, LATER_S)
+    with pytest.raises(ConfigurationError, match="'day 2' in '/in' is older than what has been read"):
+        choose([days(8)[0], *days(8)[2:], restored], day_by_day(8), now_s=LATER_S)
+
+
+def test_a_file_written_anew_among_many_that_were_touched_is_told() -> None:
+    files = [file(f"f{number}", 86_400 + number) for number in range(300)]
+    before = read([*files, *days(3)[1:]], read(files))
+    touched = [replace(each, ctime_ns=int(86_400 * 5 * SECOND)) for each in files[1:]]
+    with pytest.raises(SourceChangedError, match="'f0' in '/in' was consumed"):
+        choose([*touched, *days(3)[1:], *anew(files[0])], before, now_s=LATER_S, late_files="ignore")
+
+
+def test_too_many_changes_at_once_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """200 files were written anew, with 200 new ones in between."""
+    monkeypatch.setattr(consumed, "MAX_UNSETTLED", 0)
+
+    def put(name: str, time_s: float) -> None:
+        (tmp_path / name).write_text(f"{name} at {time_s}")
+        os.utime(tmp_path / name, (time_s, time_s))
+
+    for number in range(200):
+        put(f"old {number}", 10_000 + number)
+    put("newest", 20_000)
+    coordinator = FileSpout(tmp_path, late_window_s=0).coordinator()
+    before = coordinator.initialize_transaction(1, None)
+    for number in range(200):
+        put(f"old {number}", 30_000 + number)
+        put(f"new {number}", 30_000.5 + number)
+    assert coordinator.is_ready(before)
+    assert not caplog.messages
+    coordinator.initialize_transaction(2, before)
+    assert [
+        message for message in caplog.messages if "200 files that were read went away or were written anew" in message
+    ]
 
 
 def test_a_file_written_anew_is_read_if_its_transaction_takes_it_as_it_is() -> None:

@@ -25,12 +25,12 @@ from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.spouts.files.marks import number_of, number_of_mark
 from airflow_trident.types import Json
 
-_ROWS, _ROW_BITS = 3, 5
-_CELLS = _ROWS << _ROW_BITS
-"""A name is in a cell of each row. More cells show more changes, at 21 bytes of metadata each."""
-_CELL_BYTES = 16
+_CELLS = 4 * 32
+"""A name is in a cell of each of four rows: 60 changes are told in 499 of 500 cases, 10 in all but one of
+20,000. More cells would tell more changes, at 17 bytes of metadata each."""
+_CELL_BYTES = 13
 _MODULUS = 1 << 8 * _CELL_BYTES
-_COUNT_BITS, _CHECK_BITS, _NUMBER_BITS = 24, 32, 64
+_COUNT_BITS, _CHECK_BITS, _NUMBER_BITS = 8, 32, 64
 _PRIME = (1 << 31) - 1
 MAX_STRETCHES = 16
 """Each takes some 60 bytes in the metadata of every transaction."""
@@ -114,18 +114,25 @@ def _number(file: FoundFile) -> int:
 def cells_of(files: Iterable[FoundFile]) -> Cells:
     """The sum of the files' values in each cell."""
     cells = [0] * _CELLS
-    for file in files:
-        value, places = _value_and_places(_number(file))
-        for place in places:
+    for number in map(_number, files):
+        value = _value(number)
+        for place in _places(number):
             cells[place] += value
     return tuple(cell % _MODULUS for cell in cells) if any(cells) else ()
 
 
-def _value_and_places(number: int) -> tuple[int, tuple[int, ...]]:
-    """A value has a number, a check that no sum of other values has, and a one, which counts."""
-    value = (number << _CHECK_BITS | number * number % _PRIME) << _COUNT_BITS | 1
-    places = tuple(row << _ROW_BITS | number >> row * _ROW_BITS & (1 << _ROW_BITS) - 1 for row in range(_ROWS))
-    return value, places
+def _together(*tables: Cells) -> Cells:
+    return tuple(sum(cells) % _MODULUS for cells in zip(*filter(None, tables), strict=True))
+
+
+def _value(number: int) -> int:
+    """The number, a check that no sum of other values has, and a one, which counts."""
+    return (number << _CHECK_BITS | number * number % _PRIME) << _COUNT_BITS | 1
+
+
+def _places(number: int) -> tuple[int, int, int, int]:
+    """One in each row."""
+    return number & 31, 32 | number >> 5 & 31, 64 | number >> 10 & 31, 96 | number >> 15 & 31
 
 
 def cells_to_text(cells: Cells) -> str:
@@ -170,8 +177,8 @@ def changes(before: Cells, now: Cells) -> Changes | None:
         for sign, numbers in ((1, came), (-1, went)):
             value = sign * cells[place] % _MODULUS
             number = value >> _CHECK_BITS + _COUNT_BITS
-            expected, places = _value_and_places(number)
-            if value == expected and place in places:
+            places = _places(number)
+            if value == _value(number) and place in places:
                 numbers.add(number)
                 for other in places:
                     cells[other] -= sign * value
@@ -247,9 +254,9 @@ def _changes(
     """
     if not cells and any(stretch.there != NONE for stretch in stretches):
         return None
-    names = frozenset(map(_number, old))
+    names, there = frozenset(map(_number, old)), cells_of(old)
     for others in ((), late, new, (*late, *new)):
-        if change := changes(cells, cells_of([*old, *others])):
+        if change := changes(cells, _together(there, cells_of(others))):
             return Changes(change.came & names, change.went | (frozenset(map(_number, others)) - change.came))
     return None
 

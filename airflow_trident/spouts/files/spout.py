@@ -7,6 +7,7 @@ and must not change as long as their transaction may be replayed. Objects of a s
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from contextlib import suppress
@@ -46,6 +47,7 @@ from airflow_trident.spouts.files.ordered import (
 from airflow_trident.spouts.files.reading import CsvDialect, FileFormat, ReadOptions
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
+_log = logging.getLogger(__name__)
 DEFAULT_MAX_FILES = 1000
 DEFAULT_MAX_BYTES = 256 << 20
 DEFAULT_SPLIT_BYTES = 32 << 20
@@ -228,6 +230,13 @@ class FileCoordinator(Coordinator):
         choice = self._remembered(previous, base, most) or self._look(previous, base, most)
         if choice is None:
             return []
+        if isinstance(choice, ChosenFiles) and choice.nameless:
+            _log.warning(
+                "FileSpout(%r): %d files that were read went away or were written anew since the last batch. So many "
+                "changes at once cannot be told apart: a file that was written anew is read again.",
+                self.source.text,
+                choice.nameless,
+            )
         claimed = {file.path: file for file in self.source.claimed(base, choice.files, self.digest_bytes)}
         after = choice.after({path: file.digest for path, file in claimed.items()})
         upto = txid + len(choice.batches) - 1
