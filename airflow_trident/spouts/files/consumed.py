@@ -14,8 +14,8 @@ time and path of the last file read:
   than the window: then new files have times from before. The table shows which these are.
 
 An old file with a new ctime, or in a new folder, may be new, or may have been read and touched since. Nobody can tell,
-so a person decides (`late_files`). A read file that is written anew has a new time: one of the window is known by its
-name, and others are those whose names went from the table.
+so a person decides (`late_files`). A read file that is written again has a new time. One of the window is in `seen`.
+An older one is a new file whose name went from the table.
 
 None of the four grows with the files: beyond a number of names, marks move on, and the table says what is new.
 

@@ -4,9 +4,9 @@ They are kept by stretches of time (:class:`Stretch`), because files come and go
 are the oldest, and those that come with a time from before (a clock went back, an upload took long) are the newest.
 Within a stretch what went away is kept apart from what is there: it may come back.
 
-Beside the stretches, cells hold the names of all old files that are there, in a small table that does not grow with
-them (an invertible Bloom lookup table). The difference of two such tables gives the names that came and went between
-them, if these are not more than about 60. So a read file that was written anew is known whatever else changed.
+Beside the stretches, cells hold the names of all old files that are there. They are a table of a fixed size, an
+invertible Bloom lookup table. The difference of two such tables gives the names that came and went between them, if
+these are not more than about 60. So a read file that was written again is known by its name.
 """
 
 from __future__ import annotations
@@ -192,8 +192,10 @@ def changes(before: Cells, now: Cells) -> Changes | None:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`came`: the files that look read and are new; `stretches`: as before, with what went away or came back since;
-    `nameless`: how many went away of which nobody can tell the names, so they may be among the new files."""
+    """`came`: the files that look read and are new; `stretches`: as before, with what went away or came back since.
+
+    `nameless`: how many read files went away without a known name. Such a file may be among the new ones.
+    """
 
     came: Sequence[FoundFile]
     stretches: Stretches
@@ -215,7 +217,7 @@ def judged(
 
     :param stretches, cells: those that were.
     :param late: of which nobody can tell: some may be read ones that were touched.
-    :param new: the files that look new: some may be read ones that were written anew.
+    :param new: the files that look new: some may be read ones that were written again.
     :param behind_ns: how much the clock is behind what the last batch had seen, beyond what is allowed.
     :param settled_ns: what the last batch had seen, for error texts; `base`: the folder, for them, too.
     :raises SourceChangedError: some are new, or may be, but nobody can tell which; or what went away is among `new`.
