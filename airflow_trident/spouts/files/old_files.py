@@ -150,7 +150,7 @@ def cells_from_text(text: str) -> Cells:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class ChangedNames:
     """The names that came and went, as numbers."""
 
     came: frozenset[int]
@@ -163,7 +163,7 @@ class Changes:
         return _number(file) in self.went
 
 
-def changes(before: Cells, now: Cells) -> Changes | None:
+def changes(before: Cells, now: Cells) -> ChangedNames | None:
     """None: there are too many to tell.
 
     A cell that differs by one name shows it. The name is then taken out of its other cells, which may show more.
@@ -184,7 +184,7 @@ def changes(before: Cells, now: Cells) -> Changes | None:
                     cells[other] -= sign * value
                 waiting += places
     is_whole = not any(cell % _MODULUS for cell in cells)
-    return Changes(frozenset(came), frozenset(went)) if is_whole else None
+    return ChangedNames(frozenset(came), frozenset(went)) if is_whole else None
 
 
 # ---- one look --------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def _changes(
     old: Sequence[FoundFile],
     late: Sequence[FoundFile],
     new: Sequence[FoundFile],
-) -> Changes | None:
+) -> ChangedNames | None:
     """The names that came to the old files and went from them; None: there are too many, or no cells are recorded.
 
     If many read files were touched or written anew, they are among the late or the new ones. Beside the old files and
@@ -259,7 +259,7 @@ def _changes(
     names, there = frozenset(map(_number, old)), cells_of(old)
     for others in ((), late, new, (*late, *new)):
         if change := changes(cells, _together(there, cells_of(others))):
-            return Changes(change.came & names, change.went | (frozenset(map(_number, others)) - change.came))
+            return ChangedNames(change.came & names, change.went | (frozenset(map(_number, others)) - change.came))
     return None
 
 
@@ -273,7 +273,7 @@ class _Step:
 
 
 def _by_names(
-    stretch: Stretch, files: Sequence[FoundFile], touched: Sequence[FoundFile], names: Changes
+    stretch: Stretch, files: Sequence[FoundFile], touched: Sequence[FoundFile], names: ChangedNames
 ) -> _Step | None:
     """None: nobody can tell."""
     added = [file for file in files if names.has_come(file)]
