@@ -13,6 +13,13 @@ from dataclasses import dataclass
 
 from airflow_trident.errors import PlanError
 
+DEFAULT_MAX_PENDING = 2
+DEFAULT_RETENTION = 50
+DEFAULT_MAX_MERGE_ROWS = 10_000_000
+"""These are some gigabytes as Python's rows."""
+DEFAULT_MAX_PARTITION_KEYS = 10_000_000
+"""A key and one number take 320 to 400 bytes in a dictionary, so these are some 4 GB."""
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,199}\Z")
 _DIGEST_DIGITS = 16
 

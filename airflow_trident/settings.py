@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.object_stores import is_object_uri, require_place
-from airflow_trident.io.private_files import AnyPath, text_of_path
-from airflow_trident.ledger.answers import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
-from airflow_trident.ledger.ledger import CHUNK_BYTES
-from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
+from airflow_trident.names import (
+    DEFAULT_MAX_MERGE_ROWS,
+    DEFAULT_MAX_PARTITION_KEYS,
+    DEFAULT_MAX_PENDING,
+    DEFAULT_RETENTION,
+)
+
+if TYPE_CHECKING:
+    from airflow_trident.io.private_files import AnyPath
 
 SECTION = "trident"
 
@@ -205,6 +209,7 @@ def staging_root(given: AnyPath | None = None) -> str:
     """
     configured = given or text(STAGING_DIR)
     if configured:
+        from airflow_trident.io.object_stores import require_place
         from airflow_trident.staging.storage import absolute_root
 
         return absolute_root(require_place("staging_dir", configured))
@@ -218,6 +223,10 @@ def chunk_bytes(staging_dir: AnyPath | None = None) -> int:
     :param staging_dir: the task's own argument.
     :raises ConfigurationError: the option has an unknown value.
     """
+    from airflow_trident.io.object_stores import is_object_uri
+    from airflow_trident.io.private_files import text_of_path
+    from airflow_trident.ledger.ledger import CHUNK_BYTES
+
     value = text(STAGING_IN_LEDGER).strip().lower()
     if value not in ("auto", "on", "off"):
         raise ConfigurationError(

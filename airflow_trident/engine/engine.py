@@ -52,7 +52,6 @@ from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import Emitter, Split
 from airflow_trident.contracts.state import CommittedTable
 from airflow_trident.engine.fused.passes import RUNS
-from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.engine.partitioning import RULES
 from airflow_trident.errors import (
     ConfigurationError,
@@ -65,6 +64,7 @@ from airflow_trident.errors import (
     spout_code,
 )
 from airflow_trident.io.arrow import arrow_schema, fitted_batch
+from airflow_trident.names import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.plan.graph import BeginNode, Grouping, Node, ProcessorNode, SinkNode, brings_pass
 from airflow_trident.plan.nodes import CarriedNode, PartitionNode, PersistNode, SourceNode, TransformNode, UnionNode
 from airflow_trident.plan.stages import Coalesces, Coalescing, Plan, Stage

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.operations.interfaces import OperationContext
 
-DEFAULT_MAX_PARTITION_KEYS = 10_000_000
-"""A key and one number take 320 to 400 bytes in a dictionary, so these are some 4 GB."""
 NO_LIMIT = 0
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from airflow_trident.names import DEFAULT_MAX_PENDING
 from airflow_trident.protocol.decide import Blocked, Full, Paused
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.protocol.records import Claim, CommitTicket, Owner, StagedRef, TxRecord
 from airflow_trident.types import Json
-
-DEFAULT_MAX_PENDING = 2
-DEFAULT_RETENTION = 50
 
 
 @dataclass(frozen=True, slots=True)

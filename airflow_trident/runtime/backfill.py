@@ -11,17 +11,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from airflow_trident.engine.engine import Engine, quiet
-from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import TransitionError, TridentError
-from airflow_trident.ledger.answers import DEFAULT_RETENTION
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import is_alive
+from airflow_trident.names import DEFAULT_MAX_MERGE_ROWS, DEFAULT_MAX_PARTITION_KEYS, DEFAULT_RETENTION
 from airflow_trident.protocol.decide import AlreadyCommitted, Wait
 from airflow_trident.protocol.records import LedgerView, Owner, Status, TxRecord
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.drains.limits import AUTO, parse_group, require_groups
 from airflow_trident.runtime.drains.process_many import process_many
-from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS
 from airflow_trident.runtime.outcomes import register
 from airflow_trident.runtime.phases import Attempts, ProcessOutcome, Progress, process
 from airflow_trident.runtime.workers import at_work

@@ -38,8 +38,9 @@ from airflow_trident.errors import (
     recorded_text,
     state_code,
 )
-from airflow_trident.ledger.answers import DEFAULT_RETENTION, StagedAttempt
+from airflow_trident.ledger.answers import StagedAttempt
 from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
     Blocked,

@@ -12,9 +12,6 @@ from airflow_trident.plan.stages import Plan
 if TYPE_CHECKING:
     from airflow_trident.staging.manifest import Manifest
 
-DEFAULT_MAX_MERGE_ROWS = 10_000_000
-"""These are some gigabytes as Python's rows."""
-
 
 def require_mergeable(manifest: Manifest, plan: Plan, most: int) -> None:
     """:param most: how many rows of a state a commit may hold at once.

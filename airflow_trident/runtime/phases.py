@@ -17,7 +17,6 @@ from enum import StrEnum
 
 from airflow_trident.contracts.spout import Coordinator, Spout
 from airflow_trident.engine.engine import Engine, Job, quiet
-from airflow_trident.engine.key_limit import DEFAULT_MAX_PARTITION_KEYS
 from airflow_trident.errors import (
     FencedError,
     InvalidatedError,
@@ -31,7 +30,6 @@ from airflow_trident.errors import (
     spout_code,
 )
 from airflow_trident.ledger.answers import (
-    DEFAULT_MAX_PENDING,
     BeginResult,
     Begun,
     Committed,
@@ -40,6 +38,7 @@ from airflow_trident.ledger.answers import (
     StagedAttempt,
 )
 from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.names import DEFAULT_MAX_MERGE_ROWS, DEFAULT_MAX_PARTITION_KEYS, DEFAULT_MAX_PENDING
 from airflow_trident.plan.nodes import code_of
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol import codec
@@ -55,7 +54,7 @@ from airflow_trident.protocol.records import (
     TxRecord,
 )
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.runtime.merge_limit import DEFAULT_MAX_MERGE_ROWS, require_mergeable
+from airflow_trident.runtime.merge_limit import require_mergeable
 from airflow_trident.runtime.milestones import Milestone, reached
 from airflow_trident.runtime.open_resources import OpenCoordinators
 from airflow_trident.runtime.outcomes import lags_of, tell_result, tell_success, telling

@@ -14,10 +14,10 @@ from airflow_trident import Count, FixedBatchSpout, Function, SqliteState, Topol
 from airflow_trident.engine.engine import Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError, UserCodeError
-from airflow_trident.ledger.answers import DEFAULT_RETENTION
 from airflow_trident.ledger.ledger import ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.ledger.verbs import begin, group_steps
+from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.records import Claim, OnFailure, Status
 from airflow_trident.runtime.drains import limits as limits_module
 from airflow_trident.runtime.drains.drain import Drain, DrainResult

@@ -16,10 +16,9 @@ import airflow_trident
 import airflow_trident.storm
 from airflow_trident import errors
 from airflow_trident.errors import PlanError
-from airflow_trident.ledger.answers import DEFAULT_MAX_PENDING, DEFAULT_RETENTION
 from airflow_trident.ledger.verbs.commits import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
-from airflow_trident.names import require_name
+from airflow_trident.names import DEFAULT_MAX_PENDING, DEFAULT_RETENTION, require_name
 from airflow_trident.operations.windows import DEFAULT_MAX_AHEAD
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.metadata import INLINE_BYTES

@@ -201,6 +201,19 @@ def _outcome(rows: list[Any], what: Any) -> object:
         return error.node
 
 
+@pytest.mark.parametrize("what", [Sum(), Max()])
+def test_a_result_that_outgrows_its_declared_decimal_is_refused(what: Any) -> None:
+    """Arrow wraps a decimal that outgrows its type while digits are appended."""
+    rows = [("a", Decimal("91091000109011001000")), ("b", Decimal(1))]
+
+    def build(topology: Topology) -> None:
+        spout = FixedBatchSpout("k string, v decimal(38,0)", rows)
+        topology.new_stream("s", spout).group_by("k").persistent_aggregate(PaperState(), "v", what, "x decimal(38,33)")
+
+    with pytest.raises(UserCodeError, match=r"gave .*91091000109011001000.*decimal\(38,33\) is declared"):
+        rows_of(first_stage(build))
+
+
 def test_nan_is_one_group_and_the_greatest_number() -> None:
     rows = [(math.nan, math.nan), (math.nan, 1.0), (0.5, math.nan), (0.5, 2.0)]
 

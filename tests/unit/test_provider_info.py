@@ -78,3 +78,13 @@ def test_what_every_airflow_command_reads_imports_nothing_heavy(name: str) -> No
     program = f"import sys, airflow_trident.{name}; print([one for one in {heavy} if one in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_provider_info_loads_the_table_of_options_and_no_room_of_the_package() -> None:
+    """Each process of Airflow reads it."""
+    program = (
+        "import sys, airflow_trident.provider_info; print(*[name for name in sys.modules if 'airflow_trident' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.removeprefix("airflow_trident.") for name in done.stdout.split()}
+    assert loaded <= {"airflow_trident", "version", "process_settings", "errors", "names", "settings", "provider_info"}

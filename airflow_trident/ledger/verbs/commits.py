@@ -17,7 +17,7 @@ from functools import partial
 from itertools import groupby, islice, pairwise, takewhile
 
 from airflow_trident.errors import ConfigurationError, FencedError, TransitionError
-from airflow_trident.ledger.answers import DEFAULT_RETENTION, Begun, Committed, NextBatches
+from airflow_trident.ledger.answers import Begun, Committed, NextBatches
 from airflow_trident.ledger.layout import BUCKETS, tx_name
 from airflow_trident.ledger.refusals import may_be_in_former, nothing_to_take_back
 from airflow_trident.ledger.snapshot import FolderNames, Snapshot, Write
@@ -26,6 +26,7 @@ from airflow_trident.ledger.verbs import common
 from airflow_trident.ledger.verbs.begin import begin
 from airflow_trident.ledger.verbs.group_steps import GROUP_BYTES, Together, require_order, size
 from airflow_trident.ledger.znodes import Delete
+from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.decide import Commit, decide_commit
 from airflow_trident.protocol.diagnosis import why_not

@@ -18,8 +18,9 @@ from airflow_trident.errors import (
     TridentError,
     guarded,
 )
-from airflow_trident.ledger.answers import DEFAULT_RETENTION, BeginResult
+from airflow_trident.ledger.answers import BeginResult
 from airflow_trident.ledger.ledger import Ledger
+from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import AlreadyCommitted, Begin, Blocked, Full, Paused, Wait, decide_begin
 from airflow_trident.protocol.records import Claim, Command, CommitTicket, LedgerView, Status
 from airflow_trident.runtime.commit import MOST_TOGETHER, Committer

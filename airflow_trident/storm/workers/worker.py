@@ -30,10 +30,9 @@ from airflow_trident.errors import (
     logged_text,
     recorded_text,
 )
-from airflow_trident.ledger.answers import DEFAULT_RETENTION
 from airflow_trident.ledger.ledger import SLOW_POLL_S, Ledger
 from airflow_trident.ledger.workers import own_process_ids
-from airflow_trident.names import require_name
+from airflow_trident.names import DEFAULT_RETENTION, require_name
 from airflow_trident.protocol.records import Claim, Command, Owner
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
