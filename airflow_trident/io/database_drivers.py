@@ -13,6 +13,7 @@ SQLAlchemy does not wrap, such as the setting of an isolation level.
 
 from __future__ import annotations
 
+import re
 import select
 import time
 from collections.abc import Callable, Generator
@@ -129,8 +130,13 @@ def connect_psycopg(limits: Limits, *args: Any, **named: Any) -> psycopg.Connect
     return connection  # type: ignore[no-any-return]
 
 
+_MONTHS = re.compile("mon|year")
+"""Of an interval in the style `postgres`."""
+
+
 def give_texts(connection: psycopg.Connection[Any]) -> None:
-    """Dates, times and intervals that Python has not, such as infinity, year 20000, or 24:00, come as their text."""
+    """Dates, times and intervals that Python has not, such as infinity, year 20000, 24:00, or a month, come as their
+    text: the driver would count 30 days for a month."""
     import psycopg
     from psycopg.adapt import Loader
 
@@ -145,12 +151,17 @@ def give_texts(connection: psycopg.Connection[Any]) -> None:
             except (psycopg.Error, ValueError, OverflowError):
                 return bytes(data).decode()
 
+    class TextOfMonths(TextIfNeeded):
+        def load(self, data: Any) -> Any:
+            text = bytes(data).decode()
+            return text if _MONTHS.search(text) else super().load(data)
+
     adapters = connection.adapters
     usual: dict[int, Any] = {}
     for name in ("date", "time", "timestamp", "timestamptz", "interval"):
         oid = adapters.types[name].oid
         usual[oid] = adapters.get_loader(oid, psycopg.pq.Format.TEXT)
-        adapters.register_loader(oid, TextIfNeeded)
+        adapters.register_loader(oid, TextOfMonths if name == "interval" else TextIfNeeded)
 
 
 # ---- psycopg2 --------------------------------------------------------------------------------------------------
@@ -162,7 +173,7 @@ def give_texts_by_psycopg2(raw: Any) -> None:
 
     def caster(exact: Any) -> Callable[[str | None, Any], Any]:
         def cast(text: str | None, cursor: Any) -> Any:
-            if text is None or "infinity" in text or text.startswith("24:"):
+            if text is None or "infinity" in text or text.startswith("24:") or _MONTHS.search(text):
                 return text
             try:
                 return exact(text, cursor)
@@ -345,7 +356,7 @@ def errors_of(dialect: sqlalchemy.Dialect | None) -> tuple[type[Exception], ...]
     sa: Any = require_extra("sqlalchemy", EXTRA)
     driver: Any = getattr(dialect, "dbapi", None)
     own = (driver.Error, driver.Warning) if driver is not None else ()
-    return (sa.exc.SQLAlchemyError, ConnectionError, TimeoutError, *own)
+    return (sa.exc.SQLAlchemyError, ConnectionError, TimeoutError, UnicodeDecodeError, *own)
 
 
 # ---- codes -----------------------------------------------------------------------------------------------------
@@ -375,11 +386,12 @@ _MYSQL_CODES: dict[Fault, tuple[int, ...]] = {
     ),
     Fault.RIGHTS: (1142, 1143, 1227, 1370, 1410, 1419),
     Fault.ABSENT: (1051, 1054, 1091, 1109, 1146, 1305, 1356, 1932),
-    Fault.SETTING: (1175, 1231, 1568, 1662, 1663, 1664, 1665, 1666, 1668, 1785, 1786, 1787),
+    Fault.SETTING: (1175, 1193, 1231, 1568, 1662, 1663, 1664, 1665, 1666, 1668, 1785, 1786, 1787),
     Fault.TOO_LARGE: (PACKET_TOO_LARGE, 1301, 2020),
     Fault.DAMAGED: (126, 127, 134, 144, 145, 1034, 1035, 1194, 1195, 1712, 1877),
     Fault.VALUE: (
-        *(1048, 1060, 1062, 1064, 1071, 1118, 1136, 1149, 1235, 1264, 1265, 1292, 1347, 1364, 1366, 1406, 1411),
+        *(1048, 1052, 1055, 1056, 1060, 1062, 1064, 1066, 1071, 1111, 1118, 1136, 1140, 1149, 1222, 1235, 1241),
+        *(1242, 1248, 1264, 1265, 1292, 1347, 1364, 1366, 1406, 1411),
         *(1216, 1217, 1451, 1452, 1471, 1500, 1644, 1690, 1906, 1907, 3105, 3819, 4025),
     ),
 }
@@ -442,7 +454,13 @@ def _kind_by_code(code: str, database: str, text: str) -> Fault | None:
 
 # ---- without a code that is known ------------------------------------------------------------------------------
 
-_REFUSED_LOGIN = ("authentication failed", "no password supplied", "pg_hba.conf", "Login failed", "Access denied")
+_REFUSED_LOGIN = (
+    *("authentication failed", "no password supplied", "pg_hba.conf", "Login failed", "Access denied"),
+    # libpq, and a server about libpq's `options`: the errors have no code
+    *("invalid connection option", "invalid command-line argument", "unrecognized configuration parameter"),
+    *("invalid value for parameter", "invalid integer value", "bad value for", "definition of service"),
+    *("invalid sslmode value", "invalid target_session_attrs value"),
+)
 _MISSING = ("does not exist", "no such table")
 _POOLER = ("prepared statement", "unsupported startup parameter")
 
@@ -456,7 +474,7 @@ def _kind_by_class(error: BaseException, original: BaseException, text: str) -> 
     kinds = {kind.__name__ for kind in (*type(error).__mro__, *type(original).__mro__)}
     if "OperationalError" in kinds and any(words in text for words in (*_MISSING, "permission denied")):
         return Fault.LOGIN
-    if kinds & {"DataError", "ProgrammingError", "NotSupportedError"}:
+    if kinds & {"DataError", "ProgrammingError", "NotSupportedError", "UnicodeDecodeError"}:
         return Fault.UNREADABLE
     if kinds & {"IntegrityError", "ArgumentError", "CompileError", "NoSuchTableError"}:
         return Fault.VALUE

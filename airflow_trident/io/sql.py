@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
@@ -17,16 +18,46 @@ _DRIVERS = {"postgres": "postgresql+psycopg", "mysql": "mysql+pymysql", "mssql":
 # pymssql writes milliseconds otherwise, whatever the column holds.
 _EXACT_TIMES = {"mssql+pymssql": {"use_datetime2": True}}
 # A statement that a pooler sends to another session is not prepared there.
-_UNPREPARED: dict[str, dict[str, Any]] = {"psycopg": {"prepare_threshold": None, "client_encoding": "UTF8"}}
+_ALWAYS: dict[str, dict[str, Any]] = {
+    "psycopg": {"prepare_threshold": None, "client_encoding": "UTF8"},
+    "psycopg2": {"client_encoding": "UTF8"},
+}
 _UNICODE = "utf8mb4"
 _TAKE_CHARSET = ("pymysql", "mysqldb", "mysqlconnector")
 _NO_OTHERS = Limits()
-_NOT_OF_DRIVERS = frozenset({"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query", "client"})
+_OF_AIRFLOW = frozenset(
+    {"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query", "client", "enable_log_db_messages"}
+)
+_SET_HERE = frozenset(
+    {
+        "autocommit",
+        "prepare_threshold",
+        "client_encoding",
+        "context",
+        "row_factory",
+        "cursor_factory",
+        "connection_factory",
+    }
+    | {"cursorclass", "use_unicode", "conv", "binary_prefix", "defer_connect"}
+)
+"""Arguments of drivers that change how statements are sent and values are read: an extra cannot change them."""
 
 
 def scheme_of(where: Connection) -> str:
     """SQLAlchemy's name for database and driver."""
     return str(where.extra.get("sqlalchemy_scheme") or _DRIVERS.get(where.conn_type, where.conn_type))
+
+
+def driver_extras(where: Connection) -> dict[str, Any]:
+    """The extras that are for the driver."""
+    mine = _OF_AIRFLOW | _SET_HERE
+    return {name: value for name, value in where.extra.items() if name not in mine and value is not None}
+
+
+def quoted(dialect: sqlalchemy.Dialect, table: Any) -> str:
+    """A table's name as it stands in statements. Some drivers need percent signs doubled there, not here."""
+    name: str = dialect.identifier_preparer.format_table(table)
+    return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 
 
 def database_url(where: Connection) -> sqlalchemy.URL:
@@ -36,7 +67,7 @@ def database_url(where: Connection) -> sqlalchemy.URL:
     scheme = scheme_of(where)
     if where.conn_type == "sqlite":
         return sa.URL.create(scheme, database=where.host or where.schema)
-    query = {name: str(value) for name, value in where.extra.items() if name not in _NOT_OF_DRIVERS}
+    query = {name: str(value) for name, value in driver_extras(where).items() if not isinstance(value, dict)}
     return sa.URL.create(
         scheme,
         username=where.login or None,
@@ -62,16 +93,18 @@ def make_engine(
     driver = url.drivername.partition("+")[2]
     arguments: dict[str, Any] = dict(_EXACT_TIMES.get(url.drivername, {}))
     arguments |= limits.arguments(url.get_backend_name(), driver)
-    arguments |= _UNPREPARED.get(driver, {})
-    options["connect_args"] = {name: value for name, value in arguments.items() if name not in url.query}
+    arguments |= _ALWAYS.get(driver, {})
+    given = {name: value for name, value in driver_extras(where).items() if isinstance(value, dict)}
+    options["connect_args"] = {name: value for name, value in arguments.items() if name not in url.query} | given
     try:
-        engine: sqlalchemy.Engine = sa.create_engine(url, hide_parameters=True, **options)
+        with taking_extras(where):
+            engine: sqlalchemy.Engine = sa.create_engine(url, hide_parameters=True, **options)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
             f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
             "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
         ) from None
-    _listen(engine, limits, writes=writes, options=str(url.query.get("options", "")))
+    _listen(engine, limits, where, writes=writes)
     return engine
 
 
@@ -88,18 +121,21 @@ def _in_unicode(url: sqlalchemy.URL, where: Connection) -> sqlalchemy.URL:
     return url.update_query_dict({"charset": _UNICODE})
 
 
-def _listen(engine: sqlalchemy.Engine, limits: Limits, *, writes: bool, options: str) -> None:
+def _listen(engine: sqlalchemy.Engine, limits: Limits, where: Connection, *, writes: bool) -> None:
     """Sets each new session and each transaction."""
     import sqlalchemy as sa
 
     connector, gives_texts = CONNECTORS.get(engine.dialect.driver), TEXT_GIVERS.get(engine.dialect.driver)
     session = limits.session(engine.dialect.name, writes=writes)
-    transaction = limits.transaction(engine.dialect.name, writes=writes, options=options)
+    transaction = limits.transaction(
+        engine.dialect.name, writes=writes, options=str(engine.url.query.get("options", ""))
+    )
     if connector is not None:
 
         @sa.event.listens_for(engine, "do_connect")
         def connect(_dialect: Any, _record: Any, arguments: Any, named: dict[str, Any]) -> Any:
-            return connector(limits, *arguments, **named)
+            with taking_extras(where):
+                return connector(limits, *arguments, **named)
 
     if session or (gives_texts and not writes):
         # Before SQLAlchemy asks for the settings of the first session: it quotes names as they say.
@@ -117,6 +153,21 @@ def _listen(engine: sqlalchemy.Engine, limits: Limits, *, writes: bool, options:
         def set_transaction(connection: sqlalchemy.Connection) -> None:
             # Not by SQLAlchemy: it would open a server's cursor for a connection that streams its results.
             _execute(connection.connection.dbapi_connection, transaction)
+
+
+@contextmanager
+def taking_extras(where: Connection) -> Iterator[None]:
+    """Around a driver's `connect`.
+
+    :raises ConfigurationError: the driver does not take an argument, which is none of its own errors.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, NotImplementedError, FileNotFoundError, PermissionError) as error:
+        raise ConfigurationError(
+            f"the driver does not take an extra of {where.describe()}: {where.conceal(str(error))}",
+            f"Correct the extras of the connection {where.conn_id!r}, or remove them.",
+        ) from None
 
 
 def _execute(raw: Any, statements: Sequence[str]) -> None:

@@ -53,11 +53,11 @@ from airflow_trident.io.connections import Connection, require_extra, resolve
 from airflow_trident.io.database_drivers import EXTRA, DatabaseFault, Fault, errors_of, fault_of
 from airflow_trident.io.database_limits import MYSQL, Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
-from airflow_trident.io.sql import make_engine, scheme_of
+from airflow_trident.io.sql import make_engine, quoted, scheme_of
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.operations.evaluate import interval_of
 from airflow_trident.spouts.metadata import read_back
-from airflow_trident.types import INTERVAL, FieldSpec, Json, Schema, names_of, parse_declared
+from airflow_trident.types import INTERVAL, REAL_TYPES, FieldSpec, Json, Schema, names_of, parse_declared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +111,7 @@ def wait_for_writers(connection: sqlalchemy.Connection, table: Any, settle_s: fl
     import sqlalchemy as sa
 
     deadline = time.monotonic() + settle_s
-    name = {"name": _name_of(connection, table)}
+    name = {"name": quoted(connection.dialect, table)}
     what = connection.execute(sa.text(_WHAT), name).one()
     statement, parameters = (sa.text(_OF_TABLES), name) if what.tables else (sa.text(_OF_ALL), {})
     waited_for = set(connection.execute(statement, parameters).scalars())
@@ -124,13 +124,6 @@ def wait_for_writers(connection: sqlalchemy.Connection, table: Any, settle_s: fl
         time.sleep(_LOOK_AGAIN_S)
         waited_for &= set(connection.execute(statement, parameters).scalars())
     return True
-
-
-def _name_of(connection: sqlalchemy.Connection, table: Any) -> str:
-    """As it stands in statements, quoted where needed. Some drivers need percent signs doubled there, not here."""
-    dialect = connection.dialect
-    name: str = dialect.identifier_preparer.format_table(table)
-    return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,15 +216,27 @@ class SqlSource:
         import sqlalchemy as sa
 
         source, key = self._source()
-        columns = [source.c[name] for name in names_of(self.fields)]
-        statement = sa.select(key.label("trident_key"), *columns).where(*_within(key, begin, end))
         # Not AUTOCOMMIT: the server's cursors exist only in transactions.
-        with (
-            self._open(stream_results=True, max_row_buffer=at_once) as connection,
-            connection.execute(statement) as rows,
-        ):
-            for piece in rows.partitions(at_once):
-                yield [tuple(row) for row in piece]
+        with self._open(stream_results=True, max_row_buffer=at_once) as connection:
+            columns = self._columns(connection, source)
+            statement = sa.select(key.label("trident_key"), *columns).where(*_within(key, begin, end))
+            with connection.execute(statement) as rows:
+                for piece in rows.partitions(at_once):
+                    yield [tuple(row) for row in piece]
+
+    def _columns(self, connection: sqlalchemy.Connection, source: Any) -> list[Any]:
+        """The columns of the fields. MySQL writes six digits of a FLOAT as text; its product with a double has all."""
+        import sqlalchemy as sa
+
+        columns = [source.c[name] for name in names_of(self.fields)]
+        if connection.dialect.name not in MYSQL or not any(field.type in REAL_TYPES for field in self.fields):
+            return columns
+        with connection.execute(sa.select(*columns).limit(0)) as empty:
+            kinds = [described[1] for described in empty.cursor.description] if empty.cursor else []
+        return [
+            (column * sa.literal_column("1e0")).label(column.name) if kind == _FLOAT_OF_MYSQL else column
+            for column, kind in zip(columns, kinds, strict=True)
+        ]
 
     @property
     def database(self) -> str:
@@ -339,6 +344,8 @@ class SqlSource:
             raise _source_error(fault_of(error, engine.dialect.name, self.where), self.describe()) from None
 
 
+_FLOAT_OF_MYSQL = 4
+"""The type in the protocol of a column that is FLOAT."""
 _COLON = re.compile(r"(?<!\\):")
 _CURES = {
     Fault.RIGHTS: "Let the user of the connection read it.",

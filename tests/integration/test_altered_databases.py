@@ -112,6 +112,10 @@ ALTERATIONS: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
     "postgres": {
         **_IN_POSTGRES,
         "a narrower column": (("ALTER TABLE {t} ALTER n TYPE integer",), "column of type integer.*'n'"),
+        "an index that takes nulls for different": (
+            ("DROP INDEX trident_key_{t}", "CREATE UNIQUE INDEX ON {t} (word)"),
+            r"missing unique index NULLS NOT DISTINCT on \(word\)",
+        ),
         "another order": (('ALTER TABLE {t} ALTER word TYPE text COLLATE "default"',), "text default.*'word'"),
     },
     "sqlalchemy on postgres": _IN_POSTGRES,
@@ -136,6 +140,17 @@ def test_tables_that_somebody_altered_are_refused_by_name_and_nothing_stays(
         assert (state.marker(), content(state)) == before
     with pytest.raises(ConfigurationError, match=says):
         at.open(spec)
+
+
+def test_the_triggers_of_a_table_with_any_name_are_seen(tmp_path: Path) -> None:
+    factory = sql_state(tmp_path, table='a:b%c"d')
+    spec = counts(factory)
+    with factory.make_state(spec) as state, running().connect() as connection:
+        connection.execute(f"SET search_path = {factory.schema}".encode())
+        connection.execute(_FUNCTION.format("RETURN NEW;").encode())
+        connection.execute(_ON.format(t='"a:b%c""d"').encode())
+        with pytest.raises(ConfigurationError, match="trigger 'audit'"):
+            state.apply(ticket(1), batch(spec, ("a", 1)))
 
 
 @pytest.mark.parametrize("place", ["postgres", "mariadb", "sqlite"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import datetime
 import math
+import random
 import sqlite3
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +17,12 @@ from typing import Any
 import pytest
 
 from airflow_trident.contracts.state import Applied
-from airflow_trident.errors import DamagedInputError, SourceChangedError
+from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError
 from airflow_trident.io.connections import Connection
 from airflow_trident.spouts import sql
 from airflow_trident.spouts.sql import SqlSpout
+from airflow_trident.states.sql.postgres import PostgresState
+from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.types import INTERVAL
 from tests.fixtures.mariadb import MariaDbServer
 from tests.fixtures.pgbouncer import pooled
@@ -31,7 +35,7 @@ POSTGRES = {
     "timestamp": ["infinity", "0044-03-15 00:00 BC", "20000-01-01 00:00"],
     "timestamptz": ["-infinity", "0044-03-15 00:00 BC", "20000-01-01 00:00", "9999-12-31 23:00-12"],
     "time": ["24:00"],
-    "interval": ["170000000 years"],
+    "interval": ["170000000 years", "1 month", "1 year -1 day", "-1 mons 00:00:01"],
     "float8": ["1e300"],
     "numeric": ["1.005", "NaN"],
     "int8": ["40000"],
@@ -109,6 +113,76 @@ def test_values_of_mariadb_come_as_they_are(mariadb: MariaDbServer) -> None:
         *(1, True, False, True),
         *(datetime.time(23, 59, 59, 999999), datetime.time(0), "a:b", 1e10),
     ]
+
+
+def test_a_float_of_mariadb_is_read_with_all_its_digits(mariadb: MariaDbServer) -> None:
+    """The server writes six digits of it as text."""
+    database = "floats"
+    draw = random.Random(20)
+    numbers = [
+        struct.unpack("f", struct.pack("f", draw.uniform(-1, 1) * 10.0 ** draw.randint(-30, 30)))[0] for _ in range(200)
+    ]
+    mariadb.run(
+        f"CREATE OR REPLACE DATABASE {database}",
+        f"CREATE TABLE {database}.t (id int, x float, y float, z double)",
+        f"INSERT INTO {database}.t VALUES "
+        + ", ".join(f"({id_}, {x!r}, {x!r}, {x!r})" for id_, x in enumerate(numbers)),
+    )
+    where = replace(mariadb.connection, schema=database)
+    fields = "id long, x float, y double, z double"
+    one = SqlSpout("db", table="t", fields=fields, settle_s=0.0, connection=where, splits=1)
+    rows = read(one, one.coordinator().initialize_transaction(1, None))
+    assert [tuple(row.values()) for row in rows] == [(id_, x, x, x) for id_, x in enumerate(numbers)]
+
+
+# ---- extras of a connection ------------------------------------------------------------------------------------
+
+EXTRAS = {
+    **dict.fromkeys(("prepare_threshold", "autocommit", "row_factory", "cursor_factory", "context"), "1"),
+    "cursorclass": "x",
+    "conv": "x",
+    "use_unicode": "0",
+    "defer_connect": "1",
+    "client_encoding": "SQL_ASCII",
+}
+CONNECTED = {"psycopg": "postgres", "psycopg2": "postgres", "pymysql": "mariadb"}
+
+
+@pytest.mark.parametrize("driver", CONNECTED)
+def test_no_extra_changes_how_a_driver_sends_and_reads(
+    driver: str, request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    where = request.getfixturevalue(CONNECTED[driver]).connection
+    scheme = {"sqlalchemy_scheme": f"postgresql+{driver}"} if where.conn_type == "postgres" else {}
+    where = replace(where, extra={**EXTRAS, **scheme})
+    one = SqlSpout("db", query="SELECT 7 AS id, 'é€' AS v", fields="v string", settle_s=0.0, connection=where)
+    assert read(one, one.coordinator().initialize_transaction(1, None)) == [{"v": "é€"}]
+    if driver == "psycopg":
+        direct = counts(postgres_state(tmp_path))
+        with replace(direct.factory, connection=where).make_state(direct) as state:
+            state.apply(ticket(1), batch(direct, ("é€", 1)))
+            assert content(state) == {("é€",): (1,)}
+
+
+@pytest.mark.parametrize(
+    ("server", "extra"),
+    [
+        *(("postgres", extra) for extra in ({"nonsense": 1}, {"sslmode": "x"}, {"options": "-c nonsense=1"})),
+        *(("postgres", extra) for extra in ({"connect_timeout": "x"}, {"service": "x"})),
+        *(("mariadb", extra) for extra in ({"nonsense": 1}, {"read_timeout": "x"}, {"port": "1"}, {"compress": "1"})),
+        *(("mariadb", extra) for extra in ({"ssl": {"ca": "/nowhere"}}, {"init_command": "SET nonsense = 1"})),
+    ],
+)
+def test_an_extra_that_a_driver_does_not_take_is_an_error_of_the_connection(
+    request: pytest.FixtureRequest, server: str, extra: dict[str, Any]
+) -> None:
+    where = replace(request.getfixturevalue(server).connection, extra=extra)
+    one = SqlSpout("db", query="SELECT 7 AS id", fields="id long", settle_s=0.0, connection=where)
+    with pytest.raises(ConfigurationError):
+        one.coordinator().initialize_transaction(1, None)
+    spec = counts(PostgresState("db", connection=where) if server == "postgres" else SqlState("db", connection=where))
+    with pytest.raises(ConfigurationError):
+        spec.factory.make_state(spec)
 
 
 def test_a_colon_in_a_query_is_a_colon(postgres: PostgresServer) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from contextlib import suppress
+import re
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import (
@@ -271,6 +274,28 @@ def test_a_record_of_a_version_that_did_not_count_keys_is_read(where: Any, clien
         assert apply(state, ticket(2, topology="tweets"), batch(spec, ("a", "c", 1))) is Applied.APPLIED
         assert len(content(state)) == 2
         assert (json.loads(client.get("{k}:record")).get("keys"), layout) in ((2, "hash"), (None, layout))
+
+
+@pytest.mark.parametrize("layout", ["hash", "string"])
+@pytest.mark.parametrize("make", [counts, product])
+@given(text=st.text(st.sampled_from("0123456789.exX+-_ naif\\[]"), max_size=25))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_value_that_somebody_else_wrote_is_a_number_or_an_error(
+    where: Any, client: Any, layout: str, make: Any, text: str
+) -> None:
+    """Lua reads 1.5, 1e3 and 0x10 as numbers, and Python 1_0: what is added to them is another value."""
+    client.flushdb()
+    spec = make(RedisState(**where, layout=layout))
+    with spec.factory.make_state(spec) as state:
+        state.apply(ticket(1), batch(spec, ("a", 2), ("b", 2)))
+        data = "{words/counts}:data"
+        client.hset(data, "a", text) if layout == "hash" else client.set(f"{data}:a", text)
+        is_number = re.fullmatch("0|-?[1-9][0-9]*", text, re.ASCII) and -(2**63) <= int(text) < 2**61
+        with nullcontext() if is_number else pytest.raises(CorruptRecordError, match=r"at b'a' of .*n long"):
+            assert state.get_many([("a",)]) == [(int(text),)]
+        with nullcontext() if is_number else pytest.raises((CorruptRecordError, UserCodeError)):
+            state.apply(ticket(2), batch(spec, ("a", 1), ("b", 2)))
+        assert state.get_many([("b",)]) == [(4 if is_number else 2,)]
 
 
 def test_a_record_that_cannot_be_read_is_not_guessed_at(where: Any, client: Any) -> None:

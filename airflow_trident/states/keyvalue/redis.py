@@ -19,9 +19,8 @@ from airflow_trident.errors import CorruptRecordError, NewerRecordError, StoreUn
 from airflow_trident.io.redis import RedisServer, RedisSettings, is_a_replica
 from airflow_trident.protocol.checkpoint import Marks, Step
 from airflow_trident.states.keyvalue.base import Act, Admit, LayeredState, StateProvider, Writes
-from airflow_trident.states.redis.map import AT_ONCE, GONE, Session, parts, stage
+from airflow_trident.states.redis.map import AT_ONCE, GONE, Session, keys_changed, parts, stage
 from airflow_trident.states.redis.scripts import COMMON, Said
-from airflow_trident.states.redis.state import keys_changed
 
 VERSION = 1
 

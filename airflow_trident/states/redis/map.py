@@ -22,7 +22,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import ConfigurationError, OutcomeUnknownError, StoreUnavailableError
+from airflow_trident.errors import ConfigurationError, CorruptRecordError, OutcomeUnknownError, StoreUnavailableError
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.redis import EXTRA, RedisServer, may_have_happened, redis_errors
 from airflow_trident.operations.interfaces import MergeKind
@@ -84,7 +84,10 @@ def _read(content: bytes, type_text: str, decode: Callable[[Any], Any]) -> Any:
     if content == NULL:
         return None
     if type_text in (*WHOLE_TYPES, "boolean", INTERVAL):
-        return decode(int(content))
+        number = int(content)
+        if repr(number).encode() != content or not -(2**63) <= number < 2**63:
+            raise ValueError(f"{content!r} is no whole number of 64 bits")
+        return decode(number)
     whole = content.replace(b"\\\\", b"\\")
     return whole if type_text == "binary" else decode(whole.decode())
 
@@ -167,7 +170,10 @@ class RedisMap:
     # ---- some keys ---------------------------------------------------------------------------------------------
 
     def lookup(self, keys: Sequence[Key]) -> list[Value | None]:
-        addresses = [self.addresses.encode(key) for key in keys]
+        return self.at([self.addresses.encode(key) for key in keys])
+
+    def at(self, addresses: Sequence[bytes]) -> list[Value | None]:
+        """:raises CorruptRecordError: somebody else wrote there what is no value of the state."""
         found: dict[bytes, bytes | None] = {}
         if self.layout == RedisLayout.STRING:
             for some in parts(addresses):
@@ -177,7 +183,18 @@ class RedisMap:
                 for some in parts(list(members.items())):
                     texts = self.client.hmget(name, [field for field, _ in some])
                     found.update(zip((address for _, address in some), texts, strict=True))
-        return [None if (text := found[address]) is None else self.values.decode(text) for address in addresses]
+        return [None if (text := found[address]) is None else self._value(address, text) for address in addresses]
+
+    def _value(self, address: bytes, text: bytes) -> Value:
+        return self._read(self.values.decode, text, address)
+
+    def _read(self, decode: Callable[[bytes], tuple[Any, ...]], text: bytes, address: bytes) -> tuple[Any, ...]:
+        try:
+            return decode(text)
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+            fields = ", ".join(map(str, (*self.spec.keys, *self.spec.values)))
+            shown = f"{text[:80]!r} at {address[:80]!r} of {self.data}"
+            raise keys_changed(f"{shown}, where the fields are ({fields})") from error
 
     def _by_hash(self, addresses: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:
         """Hash -> field -> address."""
@@ -198,7 +215,7 @@ class RedisMap:
     def read(self, name: str) -> Changes:
         """Reads a small hash of addresses and values."""
         return {
-            self.addresses.decode(address): None if text == GONE else self.values.decode(text)
+            self._read(self.addresses.decode, address, address): None if text == GONE else self._value(address, text)
             for address, text in self.client.hgetall(name).items()
         }
 
@@ -210,7 +227,7 @@ class RedisMap:
         for address, text in self._scan():
             if address not in seen and text is not None:
                 seen.add(address)
-                yield self.addresses.decode(address), self.values.decode(text)
+                yield self._read(self.addresses.decode, address, address), self._value(address, text)
 
     def _scan(self) -> Iterator[tuple[bytes, bytes | None]]:
         if self.layout == RedisLayout.HASH:
@@ -279,6 +296,14 @@ def stage(client: Any, name: str, content: Mapping[bytes, bytes]) -> None:
 def parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for at in range(0, len(all_of_them), AT_ONCE):
         yield all_of_them[at : at + AT_ONCE]
+
+
+def keys_changed(what: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the data of a state have {what}: keys were removed or written by somebody else",
+        "Restore the store from a copy, or remove all keys of the state, its record too, and run `airflow trident "
+        "rebuild`.",
+    )
 
 
 def _literally(text: str) -> str:

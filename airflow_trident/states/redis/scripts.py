@@ -24,6 +24,8 @@ class Said(StrEnum):
     """Some of the values before the highest transaction are missing."""
     OVERFLOW = "OVERFLOW"
     """A sum is beyond 64 bits."""
+    FOREIGN = "FOREIGN"
+    """A stored number was written by somebody else: it is no whole number."""
     REPLICA = "REPLICA"
     """The server is a replica that takes writes: it loses them when it gets its primary's data."""
 
@@ -188,7 +190,12 @@ end
 
 -- doubles hold integers up to 2^53; beyond, the server adds on a scratch field, which fails if 64 bits are too few
 local EXACT = 2 ^ 52
+local foreign = false
 local function add(left, right)
+  if left ~= '0' and not string.find(left, '^%-?[1-9]%d*$') then
+    foreign = true
+    return nil
+  end
   local a, b = tonumber(left), tonumber(right)
   if math.abs(a) < EXACT and math.abs(b) < EXACT then return string.format('%.0f', a + b) end
   redis.call('HSET', stage, 'scratch', left)
@@ -212,13 +219,13 @@ end
 for _, address in ipairs(addresses) do
   local old = values[address] or stored[address] or GONE
   local value = merged(old, staged[address])
-  if not value then return ended('OVERFLOW') end
+  if not value then return ended(foreign and 'FOREIGN' or 'OVERFLOW') end
   values[address] = value
   if turn ~= 'late' then
     values_before[address] = old
   elseif adds and kept[address] then
     value = merged(kept[address], staged[address])
-    if not value then return ended('OVERFLOW') end
+    if not value then return ended(foreign and 'FOREIGN' or 'OVERFLOW') end
     values_before[address] = value
   end
 end

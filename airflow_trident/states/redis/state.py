@@ -43,7 +43,17 @@ from airflow_trident.states.core.checks import key_of, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers
 from airflow_trident.states.core.marker import AdmittingState, admit, admit_group, group_from_json, group_to_json
 from airflow_trident.states.core.merge import Key, Value, merge, merge_before
-from airflow_trident.states.redis.map import GONE, SPLIT, RedisLayout, RedisMap, Session, overflow, parts, stage
+from airflow_trident.states.redis.map import (
+    GONE,
+    SPLIT,
+    RedisLayout,
+    RedisMap,
+    Session,
+    keys_changed,
+    overflow,
+    parts,
+    stage,
+)
 from airflow_trident.states.redis.scripts import APPLY, Said, Turn
 
 if TYPE_CHECKING:
@@ -115,14 +125,6 @@ class Record:
             empty = Marker(incarnation=self.marker.incarnation, high=0, fence=self.marker.fence)
             return replace(self, marker=empty, kept=0, keys=0)
         raise keys_changed(f"{keys} keys where its record {where} says {self.keys}")
-
-
-def keys_changed(what: str) -> CorruptRecordError:
-    return CorruptRecordError(
-        f"the data of a state have {what}: keys were removed or written by somebody else",
-        "Restore the store from a copy, or remove all keys of the state, its record too, and run `airflow trident "
-        "rebuild`.",
-    )
 
 
 def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept: int) -> bytes:
@@ -434,8 +436,9 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         said = Said(answer.decode())
         if said is Said.REPLICA:
             raise is_a_replica(self._session.server.place, StoreUnavailableError)
-        if said is Said.OVERFLOW:
-            raise overflow(self._spec)
+        if said in (Said.OVERFLOW, Said.FOREIGN):
+            self._map.at(list(step.changes))  # names what this state did not write
+            raise overflow(self._spec) if said is Said.OVERFLOW else keys_changed("numbers that it did not write")
         if said is Said.TAKEN:
             raise ConfigurationError(
                 f"{self._data} of Redis at {self._session.server.place} is there, without a record of state "

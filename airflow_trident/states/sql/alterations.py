@@ -89,6 +89,13 @@ _COLUMN_TYPES = (
     "LEFT JOIN pg_collation l ON l.oid = a.attcollation "
     "WHERE a.attrelid = to_regclass(:name) AND a.attnum > 0 AND NOT a.attisdropped"
 )
+_UNIQUE = """
+SELECT count(*) FROM pg_index i WHERE i.indrelid = to_regclass(:name)
+AND i.indisunique AND i.indisvalid AND i.indnullsnotdistinct AND i.indpred IS NULL
+AND ARRAY(SELECT unnest(CAST(:key AS text[])) ORDER BY 1) = ARRAY(
+  SELECT CAST(a.attname AS text) FROM generate_series(0, i.indnkeyatts - 1) place
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[place] ORDER BY 1)
+"""
 _FULL_NAMES = {"timestamptz": "timestamp with time zone", "time": "time without time zone"}
 
 
@@ -112,6 +119,13 @@ def of_columns(ask: Ask, table: str, made: Mapping[str, str]) -> list[Alteration
             now = " ".join(filter(None, found[name]))
             altered.append(Alteration(f"column of type {now}, which was made as {text},", name, table))
     return altered
+
+
+def of_key(ask: Ask, table: str, key: Sequence[str]) -> list[Alteration]:
+    """Without its unique index, or with one that takes nulls for different, a table of PostgreSQL has a key twice."""
+    if not key or ask(_UNIQUE, {"name": table, "key": list(key)})[0][0]:
+        return []
+    return [Alteration(f"missing unique index NULLS NOT DISTINCT on ({', '.join(key)})", "", table)]
 
 
 # ---- MySQL and MariaDB -----------------------------------------------------------------------------------------

@@ -42,12 +42,13 @@ from airflow_trident.io.connections import Connection, require_extra, resolve
 from airflow_trident.io.database_drivers import DatabaseFault, Fault, connect_psycopg, fault_of
 from airflow_trident.io.database_limits import Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
+from airflow_trident.io.sql import driver_extras, taking_extras
 from airflow_trident.operations.evaluate import microseconds_of
 from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.checks import require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value, canonical_key
 from airflow_trident.states.core.text_values import Coder, json_coder, json_decoder, optional, same
-from airflow_trident.states.sql.alterations import Alteration, in_postgres, of_columns, require_names
+from airflow_trident.states.sql.alterations import Alteration, in_postgres, of_columns, of_key, require_names
 from airflow_trident.states.sql.dialect import (
     Dialect,
     changed_otherwise,
@@ -67,10 +68,6 @@ if TYPE_CHECKING:
 
 OLDEST = 150000
 """PostgreSQL 15: older unique indexes do not treat null keys as equal."""
-_NOT_OF_LIBPQ = frozenset(
-    {"iam", "redshift", "cursor", "sqlalchemy_scheme", "sqlalchemy_query", "enable_log_db_messages"}
-)
-"""Extras of Airflow's connection type that are not for the driver."""
 
 
 def connect(where: Connection, limits: Limits, application: str) -> psycopg.Connection[Any]:
@@ -85,15 +82,15 @@ def connect(where: Connection, limits: Limits, application: str) -> psycopg.Conn
             f"the connection {where.conn_id!r} is of type {where.conn_type!r}, not postgres",
             "Name a connection of type postgres.",
         )
-    options = {name: value for name, value in where.extra.items() if name not in _NOT_OF_LIBPQ and value is not None}
     place = {"host": where.host, "port": where.port, "dbname": where.schema, "user": where.login}
     given = {name: value for name, value in {**place, "password": where.password}.items() if value}
     # A dead network must not block a committer, and the marker's lock, for ever.
-    settings = {**limits.for_libpq, **options, **given}
+    settings = {**limits.for_libpq, **driver_extras(where), **given}
     settings |= {"application_name": application[:63], "client_encoding": "UTF8"}
     try:
         # Statements are planned anew each time: a plan for a small batch is wrong for a large one.
-        connection = connect_psycopg(limits, **settings, autocommit=True, prepare_threshold=None)
+        with taking_extras(where):
+            connection = connect_psycopg(limits, **settings, autocommit=True, prepare_threshold=None)
     except driver.Error as error:
         # Not chained: the frames of the cause hold the arguments, and so the password.
         raise store_error(fault_in(error, where), where) from None
@@ -621,6 +618,7 @@ class PostgresDialect(Dialect):
         found = in_postgres(self.execute, [self.markers, *self._tables()], [column.name for column in self._columns()])
         for table in self._tables():
             found += of_columns(self.execute, table, {one.name: column_type(one.type) for one in self._columns()})
+            found += of_key(self.execute, table, self.spec.key_names)
         return found
 
     def _columns(self) -> Schema:

@@ -31,7 +31,7 @@ from airflow_trident.io.connections import Connection, resolve
 from airflow_trident.io.database_drivers import DatabaseFault, errors_of, fault_of
 from airflow_trident.io.database_limits import MYSQL, Limits
 from airflow_trident.io.datasets import Dataset, table_dataset
-from airflow_trident.io.sql import make_engine, scheme_of
+from airflow_trident.io.sql import make_engine, quoted, scheme_of
 from airflow_trident.operations.evaluate import interval_of, microseconds_of
 from airflow_trident.states.core.checks import require_columns, require_plain_keys
 from airflow_trident.states.core.merge import Changes, Key, Value
@@ -408,10 +408,8 @@ class SqlAlchemyDialect(Dialect):
             return done.all() if done.returns_rows else ()
 
     def _name_of(self, table: sa.Table) -> str:
-        """The name for `sqlalchemy.text`, where a colon begins a parameter. Some drivers need percent signs doubled."""
-        dialect = self.engine.dialect
-        name = dialect.identifier_preparer.format_table(table).replace(":", r"\:")
-        return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
+        """The name for `sqlalchemy.text`, where a colon begins a parameter."""
+        return quoted(self.engine.dialect, table).replace(":", r"\:")
 
     @contextmanager
     def _connected(self, **options: Any) -> Iterator[sa.Connection]:
@@ -486,7 +484,8 @@ class SqlAlchemyDialect(Dialect):
         keyed = [tables.data, tables.before] if self.before else [tables.data]
         columns = [column.name for column in tables.before.c]
         if self._kind == "postgresql":
-            return in_postgres(self.execute, [self.markers, self.data, *filter(None, [self.before])], columns)
+            names = [quoted(self.engine.dialect, table) for table in (tables.markers, *keyed)]
+            return in_postgres(self.execute, names, columns)
         statement = in_sqlalchemy(self._kind)
         if not statement:
             return ()
