@@ -135,8 +135,8 @@ _MONTHS = re.compile("mon|year")
 
 
 def give_texts(connection: psycopg.Connection[Any]) -> None:
-    """Dates, times and intervals that Python has not, such as infinity, year 20000, 24:00, or a month, come as their
-    text: the driver would count 30 days for a month."""
+    """Dates, times and intervals that Python has not, such as infinity, year 20000, or 24:00, come as their text. So do
+    months, which the driver counts as 30 days."""
     import psycopg
     from psycopg.adapt import Loader
 

@@ -47,7 +47,8 @@ _NOT_OF_READING = {
 }
 _MARKS = re.compile(r"\x1b\[\d+m|↳")
 _NOT_READ = re.compile(
-    r"Kernel error: (?:Unsupported|Invalid protocol action|Schema error|Max catalog version)", re.ASCII
+    r"Kernel error: (?:Unsupported|Invalid protocol action|Schema error|Max catalog version|Failed to parse value)",
+    re.ASCII,
 )
 """How deltalake begins to say that it cannot read a table that is there."""
 _SECRETS = 5

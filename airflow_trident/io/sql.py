@@ -55,7 +55,7 @@ def driver_extras(where: Connection) -> dict[str, Any]:
 
 
 def quoted(dialect: sqlalchemy.Dialect, table: Any) -> str:
-    """A table's name as it stands in statements. Some drivers need percent signs doubled there, not here."""
+    """A table's name as statements have it. Some drivers need percent signs doubled there, not here."""
     name: str = dialect.identifier_preparer.format_table(table)
     return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import shutil
 from collections.abc import Callable
 from itertools import pairwise
@@ -273,6 +274,26 @@ def test_what_cannot_be_read_right_is_refused(tmp_path: Path) -> None:
     spout = spout_of(tmp_path / "t", "n string")
     with pytest.raises(DamagedInputError, match="cannot be read as \\(n string\\)"):
         numbers(spout, begin(spout))
+
+
+@pytest.mark.parametrize("start", ["snapshot", 0])
+@pytest.mark.parametrize("path", ["s3://b/x", "file:///x", "file:/x", "hdfs:/x", "/x", "../x", "abfss://c@a/x"])
+def test_files_that_lie_elsewhere_are_refused(tmp_path: Path, path: str, start: Any) -> None:
+    append(tmp_path, 1)
+    added = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"add": added}))
+    with pytest.raises(ConfigurationError, match=r"files elsewhere.*Read the table that was cloned"):
+        begin(spout_of(tmp_path, start=start, max_files=9))
+
+
+@pytest.mark.parametrize("stats", ["{", "[]", "7", '{"numRecords": "x"}', '{"numRecords": []}'])
+def test_a_version_that_cannot_be_read_is_damaged(tmp_path: Path, stats: str) -> None:
+    append(tmp_path, 1)
+    added = {"path": "x", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True, "stats": stats}
+    actions = [{"add": added}, {"commitInfo": None}, {"remove": None}]
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(DamagedInputError, match=r"version 1 in the log of .* cannot be read"):
+        begin(spout_of(tmp_path, start=0))
 
 
 @pytest.mark.parametrize("start", ["snapshot", 0])

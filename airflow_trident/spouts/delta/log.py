@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Container, Iterator, Mapping
@@ -19,7 +20,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
+from airflow_trident.errors import (
+    ConfigurationError,
+    DamagedInputError,
+    SourceChangedError,
+    SourceUnavailableError,
+    error_text,
+)
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.spouts.table_log import SNAPSHOTS, AddedFile, Span, TableLog, TableVersion
@@ -128,6 +135,8 @@ def names_in_file(places: Places, schema: Any) -> dict[str, str]:
     return {name: place for name, place in found.items() if place is not None and place in schema.names}
 
 
+_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/|\.\./")
+"""The beginning of a URI, of an absolute path, or of one that leaves the table."""
 _GONE = "not found"
 """In what delta-rs says of a file that is not there, in folders and in stores."""
 
@@ -192,21 +201,25 @@ class DeltaLog(TableLog):
 
     def change(self, number: int, version_id: int | None) -> TableVersion:
         try:
-            lines = [json.loads(line) for line in self._content(number).splitlines() if line.strip()]
+            actions = [json.loads(line) for line in self._content(number).splitlines() if line.strip()]
+            return self._version(number, actions)
         except FileNotFoundError as error:
             raise SourceChangedError(
                 f"the log of the Delta table {self.place.where!r} no longer has version {number}",
                 "Keep it longer (delta.logRetentionDuration), or give the stream a new name and begin anew.",
             ) from error
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedInputError(
-                f"version {number} in the log of the Delta table {self.place.where!r} cannot be read ({error})",
+                f"version {number} in the log of the Delta table {self.place.where!r} cannot be read "
+                f"({error_text(error)})",
                 "Restore it from a copy.",
             ) from error
-        adds = [line["add"] for line in lines if "add" in line and line["add"]["dataChange"]]
-        removes = any(line["remove"]["dataChange"] for line in lines if "remove" in line)
+
+    def _version(self, number: int, actions: list[Any]) -> TableVersion:
+        adds = [action["add"] for action in actions if action.get("add") and action["add"]["dataChange"]]
+        removes = any(action["remove"]["dataChange"] for action in actions if action.get("remove"))
         removes = removes or any(add.get("deletionVector") for add in adds)
-        operation = next((line["commitInfo"].get("operation", "") for line in lines if "commitInfo" in line), "")
+        operation = next((one["commitInfo"].get("operation", "") for one in actions if one.get("commitInfo")), "")
         # It may only add files: of an older version, whose rows were read then.
         removes = removes or (operation == "RESTORE" and bool(adds))
         return TableVersion(
@@ -247,7 +260,7 @@ class DeltaLog(TableLog):
             then = {name: own for own, name in names_in_log(table).items()}
         added = [
             AddedFile(
-                path=unquote(row["path"]),
+                path=self._inside(row["path"]),
                 bytes=int(row["size_bytes"]),
                 rows=row.get("num_records"),
                 partition={
@@ -301,15 +314,22 @@ class DeltaLog(TableLog):
             ) from error
 
     def _added(self, add: dict[str, Any]) -> AddedFile:
-        if "://" in add["path"]:
-            raise ConfigurationError(
-                f"the Delta table {self.place.where!r} has files elsewhere (a shallow clone), which are not read here",
-                "Read the table that was cloned.",
-            )
         rows = json.loads(add.get("stats") or "{}").get("numRecords")
+        if rows is not None:
+            rows = int(rows)
         values = add.get("partitionValues") or {}
         partition = {self._now(name): value for name, value in values.items()}
-        return AddedFile(path=unquote(add["path"]), bytes=int(add["size"]), rows=rows, partition=partition)
+        return AddedFile(path=self._inside(add["path"]), bytes=int(add["size"]), rows=rows, partition=partition)
+
+    def _inside(self, path: str) -> str:
+        """:raises ConfigurationError: the file is not below the table."""
+        if _ELSEWHERE.match(path):
+            raise ConfigurationError(
+                f"the Delta table {self.place.where!r} has files elsewhere (a shallow clone), such as {path!r}, which "
+                "are not read here",
+                "Read the table that was cloned.",
+            )
+        return unquote(path)
 
     def _now(self, own: str) -> str:
         """The name that a column has now; a column that was dropped has none any more."""

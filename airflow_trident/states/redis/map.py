@@ -173,7 +173,7 @@ class RedisMap:
         return self.at([self.addresses.encode(key) for key in keys])
 
     def at(self, addresses: Sequence[bytes]) -> list[Value | None]:
-        """:raises CorruptRecordError: somebody else wrote there what is no value of the state."""
+        """:raises CorruptRecordError: another program wrote a value there that does not fit the fields."""
         found: dict[bytes, bytes | None] = {}
         if self.layout == RedisLayout.STRING:
             for some in parts(addresses):
