@@ -20,6 +20,7 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
+from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.records import Command, TopologyRecord
 
 _WINGS = ("airflow_trident.storm.wing:StormWing",)
@@ -29,8 +30,8 @@ class WingRecords(ABC):
     """The records of a wing, as they were at one moment."""
 
     @abstractmethod
-    def standstill(self, topology: TopologyRecord) -> str:
-        """Why nothing of the topology runs until a person acts; "" if there is no such reason."""
+    def standstill(self, topology: TopologyRecord) -> Stalled | None:
+        """Why nothing of the topology runs until a person acts; None if there is no such reason."""
 
     @abstractmethod
     def rows(self, topology: str) -> Sequence[dict[str, Any]]:
@@ -79,8 +80,8 @@ class Beside:
         """:raises LedgerUnavailableError: ZooKeeper does not answer."""
         return cls(tuple(wing.read(znodes, root, topologies) for wing in wings()))
 
-    def standstill(self, topology: TopologyRecord) -> str:
-        return next(filter(None, (part.standstill(topology) for part in self.parts)), "")
+    def standstill(self, topology: TopologyRecord) -> Stalled | None:
+        return next(filter(None, (part.standstill(topology) for part in self.parts)), None)
 
     def rows(self, topology: str) -> list[dict[str, Any]]:
         return [row for part in self.parts for row in part.rows(topology)]

@@ -37,7 +37,7 @@ from airflow_trident.plugin.rows import (
     waits,
     worker_row,
 )
-from airflow_trident.protocol.diagnosis import Stalled, actions_of, actions_of_topology
+from airflow_trident.protocol.diagnosis import Evidence, Stalled, diagnose, diagnose_transaction
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, Status, TxRecord
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
@@ -184,11 +184,11 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         return _row(view, record, sight, visible, gone)
 
     lowest = next((one for one in unfinished if one.txid == view.lowest_uncommitted(view.next_txid)), None)
-    about = summary(view, outcome, sight, visible, beside.standstill(view.topology))
+    about = summary(view, outcome, sight, visible, str(beside.standstill(view.topology) or ""))
     return {
         **about,
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
-        "actions": actions_of_topology(view, red_runs=bool(red)),
+        "actions": diagnose(Evidence(view=view, red_runs=bool(red)))[0].actions,
         "plan": None if picture is None else asdict(picture),
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red],
         "transactions": [shown(record) for record in page],
@@ -268,7 +268,7 @@ def _overview_of(
     visible = sight.may_see(dags_of(read.latest, read.outcome))
     first = read.lowest
     return {
-        **summary(read.view, read.outcome, sight, visible, beside.standstill(read.view.topology)),
+        **summary(read.view, read.outcome, sight, visible, str(beside.standstill(read.view.topology) or "")),
         "problem": "",
         "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid)),
         "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],
@@ -339,7 +339,7 @@ def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: 
     return {
         **row(record, sight, visible, nobody),
         "waits": waits(view, record),
-        "actions": actions_of(view, record, is_stalled=nobody is not None),
+        "actions": diagnose_transaction(Evidence(view=view, stalled=gone), record).actions,
     }
 
 

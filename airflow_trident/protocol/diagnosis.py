@@ -5,10 +5,11 @@ The page, the commands, waiting tasks and errors all print a :class:`Diagnosis`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from airflow_trident.errors import GoneOverError
 from airflow_trident.protocol.decide import (
     AlreadyCommitted,
     Blocked,
@@ -17,8 +18,11 @@ from airflow_trident.protocol.decide import (
     EmitAgain,
     Unknown,
     Wait,
+    decide_commit,
 )
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, Status, TxRecord
+from airflow_trident.protocol.txids import Txids
 
 ERROR_SHOWN = 200
 """Characters of a transaction's error in a diagnosis: its record has the whole text."""
@@ -104,11 +108,43 @@ class Diagnosis:
         return f"topology {topology}: {self}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """A topology as its reader sees it.
+
+    :param outcome: of the last coordinator; None: there was none.
+    :param records: the records that were read, by txid.
+    :param stalled: txid -> why no task continues it.
+    :param workers: why no worker runs a topology that is deployed on workers; None: one does, or it is not deployed.
+    :param red_runs: are there failed runs whose transactions are all committed?
+    """
+
+    view: LedgerView
+    outcome: CoordinatorOutcome | None = None
+    records: Mapping[int, TxRecord] = field(default_factory=dict)
+    stalled: Mapping[int, Stalled] = field(default_factory=dict)
+    workers: Stalled | None = None
+    red_runs: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.view.topology.name
+
+    @property
+    def lowest(self) -> int | None:
+        """The transaction that all others wait for."""
+        return self.view.lowest_uncommitted(self.view.next_txid)
+
+
 # ---- commands ----------------------------------------------------------------------------------------------------
 
 
 def backfill_of(topology: str, txid: int) -> str:
     return f"`airflow trident backfill {topology} --txid {txid}`"
+
+
+def _backfill_failed(topology: str) -> str:
+    return f"`airflow trident backfill {topology} --failed`"
 
 
 def skip_of(topology: str, txid: int) -> str:
@@ -123,6 +159,83 @@ def _typed(command: str) -> str:
     return command.strip("`")
 
 
+# ---- a topology --------------------------------------------------------------------------------------------------
+
+
+def diagnose(evidence: Evidence) -> tuple[Diagnosis, ...]:
+    """The first diagnosis is the state of the topology; the others name what else a person should know."""
+    refused = list(_gone_over(evidence))
+    every = (
+        *_failed(evidence),
+        *refused,
+        *_coordinator(evidence),
+        *_commanded(evidence),
+        *_without_workers(evidence),
+        *(() if refused else _without_task(evidence)),
+        _progress(evidence),
+        *_left(evidence),
+    )
+    actions = _actions_of_topology(evidence)
+    return tuple(replace(diagnosis, actions=actions) for diagnosis in every)
+
+
+def unreadable(error: str) -> Diagnosis:
+    return Diagnosis(state=Health.UNREADABLE, why=error)
+
+
+def blocks(diagnoses: tuple[Diagnosis, ...]) -> tuple[Diagnosis, ...]:
+    """The reasons why a topology is blocked; empty if it is not. A paused one is not."""
+    return tuple(each for each in diagnoses if each.state is diagnoses[0].state and each.state in _ENDED_BY_PEOPLE)
+
+
+def troubles(diagnoses: tuple[Diagnosis, ...]) -> tuple[Diagnosis, ...]:
+    """All that a person has to act on. The command that pauses a topology is a person's own."""
+    return tuple(
+        each for each in diagnoses if each.state in _ENDED_BY_PEOPLE or (each.cure and each.state is not Health.PAUSED)
+    )
+
+
+_ENDED_BY_PEOPLE = (Health.UNREADABLE, Health.BLOCKED)
+
+
+def _failed(evidence: Evidence) -> Iterator[Diagnosis]:
+    txid = evidence.view.blocked_by(evidence.view.next_txid)
+    if txid is not None:
+        yield blocked(evidence.name, Blocked(txid), evidence.records.get(txid))
+
+
+def _gone_over(evidence: Evidence) -> Iterator[Diagnosis]:
+    """A state has a group that went over a transaction, which was taken up again afterwards, as after the restore of a
+    ledger. The state refuses that transaction until it is skipped again."""
+    lowest = None if evidence.lowest is None else evidence.records.get(evidence.lowest)
+    if lowest is None or lowest.status is not Status.COMMITTING or not lowest.error.startswith(GoneOverError.__name__):
+        return
+    over = max((txid for txid, above in evidence.records.items() if txid > lowest.txid and above.touched), default=None)
+    if over is None:
+        return
+    name, txid = evidence.name, lowest.txid
+    first = take_back_of(name, txid)
+    yield Diagnosis(
+        state=Health.BLOCKED,
+        culprit=txid,
+        why=f"a state refuses transaction {txid}, because the commit of transaction {over} went over it before",
+        cure=f"Type {first}, then {skip_of(name, txid)}, {backfill_of(name, over)}, and at last "
+        f"{backfill_of(name, txid)}",
+        command=_typed(first),
+    )
+
+
+def _coordinator(evidence: Evidence) -> Iterator[Diagnosis]:
+    outcome, view = evidence.outcome, evidence.view
+    if outcome is None or not outcome.is_bad:
+        return
+    if outcome.kind is OutcomeKind.BLOCKED and view.blocked_by(view.next_txid) is not None:
+        return  # that transaction says it
+    ended = "failed" if outcome.kind is OutcomeKind.ERROR else "is blocked"
+    detail = ": ".join(filter(None, (outcome.text, " ".join(outcome.error.split()))))
+    yield Diagnosis(state=Health.BLOCKED, why=f"the coordinator {ended}, and begins nothing", detail=detail)
+
+
 def paused(topology: str, command: Command) -> Diagnosis:
     """A topology whose lifecycle command is not `run` is paused."""
     resume = f"`airflow trident resume {topology}`"
@@ -134,7 +247,116 @@ def paused(topology: str, command: Command) -> Diagnosis:
     )
 
 
+def _commanded(evidence: Evidence) -> Iterator[Diagnosis]:
+    command = evidence.view.topology.command
+    if command is not Command.RUN:
+        yield paused(evidence.name, command)
+
+
+def _without_workers(evidence: Evidence) -> Iterator[Diagnosis]:
+    workers = evidence.workers
+    if workers is not None:
+        yield Diagnosis(state=Health.BLOCKED, why=workers.why, cure=workers.cure)
+
+
+def _without_task(evidence: Evidence) -> Iterator[Diagnosis]:
+    lowest = evidence.lowest
+    if lowest is not None and lowest in evidence.stalled:
+        yield _no_task(evidence, lowest)
+
+
+def _no_task(evidence: Evidence, txid: int) -> Diagnosis:
+    """No task works on it, and it holds up all others, or will."""
+    stalled, record = evidence.stalled[txid], evidence.records.get(txid)
+    status = f", which is {record.status}" if record is not None else ""
+    backfill = backfill_of(evidence.name, txid)
+    return Diagnosis(
+        state=Health.BLOCKED if txid == evidence.lowest else Health.WAITING,
+        culprit=txid,
+        why=f"no task works on transaction {txid}{status}",
+        detail=stalled.why,
+        cure=f"{stalled.cure}, or type {backfill}" if stalled.cure else f"Type {backfill}",
+        command=_typed(backfill),
+    )
+
+
+def _progress(evidence: Evidence) -> Diagnosis:
+    view, lowest = evidence.view, evidence.lowest
+    record = None if lowest is None else evidence.records.get(lowest)
+    if record is not None and record.attempt > 0:
+        why = f"transaction {record.txid} was attempted {record.attempt + 1} times"
+        return Diagnosis(state=Health.BEHIND, culprit=lowest, why=why)
+    if record is not None:
+        return Diagnosis(state=Health.RUNNING, culprit=lowest, why=f"transaction {record.txid} is {record.status}")
+    if lowest is not None:
+        return Diagnosis(state=Health.RUNNING, culprit=lowest, why=f"{_named(view.pending)} under way")
+    why = "all transactions are committed or skipped" if view.next_txid > 1 else "no transaction was begun yet"
+    return Diagnosis(state=Health.IDLE, why=why)
+
+
+def _named(count: int) -> str:
+    return f"{count} transaction{'' if count == 1 else 's'} {'is' if count == 1 else 'are'}"
+
+
+def _left(evidence: Evidence) -> Iterator[Diagnosis]:
+    """Transactions that a person has to finish, and that hold up no other one yet."""
+    lists, passed = evidence.view.exceptions, evidence.view.pointer.committed
+    command = _backfill_failed(evidence.name)
+    above = sorted(txid for txid in lists.failed if txid > passed)[1:]
+    below = sorted(txid for txid in lists.failed if txid <= passed)
+    replayed = sorted({*lists.replaying, *lists.late})
+    for txids, state, status, cure in (
+        (above, Health.WAITING, "FAILED, too", f"Replay with {command}"),
+        (below, Health.WAITING, "FAILED; later ones passed, and no state has this data", f"Replay with {command}"),
+        (replayed, Health.RUNNING, "being replayed", f"If the process of the replay has ended, type {command}"),
+    ):
+        if txids:
+            why = f"{_listed(txids)} {'are' if txids[1:] else 'is'} {status}"
+            yield Diagnosis(state=state, culprit=txids[0], why=why, cure=cure, command=_typed(command))
+    others = sorted(txid for txid in evidence.stalled if txid != evidence.lowest)
+    if others:
+        first = _no_task(evidence, others[0])
+        yield replace(first, why=f"no task works on {_listed(others)}") if others[1:] else first
+
+
+def _listed(txids: list[int]) -> str:
+    return f"transaction{'s' if txids[1:] else ''} {Txids.of(*txids)}"
+
+
 # ---- a transaction -----------------------------------------------------------------------------------------------
+
+
+def diagnose_transaction(evidence: Evidence, record: TxRecord) -> Diagnosis:
+    """Why a transaction does not commit now, and what a person may do with it. A waiting task says the same."""
+    actions = _actions_of(evidence, record)
+    return replace(_of_record(evidence, record), actions=actions)
+
+
+def _of_record(evidence: Evidence, record: TxRecord) -> Diagnosis:
+    txid, lowest, view = record.txid, evidence.lowest, replace(evidence.view, tx=record)
+    if txid in evidence.stalled and record.status not in _SETTLED:
+        return _no_task(evidence, txid)
+    match decide_commit(view, txid):
+        case Blocked() as decision:
+            culprit = record if decision.by == txid else evidence.records.get(decision.by)
+            return blocked(evidence.name, decision, culprit)
+        case Wait(on=on) as decision if on != txid:
+            if lowest is not None and lowest in evidence.stalled:
+                return _no_task(evidence, lowest)
+            return waiting(evidence.name, txid, decision.why, None if lowest is None else evidence.records.get(lowest))
+        case decision:
+            settled = record.status.is_final
+            why = why_not(decision) if isinstance(decision, EmitAgain | Wait) or settled else _is(record)
+            return Diagnosis(
+                state=Health.IDLE if settled else Health.RUNNING, culprit=None if settled else txid, why=why
+            )
+
+
+_SETTLED = (Status.COMMITTED, Status.CLOSED, Status.SKIPPED, Status.FAILED)
+
+
+def _is(record: TxRecord) -> str:
+    return f"transaction {record.txid} is {record.status}"
 
 
 def why_not(decision: CommitDecision) -> str:
@@ -219,36 +441,32 @@ def _first_line(record: TxRecord | None) -> str:
 # ---- what may be done --------------------------------------------------------------------------------------------
 
 
-def actions_of_topology(view: LedgerView, *, red_runs: bool) -> tuple[PageAction, ...]:
-    """The actions that a person may ask for now.
-
-    :param red_runs: are there failed runs whose transactions are all committed?
-    """
-    has_command = view.topology.command is not Command.RUN
+def _actions_of_topology(evidence: Evidence) -> tuple[PageAction, ...]:
+    has_command = evidence.view.topology.command is not Command.RUN
     return _buttons(
         {
             PageAction.PAUSE: not has_command,
             PageAction.RESUME: has_command,
-            PageAction.BACKFILL: view.next_txid > 1,
+            PageAction.BACKFILL: evidence.view.next_txid > 1,
             PageAction.ACCEPT: True,
-            PageAction.CLEAR_RUNS: red_runs,
+            PageAction.CLEAR_RUNS: evidence.red_runs,
         }
     )
 
 
-def actions_of(view: LedgerView, record: TxRecord, *, is_stalled: bool) -> tuple[PageAction, ...]:
-    """The actions that a person may ask for on a transaction; the ledger decides again when the action is done."""
+def _actions_of(evidence: Evidence, record: TxRecord) -> tuple[PageAction, ...]:
+    """The ledger decides again when the action is done."""
     status = record.status
     is_open = not status.is_final and status is not Status.SKIPPED
     untouched = not record.touched and not record.invalidated
     is_left = status in (Status.FAILED, Status.SKIPPED)
     return _buttons(
         {
-            PageAction.BACKFILL: is_left or is_stalled,
+            PageAction.BACKFILL: is_left or record.txid in evidence.stalled,
             PageAction.SKIP: is_open and untouched,
             PageAction.ACCEPT_SOURCE: is_left and untouched,
             PageAction.BISECT: status is Status.FAILED and not record.invalidated,
-            PageAction.CLOSE: status is Status.SKIPPED and record.txid <= view.pointer.committed,
+            PageAction.CLOSE: status is Status.SKIPPED and record.txid <= evidence.view.pointer.committed,
         }
     )
 

@@ -17,8 +17,8 @@ from airflow_trident.contracts.wing import Beside
 from airflow_trident.ledger.announcements import announced_events
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker, is_alive, programs
-from airflow_trident.protocol.diagnosis import Stalled
-from airflow_trident.protocol.records import Command, LedgerView, TxRecord
+from airflow_trident.protocol.diagnosis import Evidence, Stalled
+from airflow_trident.protocol.records import LedgerView, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
 from airflow_trident.tasks.liveness import (
     UNFINISHED,
@@ -84,19 +84,17 @@ def known_abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> d
         return {}
 
 
-def standstill(ledger: Ledger, view: LedgerView, beside: Beside) -> str:
-    """Why a topology stands still until somebody acts, beside what its records say of a FAILED transaction and of the
-    coordinator: no worker runs what is deployed on workers, or nobody works on the transaction that all others wait
-    for. "" if it does not. The page says so, too."""
-    idle = beside.standstill(view.topology)
-    lowest = view.lowest_uncommitted(view.next_txid)
-    if idle or lowest is None or view.topology.command is not Command.RUN:
-        return idle
-    record = ledger.view(lowest).tx
-    gone = known_abandoned([record], ledger.workers()).get(lowest) if record is not None else None
-    if record is None or gone is None or ledger.view(lowest).tx != record:
-        return ""  # it went on while Airflow's database was asked
-    return f"nobody works on transaction {lowest}, which is {record.status}: {gone.why}"
+def evidence_of(ledger: Ledger, beside: Beside) -> Evidence:
+    """All that commands see of a topology: its ledger, the records of wings, and Airflow's database."""
+    view, outcome = ledger.view(0), ledger.coordinator()
+    records = {record.txid: record for record in ledger.transactions(view.pointer.committed + 1)}
+    stalled = known_abandoned(records.values(), ledger.workers())
+    if stalled:  # a transaction that changed while Airflow's database was asked is not stalled
+        now = {record.txid: record for record in ledger.records(sorted(stalled))}
+        stalled = {txid: why for txid, why in stalled.items() if now.get(txid) == records[txid]}
+    return Evidence(
+        view=view, outcome=outcome, records=records, stalled=stalled, workers=beside.standstill(view.topology)
+    )
 
 
 def without_event(ledger: Ledger, view: LedgerView) -> Txids:

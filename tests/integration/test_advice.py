@@ -386,9 +386,11 @@ def many_skipped(desk: Desk) -> str:
         return desk.doctor()
 
 
-@shown_by("cli/commands/doctor.py", "backfill {...} --failed")
-def failed_for_the_doctor(desk: Desk) -> str:
-    failed(desk)
+@shown_by(DIAGNOSIS, "backfill {...} --failed")
+def two_failed(desk: Desk) -> str:
+    desk.begin("a", "bad", "bad")
+    desk.process(1, 2, 3)
+    desk.flag("mended")
     return desk.doctor()
 
 

@@ -52,6 +52,7 @@ def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
     assert checked[0].out == every.out
     (row,) = every.json()
     assert row.pop("coordinated").startswith("20")
+    assert row.pop("problem").startswith("transaction 2 is FAILED, and nothing above it may commit before it: UserCode")
     assert row == (
         {
             "topology": "words",
@@ -65,7 +66,6 @@ def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
             "lost": None,
             "coordinator": "begun",
             "lag": None,
-            "problem": None,
         }
     )
     header = as_table.out.splitlines()[0]
@@ -108,7 +108,7 @@ def test_show_says_what_a_transaction_waits_for(site: Site) -> None:
         "ledger show words 3", "ledger show words 2 -o json", "ledger show words 9", "ledger show words 2"
     )
     assert text.code == 0
-    assert "for transaction 2, which is FAILED" in text.out
+    assert "transaction 2 is FAILED, and nothing above it may commit before it" in text.out
     record = as_json.json()
     assert (record["topology"], record["txid"], record["status"]) == ("words", 2, "FAILED")
     last = record["attempts"][-1]

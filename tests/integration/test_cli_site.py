@@ -70,7 +70,7 @@ def test_the_doctor_finds_a_sound_site_sound_and_warns_of_what_everybody_may_cha
     }
     assert (found["session"], found["access"]) == ("ok", "warn")
     assert "ZooKeeper 3.9.5, standalone" in result.out
-    assert "topology words: FAILED transactions 2 hold up later ones" in result.out
+    assert "topology words: transaction 2 is FAILED, and nothing above it may commit before it: UserCode" in result.out
 
 
 def test_a_coordinator_that_fails_is_seen_by_the_doctor_its_exit_code_and_the_list(site: Site) -> None:
@@ -80,21 +80,22 @@ def test_a_coordinator_that_fails_is_seen_by_the_doctor_its_exit_code_and_the_li
         ledger.note_coordinator(CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id="d", run_id="run-4", error=error))
     doctor, table, listed, one = site.tridents("doctor", "ledger list", "ledger list -o json", "ledger list words")
     assert doctor.code == 1
-    assert levels(doctor)["source"] == "fail"
-    assert "topology words begins nothing: error at " in doctor.out
+    assert "fail topology" in " ".join(doctor.out.split())
+    assert "topology words: the coordinator failed, and begins nothing: error at " in doctor.out
     assert f"UTC in run run-4 of DAG d: {error}" in doctor.out
     assert (table.code, "error" in table.out) == (0, True)
     (row,) = listed.json()
-    assert (row["coordinator"], row["problem"]) == ("error", error)
+    assert row["coordinator"] == "error"
+    assert f"UTC in run run-4 of DAG d: {error}" in row["problem"]
     assert row["coordinated"].startswith("20")
-    assert f"the coordinator begins nothing: error at {row['coordinated']} UTC in run run-4" in one.out
+    assert f"the coordinator failed, and begins nothing: error at {row['coordinated']} UTC in run run-4" in one.out
 
 
 def test_a_transaction_that_nobody_will_commit_is_named_with_the_command_that_does(site: Site) -> None:
     site.run_all()
     site.mend()
     told = site.trident("doctor").out
-    assert "nobody works on transaction 3: no task of Airflow is to commit it" in told
+    assert "no task works on transaction 3, which is PROCESSED: no task of Airflow is to commit it" in told
     (command,) = re.findall(r"Type `airflow trident (backfill words --txid 3)`", told)
     site.tridents("backfill words --failed --engine local", f"{command} --engine local")
     assert site.counts() == COUNTS

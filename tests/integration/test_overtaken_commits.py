@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
-from airflow_trident.cli.commands import doctor
+from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import GoneOverError, LateBatchError, PassedOverError
 from airflow_trident.ledger.verbs import common
 from airflow_trident.protocol.decide import AlreadyCommitted
+from airflow_trident.protocol.diagnosis import Health, diagnose
 from airflow_trident.protocol.records import Status
 from airflow_trident.runtime import commit
 from airflow_trident.runtime.backfill import BackfillOutcome, Selection
 from airflow_trident.runtime.commit import SweepResult
 from airflow_trident.runtime.repair import take_back
+from airflow_trident.tasks.task_instances import evidence_of
 from tests.fixtures import single
 from tests.fixtures.ledger import STAGED
 from tests.fixtures.runtime import ALL, WORDS, Joined, Split, World
@@ -163,11 +165,11 @@ def test_a_ledger_that_an_older_version_blocked_is_found_by_the_doctor_and_mende
     with monkeypatch.context() as older:
         older.setattr(common, "require_not_passed_over", lambda snap, tx: None)
         world.process(2)
-    assert not list(doctor._gone_over("world", world.ledger.transactions()))
+    assert diagnose(evidence_of(world.ledger, Beside(())))[0].command == ""
     with pytest.raises(GoneOverError, match="`airflow trident doctor` names the commands"):
         world.commit(3)
-    (found,) = doctor._gone_over("world", world.ledger.transactions(2))
-    commands = re.findall(r"`airflow trident ([^`]+)`", found.text)
+    cure = diagnose(evidence_of(world.ledger, Beside(())))[0].cure
+    commands = re.findall(r"`airflow trident ([^`]+)`", cure)
     assert commands == ["take-back world 2", "skip world 2", "backfill world --txid 3", "backfill world --txid 2"]
 
     take_back(world.ledger, world.topology, 2, owner="a person", reason="gone over")
@@ -176,7 +178,7 @@ def test_a_ledger_that_an_older_version_blocked_is_found_by_the_doctor_and_mende
         world.backfill().run(Selection(first=txid, last=txid))
     assert world.statuses() == [Status.COMMITTED] * 3
     assert [world.held(name) for name in ("first", "count")] == [{"a": 1, "b": 2, "poison": 1, "c": 1}] * 2
-    assert not list(doctor._gone_over("world", world.ledger.transactions()))
+    assert diagnose(evidence_of(world.ledger, Beside(())))[0].state is Health.IDLE
 
 
 # ---- what is emitted again between a committer's look and its gate ---------------------------------------------

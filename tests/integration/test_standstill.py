@@ -21,7 +21,8 @@ from airflow.utils.session import create_session
 from airflow_trident import TridentCommitterOperator
 from airflow_trident.cli.commands.doctor import ledger_checks
 from airflow_trident.plugin import page_data
-from airflow_trident.tasks.task_instances import standstill
+from airflow_trident.protocol.diagnosis import blocks, diagnose
+from airflow_trident.tasks.task_instances import evidence_of
 
 def fails(self, context):
     raise AirflowFailException("told to fail")
@@ -47,8 +48,8 @@ def said():
     (row,) = page_data.transactions("words", sight)["transactions"]
     with ZooKeeperHook().get_ledgers() as ledgers:
         one = ledgers.ledger("words")
-        still = standstill(one, one.view(0), ledgers.beside(["words"]))
-    found = [one.text for one in ledger_checks(ZooKeeperHook()) if "nobody works" in one.text]
+        still = "; ".join(each.text for each in blocks(diagnose(evidence_of(one, ledgers.beside(["words"])))))
+    found = [one.text for one in ledger_checks(ZooKeeperHook()) if "no task works" in one.text]
     return [top["lowest"]["why"], [row["why"], row["cure"]], found, still]
 
 TridentCommitterOperator.execute = fails
@@ -110,7 +111,10 @@ tell(found)
         assert lowest.endswith(f"of DAG 'words' is not started: {why}")
         assert shown == [lowest, cure]
         backfill = "`airflow trident backfill words --txid 1`"
-        assert doctor == f"topology words: nobody works on transaction 1: {lowest}. {cure}, or type {backfill}"
-        assert still == f"nobody works on transaction 1, which is PROCESSED: {lowest}"
+        assert (
+            doctor
+            == f"topology words: no task works on transaction 1, which is PROCESSED: {lowest}. {cure}, or type {backfill}"
+        )
+        assert still == f"no task works on transaction 1, which is PROCESSED: {lowest}"
     listed = airflow_home.command("trident", "ledger", "list", "--check", environment=airflow_home.environment)
-    assert (listed.returncode, "nobody works on transaction 1" in listed.stdout) == (1, True)
+    assert (listed.returncode, "no task works on transaction 1" in listed.stdout) == (1, True)

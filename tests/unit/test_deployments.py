@@ -159,8 +159,8 @@ FAILED, RUNNING = WorkerStatus.INIT_FAILED, WorkerStatus.RUNNING
 def test_a_topology_that_no_worker_will_run_without_a_person_stands_still_and_the_cure_is_named(
     found: Roster, topology: TopologyRecord, expected: str
 ) -> None:
-    said = standstill(found, topology)
-    assert (expected in said) if expected else said == ""
+    assert expected in str(standstill(found, topology) or "")
+    assert bool(expected) == (standstill(found, topology) is not None)
 
 
 # ---- what a worker does ----------------------------------------------------------------------------------------

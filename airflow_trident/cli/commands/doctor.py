@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -27,12 +27,12 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_trident import settings
 from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, text_of, trident_command
-from airflow_trident.errors import GoneOverError, LedgerBehindStateError, TridentError
-from airflow_trident.protocol.records import Status
+from airflow_trident.errors import TridentError
+from airflow_trident.protocol.diagnosis import Health, diagnose, troubles
 from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.verbs import Storage, make_folder
 from airflow_trident.tasks.engines import EngineKind, make_engine
-from airflow_trident.tasks.task_instances import known_abandoned
+from airflow_trident.tasks.task_instances import evidence_of
 
 if TYPE_CHECKING:
     from airflow_trident.contracts.wing import Beside
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_trident.ledger.open import Ledgers
     from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
     from airflow_trident.ledger.zookeeper.diagnose import ServerFacts
-    from airflow_trident.protocol.records import LedgerView, TxRecord
+    from airflow_trident.protocol.records import LedgerView
 
 SLOW_WRITE_MS = 50.0
 """A transaction of Airflow tasks waits for nine writes (five steps, four sessions): at this speed, half a second."""
@@ -316,50 +316,11 @@ def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
 
 def _topology(name: str, ledger: ZNodeLedger, beside: Beside) -> Iterator[Finding]:
     """What is wrong with one topology."""
-    view, outcome = ledger.view(0), ledger.coordinator()
-    if still := beside.standstill(view.topology):
-        yield _fail("workers", f"topology {name} stands still: {still}")
-    yield from _many_skipped(name, view)
-    if outcome is not None and outcome.is_bad:
-        said = outcome.text
-        yield _fail("source", f"topology {name} begins nothing: {said}: {outcome.error}")
-    if view.exceptions.unfinished:
-        yield _warn("ledger", f"topology {name}: {_unfinished(name, view)}")
-    records = ledger.transactions(view.pointer.committed + 1)
-    yield from _gone_over(name, records)
-    for txid, gone in known_abandoned(records, ledger.workers()).items():
-        cure = f"{gone.cure}, or type" if gone.cure else "Type"
-        yield _warn(
-            "ledger",
-            f"topology {name}: nobody works on transaction {txid}: {gone.why}. {cure} "
-            f"`airflow trident backfill {name} --txid {txid}`",
-        )
-
-
-def _gone_over(name: str, records: Sequence[TxRecord]) -> Iterator[Finding]:
-    """An older version could take up a SKIPPED transaction while the commit of a group that went over it had not ended,
-    and a restored ledger may not know that it is SKIPPED. A state that has the group refuses that transaction for ever.
-
-    :param records: of what is above the commit pointer, in rising order.
-    """
-    stuck = next((one for one in records if one.status is Status.COMMITTING), None)
-    refused = stuck is not None and _is_gone_over(stuck.error)
-    over = [one.txid for one in records if stuck is not None and one.txid > stuck.txid and one.touched]
-    if stuck is not None and refused and over:
-        txid, by = stuck.txid, over[-1]
-        yield _fail(
-            "ledger",
-            f"topology {name}: a state refuses transaction {txid} for ever, because the commit of transaction {by} had "
-            f"gone over it before it was replayed. Type `airflow trident take-back {name} {txid}`, then `airflow "
-            f"trident skip {name} {txid}`, `airflow trident backfill {name} --txid {by}`, and at last `airflow trident "
-            f"backfill {name} --txid {txid}`",
-        )
-
-
-def _is_gone_over(error: str) -> bool:
-    """Earlier versions had one name for this and for a restored ledger."""
-    former = error.startswith(LedgerBehindStateError.__name__) and "what a commit had gone over" in error
-    return error.startswith(GoneOverError.__name__) or former
+    evidence = evidence_of(ledger, beside)
+    yield from _many_skipped(name, evidence.view)
+    for trouble in troubles(diagnose(evidence)):
+        begins_nothing = trouble.state is Health.BLOCKED and trouble.culprit is None
+        yield Finding(Level.FAIL if begins_nothing else Level.WARN, "topology", trouble.of(name))
 
 
 def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:
@@ -374,22 +335,6 @@ def _many_skipped(name: str, view: LedgerView) -> Iterator[Finding]:
             f"topology {name}: {len(skipped)} SKIPPED transactions are kept, to be backfilled some day. Close what "
             f'nobody will replay: `airflow trident close {name} --all --reason "..."`',
         )
-
-
-def _unfinished(name: str, view: LedgerView) -> str:
-    """The transactions that only a person can finish, and the command for it."""
-    lines: list[str] = []
-    failed, passed = view.exceptions.failed, view.pointer.committed
-    for txids, what in (
-        ([txid for txid in failed if txid > passed], "hold up later ones"),
-        ([txid for txid in failed if txid <= passed], "were passed by later ones, and no state has them"),
-    ):
-        if txids:
-            lines.append(f"FAILED transactions {', '.join(map(str, txids))} {what}.")
-    replayed = sorted({*view.exceptions.replaying, *view.exceptions.late})
-    if replayed:
-        lines.append(f"A replay of {', '.join(map(str, replayed))} was begun and has not ended: is its process alive?")
-    return f"{' '.join(lines)} Replay them: `airflow trident backfill {name} --failed`"
 
 
 def spark_checks(conn_id: str | None, staging_dir: str | None = None) -> Iterator[Finding]:

@@ -34,13 +34,22 @@ from airflow_trident.cli.console import (
     trident_command,
 )
 from airflow_trident.contracts.state import Upkeep
+from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import ConfigurationError, CorruptError, TransitionError
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.protocol.codec import tx_fields
-from airflow_trident.protocol.outcomes import CoordinatorOutcome
+from airflow_trident.protocol.diagnosis import (
+    Diagnosis,
+    Evidence,
+    blocks,
+    diagnose,
+    diagnose_transaction,
+    troubles,
+    unreadable,
+)
 from airflow_trident.protocol.records import NO_ATTEMPT, Command, LedgerView, PastAttempt, TxRecord
 from airflow_trident.protocol.txids import NO_TXIDS, Txids
-from airflow_trident.tasks.task_instances import eventless_text, standstill, without_event
+from airflow_trident.tasks.task_instances import eventless_text, evidence_of, without_event
 from airflow_trident.tasks.topology_search import topologies_of
 
 if TYPE_CHECKING:
@@ -62,9 +71,9 @@ def list_(args: Namespace) -> int | None:
         ledger = ledgers.ledger(args.topology)
         records = ledger.transactions()
         empty = f"topology {args.topology}: no transactions yet" if not records else ""
-        view, outcome = ledger.view(0), ledger.coordinator()
-        eventless = without_event(ledger, view)
-        idle = standstill(ledger, view, ledgers.beside([args.topology]))
+        evidence = evidence_of(ledger, ledgers.beside([args.topology]))
+        eventless = without_event(ledger, evidence.view)
+    diagnoses = diagnose(evidence)
     rows = [transaction_row(record) for record in records]
     if args.output not in _TABLES:
         rows = [
@@ -77,21 +86,9 @@ def list_(args: Namespace) -> int | None:
             print(line)
         if eventless:
             print(eventless_text(eventless))
-        if outcome is not None and outcome.is_bad:
-            print(f"the coordinator begins nothing: {outcome.text}: {one_line(outcome.error)}")
-        if idle:
-            print(f"the topology stands still: {one_line(idle)}")
-    return PROBLEM if args.check and stands_still(view, outcome, idle) else OK
-
-
-def stands_still(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str) -> bool:
-    """Must a person act before work goes on? A FAILED transaction blocks, the coordinator cannot begin any, no worker
-    runs what is deployed, or nobody works on the lowest transaction.
-
-    :param idle: see :func:`airflow_trident.tasks.task_instances.standstill`.
-    """
-    blocked = view.blocked_by(view.next_txid) is not None
-    return blocked or bool(idle) or (outcome is not None and outcome.is_bad)
+        for trouble in troubles(diagnoses):
+            print(f"{trouble.state}: {one_line(str(trouble))}")
+    return PROBLEM if args.check and blocks(diagnoses) else OK
 
 
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
@@ -118,21 +115,21 @@ def _plan(record: TxRecord) -> str:
 
 
 def _list_topologies(args: Namespace) -> int:
-    rows, unreadable, still = [], False, False
+    rows, has_problem = [], False
     with open_hook(args).get_ledgers() as ledgers:
         beside = ledgers.beside()
         for name in ledgers.names():
             try:
-                ledger = ledgers.ledger(name)
-                view, outcome = ledger.view(0), ledger.coordinator()
-                idle = standstill(ledger, view, beside)
-                rows.append(topology_row(view, outcome, idle))
-                still = still or stands_still(view, outcome, idle)
+                evidence = evidence_of(ledgers.ledger(name), beside)
+                reasons = blocks(diagnose(evidence))
+                rows.append({**topology_row(evidence), "problem": _problem(reasons)})
+                has_problem = has_problem or bool(args.check and reasons)
             except CorruptError as error:  # still show the others
-                unreadable = True
-                rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": one_line(str(error))})
+                has_problem = True
+                problem = _problem([unreadable(str(error))])
+                rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": problem})
     print_rows(_fitting(rows, args.output), args.output, empty="no topology has a ledger yet")
-    return PROBLEM if unreadable or (args.check and still) else OK
+    return PROBLEM if has_problem else OK
 
 
 _TOPOLOGY_COLUMNS = (
@@ -152,11 +149,15 @@ _TOPOLOGY_COLUMNS = (
 )
 
 
-def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str = "") -> dict[str, Any]:
+def _problem(reasons: Iterable[Diagnosis]) -> str | None:
+    return one_line("; ".join(reason.text for reason in reasons)) or None
+
+
+def topology_row(evidence: Evidence) -> dict[str, Any]:
     """`next`: the next txid; `committed`: all up to this txid are committed or skipped; `failed`, `skipped`: txids;
     `replayed`: replays that have begun and not ended, late ones marked; `lost`: transactions that a state does without;
-    `coordinator`: its last outcome, at `coordinated` (UTC); `lag`: data in the sources that no transaction took yet;
-    `problem`: the coordinator's error, or `idle`, see :func:`stands_still`."""
+    `coordinator`: its last outcome, at `coordinated` (UTC); `lag`: data in the sources that no transaction took yet."""
+    view, outcome = evidence.view, evidence.outcome
     replayed = {txid: str(txid) for txid in view.exceptions.replaying}
     replayed |= {txid: f"{txid} (late)" for txid in view.exceptions.late}
     values = (
@@ -172,9 +173,8 @@ def topology_row(view: LedgerView, outcome: CoordinatorOutcome | None, idle: str
         str(outcome.kind) if outcome else None,
         time_text(outcome.time_ms) if outcome else None,
         lag_text(outcome),
-        _short(one_line((outcome.error if outcome else "") or idle)) or None,
     )
-    return dict(zip(_TOPOLOGY_COLUMNS, values, strict=True))
+    return dict(zip(_TOPOLOGY_COLUMNS[:-1], values, strict=True))
 
 
 def losses(view: LedgerView) -> str:
@@ -232,6 +232,7 @@ def show(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         view = ledger.view(args.txid)
         before = ledger.view(args.txid - 1).tx if args.txid > 1 else None
+        evidence = evidence_of(ledger, Beside(()))
     if view.tx is None:
         if args.txid < view.next_txid:
             raise TransitionError(
@@ -250,9 +251,8 @@ def show(args: Namespace) -> int | None:
         record["times_ms"] = {name: f"{time_text(value)} UTC" for name, value in sorted(view.tx.times_ms.items())}
         record["times"] = record.pop("times_ms")
         record["attempts"] = {str(one.attempt): _past(one) for one in view.tx.attempts}
-        waits = _waits(view, view.tx)
-        if waits:
-            record["waits"] = waits
+        if not view.tx.status.lets_others_pass:
+            record["diagnosis"] = str(diagnose_transaction(evidence, view.tx))
     print_record({"topology": args.topology, **record}, args.output)
     return OK
 
@@ -262,19 +262,6 @@ def _past(one: PastAttempt) -> str:
     if not one.ended_ms:
         return f"{begun}: killed, or given up for the next one"
     return f"{begun}, failed {time_text(one.ended_ms)} UTC: {one.error}"
-
-
-def _waits(view: LedgerView, tx: TxRecord) -> str:
-    """Why the transaction does not commit now, for people."""
-    if tx.status.lets_others_pass:
-        return ""
-    blocked = view.blocked_by(tx.txid)
-    if blocked is not None:
-        return f"for transaction {blocked}, which is FAILED"
-    lower = view.waits_for(tx.txid)
-    if lower is None:
-        return "to be emitted again: it lost its batch when a lower one was attempted again" if tx.invalidated else ""
-    return f"for transaction {lower}, which is not committed yet"
 
 
 # ---- everything ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
@@ -30,7 +30,8 @@ from airflow_trident.cli.console import (
 from airflow_trident.contracts.wing import Beside
 from airflow_trident.errors import TridentError
 from airflow_trident.names import require_name
-from airflow_trident.tasks.task_instances import standstill
+from airflow_trident.protocol.diagnosis import blocks, diagnose
+from airflow_trident.tasks.task_instances import evidence_of
 
 if TYPE_CHECKING:
     from airflow_trident.ledger.ledger import Ledger
@@ -114,9 +115,11 @@ def workers(args: Namespace) -> int | None:
 def _standstill(ledger: Ledger, deployed: Deployed) -> str:
     """As on the page, in `doctor` and in `ledger list --check`."""
     try:
-        return standstill(ledger, ledger.view(0), Beside((deployed,)))
+        evidence = replace(evidence_of(ledger, Beside((deployed,))), outcome=None)
     except TridentError as error:
         return str(error)
+    idle = (each for each in blocks(diagnose(evidence)) if each.culprit is None or each.culprit in evidence.stalled)
+    return "; ".join(map(str, idle))
 
 
 def _at_work(ledger: Ledger) -> list[dict[str, Any]]:

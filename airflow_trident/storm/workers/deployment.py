@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import Command, TopologyRecord
 
@@ -318,29 +319,30 @@ def _has_stopped(roster: Roster, worker: str) -> bool:
     return answered or worker not in roster.live
 
 
-def standstill(roster: Roster, topology: TopologyRecord) -> str:
-    """Why no worker runs a topology that is to run, and what to do about it, for people; "" if one does, or will
+def standstill(roster: Roster, topology: TopologyRecord) -> Stalled | None:
+    """Why no worker runs a topology that is to run, and the cure; None if a worker does, or will
     without a person: those that are there may still be loading it, and another one replaces one that was lost."""
     deployment, name = roster.deployment, topology.name
     if topology.command is not Command.RUN:
-        return ""
+        return None
     if deployment.incarnation != topology.incarnation:
-        return (
-            "it is deployed on workers for an earlier life of its ledger, so they do nothing. Deploy it again: "
-            f"`airflow trident deploy {name} --workers {','.join(deployment.workers)}`"
+        return Stalled(
+            "it is deployed on workers for an earlier life of its ledger, so they do nothing",
+            f"Deploy it again: `airflow trident deploy {name} --workers {','.join(deployment.workers)}`",
         )
     cannot = [one for one in deployment.workers if roster.status(one) is WorkerStatus.INIT_FAILED]
     gone = [one for one in deployment.workers if one not in roster.live]
     needs_all = deployment.command in (_INTRODUCE, _INIT)
     out = len(cannot) + len(gone)
     if out < (1 if needs_all else len(deployment.workers)):
-        return ""
+        return None
     whys = [f"{', '.join(gone)} {'are' if gone[1:] else 'is'} not there"] if gone else []
     whys += [f"{', '.join(cannot)} cannot load it"] if cannot else []
     whys[-1] += ", and it runs when all of its workers are ready" if needs_all else ""
     cure = f"Start `airflow trident worker {gone[0]}`" if gone else f"See `airflow trident workers {name}`"
-    return (
-        f"no worker runs it: {' and '.join(whys)}. {cure}; or, if it runs otherwise, `airflow trident undeploy {name}`"
+    return Stalled(
+        f"no worker runs it: {' and '.join(whys)}",
+        f"{cure}; or, if it runs otherwise, `airflow trident undeploy {name}`",
     )
 
 

@@ -19,6 +19,7 @@ from airflow_trident.ledger.transact import Verb, the_deployment
 from airflow_trident.ledger.workers import has_ended
 from airflow_trident.ledger.znodes import Check, Create, Delete, Op, Set, WriteRefusedError, ZNode, ZNodes, version_of
 from airflow_trident.protocol import codec
+from airflow_trident.protocol.diagnosis import Stalled
 from airflow_trident.protocol.records import TopologyRecord
 from airflow_trident.storm.workers import deploying
 from airflow_trident.storm.workers.deployment import (
@@ -61,11 +62,14 @@ class Deployed(WingRecords):
         roster = self.rosters.get(topology)
         return rows_of(roster) if roster else []
 
-    def standstill(self, topology: TopologyRecord) -> str:
-        """:func:`airflow_trident.storm.workers.deployment.standstill` of a topology; "" if it is not deployed.
+    def standstill(self, topology: TopologyRecord) -> Stalled | None:
+        """:func:`airflow_trident.storm.workers.deployment.standstill` of a topology; None if it is not deployed.
         Workers begin nothing of one whose deployment cannot be read."""
         roster = self.rosters.get(topology.name)
-        return standstill(roster, topology) if roster else self.unreadable.get(topology.name, "")
+        if roster is not None:
+            return standstill(roster, topology)
+        error = self.unreadable.get(topology.name)
+        return None if error is None else Stalled(error)
 
 
 class Deployments:
