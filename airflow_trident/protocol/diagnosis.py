@@ -334,12 +334,12 @@ def diagnose_transaction(evidence: Evidence, record: TxRecord) -> Diagnosis:
 
 def _of_record(evidence: Evidence, record: TxRecord) -> Diagnosis:
     txid, lowest, view = record.txid, evidence.lowest, replace(evidence.view, tx=record)
-    if txid in evidence.stalled and record.status not in _SETTLED:
-        return _no_task(evidence, txid)
     match decide_commit(view, txid):
         case Blocked() as decision:
             culprit = record if decision.by == txid else evidence.records.get(decision.by)
             return blocked(evidence.name, decision, culprit)
+        case _ if txid in evidence.stalled and not record.status.is_final:
+            return _no_task(evidence, txid)
         case Wait(on=on) as decision if on != txid:
             if lowest is not None and lowest in evidence.stalled:
                 return _no_task(evidence, lowest)
@@ -350,9 +350,6 @@ def _of_record(evidence: Evidence, record: TxRecord) -> Diagnosis:
             return Diagnosis(
                 state=Health.IDLE if settled else Health.RUNNING, culprit=None if settled else txid, why=why
             )
-
-
-_SETTLED = (Status.COMMITTED, Status.CLOSED, Status.SKIPPED, Status.FAILED)
 
 
 def _is(record: TxRecord) -> str:

@@ -743,11 +743,6 @@ ELSEWHERE = {
     ("cli/commands/zookeeper.py", "airflow trident zookeeper start"): SERVERS,
     ("cli/commands/zookeeper.py", "airflow trident zookeeper stop"): SERVERS,
     ("cli/console.py", "airflow db migrate"): "a command of Airflow; tests/integration/test_cli_site.py shows the text",
-    ("cli/commands/doctor.py", "airflow trident backfill {...} --txid {...}"): (
-        f"tests/integration/test_cli_site.py asks Airflow's database; {GONE_OVER}"
-    ),
-    ("cli/commands/doctor.py", "airflow trident skip {...} {...}"): GONE_OVER,
-    ("cli/commands/doctor.py", "airflow trident take-back {...} {...}"): GONE_OVER,
     ("engine/spark/errors.py", "airflow trident ledger show TOPOLOGY TXID"): "needs a Spark; `left` shows its output",
     ("engine/spark/sessions/connect.py", "airflow trident connect-server start"): (
         "needs a Spark; tests/integration/test_spark_server.py starts it"
