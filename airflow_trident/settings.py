@@ -210,7 +210,7 @@ def staging_root(given: AnyPath | None = None) -> str:
     configured = given or text(STAGING_DIR)
     if configured:
         from airflow_trident.io.object_stores import require_place
-        from airflow_trident.staging.storage import absolute_root
+        from airflow_trident.io.places import absolute_root
 
         return absolute_root(require_place("staging_dir", configured))
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))

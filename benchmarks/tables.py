@@ -22,10 +22,10 @@ from pyiceberg.catalog import load_catalog
 
 from airflow_trident import DeltaTable, IcebergTable
 from airflow_trident.contracts.state import StagedFiles, StateSpec
+from airflow_trident.io.place import PosixPlace
 from airflow_trident.protocol.records import CommitTicket, StagedRef
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.storage import PosixStorage
 from airflow_trident.types import parse_declared
 from benchmarks.ways import compared
 
@@ -49,7 +49,7 @@ def append(state: Any, txid: int, table: pa.Table, folder: Path, files: int = FI
     """Stages the rows in so many files and commits them; the number of rows."""
     step = -(-table.num_rows // files)
     slot = Slot(topology="sales", incarnation="none", txid=txid, attempt=0)
-    storage = PosixStorage(str(folder / "staging"))
+    storage = PosixPlace(str(folder / "staging"))
     slices = [table.slice(first, step) for first in range(0, table.num_rows, step)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as cores:
         parts = list(cores.map(lambda rows: write_part(storage, slot, "rows", rows, by_reference=True), slices))

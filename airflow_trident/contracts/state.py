@@ -69,7 +69,7 @@ from airflow_trident.types import REAL_TYPES, WHOLE_TYPES, Json, Schema, is_nest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_trident.io.object_stores import StoredObject
+    from airflow_trident.io.place import PlacedFile
 
 KeyBounds: TypeAlias = Mapping[str, tuple[Any, Any]]
 """Key column -> the lowest and the highest value that a file has by the table's log, as Python values. A column is left
@@ -195,7 +195,7 @@ class StagedPart:
 
     path: str
     opener: Callable[[], BinaryIO] | None = None
-    stored: StoredObject | None = None
+    stored: PlacedFile | None = None
     footer: bytes = field(default=b"", repr=False)
 
     @property
@@ -227,7 +227,7 @@ class StagedFiles:
     with the staged sizes.
 
     `paths`: absolute, on a file system; or, with `opener`, names for it of files that are elsewhere. `stored`: gives
-    the objects that these are. `replaces`: for copy-on-write, what the processing phase found in the table; None: it
+    these files in their place. `replaces`: for copy-on-write, what the processing phase found in the table; None: it
     did not look. `footers`: path -> footer, if the processing phase told it, see `StagedPart`.
     """
 
@@ -235,7 +235,7 @@ class StagedFiles:
     num_rows: int
     replaces: ReplacedFiles | None = None
     opener: Callable[[str], BinaryIO] | None = None
-    stored: Callable[[str], StoredObject | None] | None = None
+    stored: Callable[[str], PlacedFile | None] | None = None
     footers: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def parts(self) -> tuple[StagedPart, ...]:

@@ -77,7 +77,7 @@ class LocalEngine(Engine):
                 for name, table in self.tables(job, rows_read)
                 for part in [part for _, part in split_by(table, sinks[name].split_by)] or [table]
             ]
-            rewrites = rewrites_of(job.slot, area.storage, job.tables, files, _all_files)
+            rewrites = rewrites_of(job.slot, area.place, job.tables, files, _all_files)
         finally:
             self._running.discard(job.slot)
             self._cancelled.discard(job.slot)

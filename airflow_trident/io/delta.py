@@ -20,9 +20,11 @@ from airflow_trident.errors import (
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection, require_extra
 from airflow_trident.io.hadoop import OTHER_SERVICE, S3_SCHEMES
+from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_services import AZURE, GCS, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE, S3
-from airflow_trident.io.object_stores import RIGHTS, ObjectPlace, StoredObject
+from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
+from airflow_trident.io.place import PlacedFile
 from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
 
 if TYPE_CHECKING:
@@ -140,7 +142,7 @@ class DeltaPlace:
             return f"S3A is not told of the storage option {odd[0]!r}"
         return {_SETTINGS_OF_S3[name]: value for name, value in given.items() if name in _SETTINGS_OF_S3}
 
-    def target(self, name: str) -> str | StoredObject | None:
+    def target(self, name: str) -> str | PlacedFile | None:
         """The path of a file of the table; or the object that it is; None: in which store that is cannot be told."""
         if "://" not in self.where:
             return os.path.join(self.where, name)
@@ -149,7 +151,7 @@ class DeltaPlace:
             return None
         parts = urlsplit(self.where)
         place = ObjectPlace(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
-        return StoredObject(place=place, name=name)
+        return PlacedFile(ObstorePlace(place), name)
 
     # Only these two methods use the driver.
 

@@ -19,9 +19,11 @@ from airflow_trident.io.arrow import Calendar, require_fit
 from airflow_trident.io.connections import Connection, require_extra
 from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.hadoop import S3_SCHEMES
+from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_services import GCS, S3
-from airflow_trident.io.object_stores import RIGHTS, ObjectPlace, StoredObject
+from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
 from airflow_trident.io.parquet import calendar_of
+from airflow_trident.io.place import PlacedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,14 +104,14 @@ class IcebergPlace:
         client = {name: value for name, value in found.items() if name.endswith("_timeout")}
         return {name: value for name, value in found.items() if name not in client}, client
 
-    def stored(self, location: str) -> StoredObject | None:
+    def stored(self, location: str) -> PlacedFile | None:
         """The object at an address; None: it is none of S3, or its store cannot be told."""
         parts = urlsplit(location)
         settings = self.resolved().s3_settings()
         if parts.scheme not in S3_SCHEMES or isinstance(settings, str):
             return None
         place = ObjectPlace(bucket=parts.netloc, settings=tuple(sorted(settings[0].items())))
-        return StoredObject(place=place, name=parts.path.removeprefix("/"))
+        return PlacedFile(ObstorePlace(place), parts.path.removeprefix("/"))
 
     @property
     def dataset(self) -> Dataset:

@@ -167,6 +167,10 @@ class ObjectPlace:
         """:raises MissingExtraError: it is not installed."""
         return require_extra("obstore", self.service.extra)
 
+    def in_bucket(self, name: str) -> str:
+        """The name in the bucket of `name` below the prefix."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
     def key(self, name: str) -> str:
         """What is `name` below the prefix, as pyarrow calls it."""
         return "/".join(part for part in (self.bucket, self.prefix, name) if part)
@@ -224,41 +228,6 @@ class ObjectPlace:
         if isinstance(error, exceptions.NotSupportedError | exceptions.UnknownConfigurationKeyError):
             return ConfigurationError(message, _see(self.service))
         return StoreUnavailableError(message, "See that the object store answers, and run the task again.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredObject:
-    """An object. `name`: below the place's prefix."""
-
-    place: ObjectPlace
-    name: str
-
-    @property
-    def _in_bucket(self) -> str:
-        return f"{self.place.prefix}/{self.name}" if self.place.prefix else self.name
-
-    def copied_to(self, target: StoredObject) -> bool:
-        """Let the store copy it, so that its bytes do not pass through this process. False: it must be read and written
-        instead. The store does not copy between two stores, or what is too large for one request, or who may read
-        here may not write there.
-
-        :param target: overwritten.
-        :raises FileNotFoundError: there is no such object.
-        """
-        place, other = self.place.resolved(), target.place.resolved()
-        if place.address != other.address or place.service.copies_later:
-            return False
-        client, store = place.obstore(), replace(place, prefix="").store()
-        try:
-            client.copy(store, self._in_bucket, target._in_bucket)
-        except FileNotFoundError as error:
-            place.require_bucket(error, f"copy {self.name!r}")
-            raise
-        except BaseException as error:
-            if not is_of_driver(error):
-                raise
-            return False  # if nothing works there, writing says why
-        return True
 
 
 @cache

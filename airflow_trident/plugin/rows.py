@@ -299,6 +299,6 @@ def _code(ledger: Ledger, record: TxRecord | None) -> dict[str, str]:
         return {}
     try:
         area = StagingArea(settings.staging_root())
-        return manifest_of(area, ledger, staged).code if staged.chunk or area.storage.is_local else {}
+        return manifest_of(area, ledger, staged).code if staged.chunk or area.place.is_local else {}
     except (TridentError, OSError):
         return {}

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 
 from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.errors import AttemptTimeoutError
+from airflow_trident.io.places import place_at
 from airflow_trident.runtime.tables_to_rewrite import with_tables
 from airflow_trident.staging.manifest import Manifest
-from airflow_trident.staging.storage import storage_at
 
 AGAIN_S = 1.0
 """The time between two cancel calls: a job may have begun in between."""
@@ -40,7 +40,7 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
 
     def run() -> Manifest:
         if not job.chunk_bytes:  # with chunks: may not be needed; checked before publishing
-            storage_at(job.staging_root).require_usable()
+            place_at(job.staging_root).check()
         return engine.run(with_tables(job)) if len(group) == 1 else engine.run_group(list(map(with_tables, group)))
 
     if limit_s is None:

@@ -24,13 +24,13 @@ from airflow_trident.contracts.state import ReplacedFiles, StagedBatch, StagedFi
 from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError, UserCodeError
 from airflow_trident.io.arrow import arrow_schema, require_fit
 from airflow_trident.io.parquet import footer_bytes, write_parquet, write_parquet_pieces
+from airflow_trident.io.place import Place, PlacedFile, clear, make_folder, open_ranges, sizes, stays_inside
+from airflow_trident.io.places import absolute_root, place_at
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.codec import staged_chunk_name
 from airflow_trident.protocol.records import StagedRef
 from airflow_trident.staging.footers import handed_on
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile, decode, encode, pack, unpack
-from airflow_trident.staging.storage import absolute_root, storage_at
-from airflow_trident.staging.verbs import Storage, make_folder, stays_inside
 from airflow_trident.types import Schema, ddl, names_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ _PACKS_AT_MOST = 8
 
 
 def write_part(
-    storage: Storage,
+    place: Place,
     slot: Slot,
     state: str,
     table: pa.Table | Sequence[pa.RecordBatch],
@@ -133,17 +133,17 @@ def write_part(
             content = buffer.getvalue()
             return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, content=content)
     footers = list[Any]()
-    size = storage.put(relative, lambda file: write_parquet(whole, file, metadata_collector=footers))
+    size = place.put(relative, lambda file: write_parquet(whole, file, metadata_collector=footers))
     footer = handed_on(footer_bytes(footers[-1])) if by_reference else b""
     return StagedFile(state=state, path=relative, rows=whole.num_rows, bytes=size, footer=footer)
 
 
 def write_pieces(
-    storage: Storage, slot: Slot, state: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
+    place: Place, slot: Slot, state: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch]
 ) -> StagedFile:
     """As :func:`write_part`, for rows of a table that come piece by piece, of any schema."""
     relative, footers = part_name(slot, state), list[Any]()
-    size = storage.put(
+    size = place.put(
         relative, lambda file: write_parquet_pieces(pieces, schema, file, metadata_collector=footers) and None
     )
     footer = footers[-1]
@@ -198,9 +198,9 @@ class StagingArea:
     root: str
 
     @property
-    def storage(self) -> Storage:
+    def place(self) -> Place:
         """:raises ConfigurationError: `root` is neither a folder nor such a URI."""
-        return storage_at(self.root)
+        return place_at(self.root)
 
     # ---- the processing phase ----------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class StagingArea:
     ) -> StagedFile:
         """See :func:`write_part`."""
         how = {"by_reference": by_reference, "is_fitted": is_fitted}
-        return write_part(self.storage, slot, state, table, kept_bytes=kept_bytes, **how)
+        return write_part(self.place, slot, state, table, kept_bytes=kept_bytes, **how)
 
     def publish(self, manifest: Manifest, *, chunk_bytes: int = 0) -> StagedRef:
         """Makes the staged batch of an attempt visible, once.
@@ -235,14 +235,14 @@ class StagingArea:
             raise StagingError(f"the manifest of {manifest.slot.path!r} contradicts itself: {why}", AGAIN)
         if (small := as_chunk(manifest, chunk_bytes)) is not None:
             return small
-        storage, name = self.storage, f"{manifest.slot.path}/{MANIFEST}"
-        storage.require_usable()
+        place, name = self.place, f"{manifest.slot.path}/{MANIFEST}"
+        place.check()
         self.write_kept(manifest)
         self._require_seen(manifest)
-        if not storage.put_if_absent(name, encode(manifest)):
+        if not place.put_once(name, encode(manifest)):
             raise StagingError(
                 f"attempt {manifest.slot.attempt} of transaction {manifest.slot.txid} of topology "
-                f"{manifest.slot.topology!r} has published another staged batch already ({storage.at(name)})",
+                f"{manifest.slot.topology!r} has published another staged batch already ({place.at(name)})",
                 "An attempt has one owner: start a new attempt.",
             )
         return reference(manifest)
@@ -251,7 +251,7 @@ class StagingArea:
         """Write the files that executors gave to their driver instead of writing them."""
         for file in manifest.files:
             if content := file.content:
-                self.storage.put(file.path, lambda target, content=content: target.write(content))  # type: ignore[misc]
+                self.place.put(file.path, lambda target, content=content: target.write(content))  # type: ignore[misc]
 
     def publish_group(self, manifest: Manifest, *, chunk_bytes: int = 0) -> dict[int, StagedRef]:
         """As :meth:`publish`, for a group: what the ledger keeps for each of its transactions.
@@ -272,14 +272,14 @@ class StagingArea:
 
     def _require_seen(self, manifest: Manifest) -> None:
         names = [self._inside(file.path) for file in manifest.every_file]
-        sizes = self.storage.sizes(manifest.slot.path, names) if names else {}
+        there = sizes(self.place, manifest.slot.path, names) if names else {}
         for file in manifest.every_file:
-            bytes_ = sizes.get(file.path)
+            bytes_ = there.get(file.path)
             if bytes_ == file.bytes:
                 continue
             found = "is not there" if bytes_ is None else f"has {bytes_} bytes instead of {file.bytes}"
             raise UnseenFilesError(
-                f"the staged file {self.storage.at(file.path)!r} of transaction {manifest.slot.txid} of topology "
+                f"the staged file {self.place.at(file.path)!r} of transaction {manifest.slot.txid} of topology "
                 f"{manifest.slot.topology!r} "
                 f"was written, and on {socket.gethostname()} it {found}: executors write to another staging folder",
                 "Mount one shared folder under the same path on the workers, the driver and all executors, and name it "
@@ -298,14 +298,14 @@ class StagingArea:
         relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
         if content is not None:
             return unpack(content, relative, AGAIN)
-        storage, name = self.storage, self._inside(relative)
+        place, name = self.place, self._inside(relative)
         try:
-            content = storage.get(name)
+            content = place.read(name)
         except FileNotFoundError as error:
             raise StagingError(
-                f"the staged batch {relative!r} is not in the staging folder {storage.where!r}", AGAIN
+                f"the staged batch {relative!r} is not in the staging folder {place.where!r}", AGAIN
             ) from error
-        return decode(content, storage.at(name))
+        return decode(content, place.at(name))
 
     def read(self, manifest: Manifest, state: str, schema: Schema) -> pa.Table:
         """The rows staged for one state, from all its files. For a group use :meth:`read_each`.
@@ -377,7 +377,7 @@ class StagingArea:
         require_staged(manifest, state, schema)
         files = [file for file in manifest.files if file.state == state]
         target = arrow_schema(schema)
-        for file in files if self.storage.is_local else ():
+        for file in files if self.place.is_local else ():
             with self._opened(file, schema):
                 pass
 
@@ -409,16 +409,16 @@ class StagingArea:
         """
         for state, schema in states.items():
             require_staged(manifest, state, schema)
-        if _is_small(manifest) and not manifest.rewrites and not self.storage.is_local:
+        if _is_small(manifest) and not manifest.rewrites and not self.place.is_local:
             return
         rewritten = (file for one in manifest.rewrites if one.state in states for file in one.files)
         found = [*(file for file in manifest.files if file.state in states and not file.content), *rewritten]
-        storage = self.storage
-        sizes = storage.sizes(manifest.slot.path, [self._inside(file.path) for file in found]) if found else {}
+        place = self.place
+        there = sizes(place, manifest.slot.path, [self._inside(file.path) for file in found]) if found else {}
         for file in found:
-            if file.path not in sizes:
-                raise StagingError(f"the staged file {storage.at(file.path)!r} is missing", AGAIN)
-            require_size(file, storage.at(file.path), sizes[file.path])
+            if file.path not in there:
+                raise StagingError(f"the staged file {place.at(file.path)!r} is missing", AGAIN)
+            require_size(file, place.at(file.path), there[file.path])
 
     def files(self, manifest: Manifest, state: str, schema: Schema) -> StagedFiles | None:
         """The files staged for one state; None: its rows are better read, as they are small and in an object store, or
@@ -427,24 +427,24 @@ class StagingArea:
         :raises StagingError: the batch was staged with other fields.
         """
         require_staged(manifest, state, schema)
-        storage, rewrite = self.storage, next((one for one in manifest.rewrites if one.state == state), None)
-        in_objects = not storage.is_local
+        place, rewrite = self.place, next((one for one in manifest.rewrites if one.state == state), None)
+        in_objects = not place.is_local
         if any(file.content for file in manifest.files) or (in_objects and rewrite is None and _is_small(manifest)):
             return None
         found = [file for file in manifest.files if file.state == state and file.rows]
         left = () if rewrite is None else rewrite.files
-        named = {storage.at(self._inside(file.path)): file for file in (*found, *left)}
+        named = {place.at(self._inside(file.path)): file for file in (*found, *left)}
         replaces = None
         if rewrite is not None:
-            paths = tuple(storage.at(file.path) for file in left)
+            paths = tuple(place.at(file.path) for file in left)
             replaces = ReplacedFiles(version=rewrite.version, gone=rewrite.gone, left=paths)
         return StagedFiles(
-            paths=tuple(storage.at(file.path) for file in found),
+            paths=tuple(place.at(file.path) for file in found),
             num_rows=sum(file.rows for file in found),
             replaces=replaces,
             footers={path: file.footer for path, file in named.items() if file.footer},
-            opener=(lambda path: storage.open_ranges(named[path].path, named[path].bytes)) if in_objects else None,
-            stored=(lambda path: storage.stored(named[path].path)) if in_objects else None,
+            opener=(lambda path: open_ranges(place, named[path].path, named[path].bytes)) if in_objects else None,
+            stored=(lambda path: PlacedFile(place, named[path].path)) if in_objects else None,
         )
 
     def _read_file(self, file: StagedFile, schema: Schema, target: pa.Schema) -> pa.Table:
@@ -459,8 +459,8 @@ class StagingArea:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        storage, name = self.storage, self._inside(file.path)
-        path = storage.at(name)
+        place, name = self.place, self._inside(file.path)
+        path = place.at(name)
         try:
             with self._source(file, name, whole) as source:
                 require_size(file, path, source.seek(0, os.SEEK_END))
@@ -475,13 +475,13 @@ class StagingArea:
     def _source(self, file: StagedFile, name: str, whole: bool) -> BinaryIO:
         if file.content:
             return io.BytesIO(file.content)
-        storage = self.storage
-        return storage.open(name) if whole or storage.is_local else storage.open_ranges(name, file.bytes)
+        place = self.place
+        return place.open(name) if whole or place.is_local else open_ranges(place, name, file.bytes)
 
     def _inside(self, relative: str) -> str:
         """:raises StagingError: a record or manifest names something outside of this folder."""
         if not stays_inside(relative):
-            raise StagingError(f"the path {relative!r} is not below the staging folder {self.storage.where!r}", AGAIN)
+            raise StagingError(f"the path {relative!r} is not below the staging folder {self.place.where!r}", AGAIN)
         return relative
 
     # ---- cleaning ----------------------------------------------------------------------------------------------
@@ -495,8 +495,8 @@ class StagingArea:
         if txid <= 0:
             return 0
         end = f"{txid:019d}"
-        return self.storage.delete(
-            f"{topology}/{incarnation}", "0", end, keeps=lambda part: part.isdecimal() and keeps(int(part))
+        return clear(
+            self.place, f"{topology}/{incarnation}", "0", end, keeps=lambda part: part.isdecimal() and keeps(int(part))
         )
 
     def remove_from(self, topology: str, incarnation: str, txid: int) -> int:
@@ -504,7 +504,7 @@ class StagingArea:
 
         :returns: how many transactions had something to delete.
         """
-        return self.storage.delete(f"{topology}/{incarnation}", f"{txid:019d}", _BEHIND_NUMBERS)
+        return clear(self.place, f"{topology}/{incarnation}", f"{txid:019d}", _BEHIND_NUMBERS)
 
 
 def reference(manifest: Manifest) -> StagedRef:

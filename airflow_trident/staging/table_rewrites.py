@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.contracts.state import BatchKeys, CommittedTable
 from airflow_trident.io.arrow import comparable
+from airflow_trident.io.place import Place
 from airflow_trident.staging.area import write_pieces
 from airflow_trident.staging.manifest import Slot, StagedFile, TableRewrite
-from airflow_trident.staging.verbs import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ class Rewritten:
 class RewriteFiles:
     """Writes files of `table` anew. Picklable, for workers. `batch`: the staged files of the batch."""
 
-    storage: Storage
+    staging: Place
     slot: Slot
     state: str
     table: CommittedTable
@@ -49,7 +49,7 @@ class RewriteFiles:
                 continue
             file = None
             if rest.num_rows:
-                file = write_pieces(self.storage, self.slot, self.state, self.table.schema(), rest.pieces())
+                file = write_pieces(self.staging, self.slot, self.state, self.table.schema(), rest.pieces())
             yield Rewritten(place=place, file=file)
 
     def _keys(self) -> BatchKeys:
@@ -58,7 +58,7 @@ class RewriteFiles:
 
         parts = []
         for path in self.batch:
-            with self.storage.open(path) as source:
+            with self.staging.open(path) as source:
                 parts.append(pq.read_table(source, columns=list(self.table.keys)))
         return BatchKeys.of(pa.concat_tables(parts))
 
@@ -102,7 +102,7 @@ def rest_of(table: CommittedTable, place: int, keys: BatchKeys) -> Rest | None:
 
 def rewrites_of(
     slot: Slot,
-    storage: Storage,
+    staging: Place,
     tables: Mapping[str, CommittedTable],
     files: Sequence[StagedFile],
     run: Callable[[RewriteFiles], Iterable[Rewritten]],
@@ -118,7 +118,7 @@ def rewrites_of(
         batch = tuple(file.path for file in files if file.state == state and file.rows)
         if not batch:
             continue
-        work = RewriteFiles(storage=storage.resolved(), slot=slot, state=state, table=table, batch=batch)
+        work = RewriteFiles(staging=staging.resolved(), slot=slot, state=state, table=table, batch=batch)
         done = sorted(run(work), key=lambda one: one.place) if table.paths else []
         gone = tuple(table.paths[one.place] for one in done)
         left = tuple(one.file for one in done if one.file is not None)

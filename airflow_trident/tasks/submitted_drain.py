@@ -14,6 +14,7 @@ from airflow_trident.engine.spark.order_takers import leave, take_back
 from airflow_trident.engine.spark.submit import DriverTags
 from airflow_trident.errors import SparkJobError, TridentError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
+from airflow_trident.io.places import absolute_root
 from airflow_trident.runtime.drains import app as drain_app
 from airflow_trident.runtime.drains.order import (
     DrainFiles,
@@ -24,7 +25,6 @@ from airflow_trident.runtime.drains.order import (
     place,
     removing,
 )
-from airflow_trident.staging.storage import absolute_root
 from airflow_trident.tasks.drivers import ClusterKind, Driver, DriverCluster, DriverProcess, wait_for_end
 from airflow_trident.tasks.engines import EngineKind
 from airflow_trident.tasks.spark_submit import HookSubmit

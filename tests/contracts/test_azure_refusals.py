@@ -10,7 +10,7 @@ import pytest
 
 from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import storage_at
+from airflow_trident.io.places import place_at
 from tests.contracts.test_azure_storage import OTHER_KEY
 from tests.faults.http_proxy import Answer, Rule, Verdict
 from tests.fixtures.azurite import CONN_ID, KEY, VARIABLE, Container, account_url, connection, sas
@@ -36,7 +36,7 @@ def test_a_server_that_refuses_is_one_error_with_its_cure(
 ) -> None:
     monkeypatch.setenv(VARIABLE, connection(container.direct, **change))
     with pytest.raises(ConfigurationError, match=text) as caught:
-        storage_at(container.uri).require_usable()
+        place_at(container.uri).check()
     assert container.uri in str(caught.value)
     assert KEY not in str(caught.value)
     assert "sig=" not in str(caught.value)
@@ -44,11 +44,11 @@ def test_a_server_that_refuses_is_one_error_with_its_cure(
 
 
 def test_a_container_that_is_not_there_is_named(container: Container) -> None:
-    storage = storage_at(f"abfs://{CONN_ID}@no-such-container/x")
+    storage = place_at(f"abfs://{CONN_ID}@no-such-container/x")
     with pytest.raises(ConfigurationError, match=r"@no-such-container/x' \(ContainerNotFound.*Make the container"):
-        storage.require_usable()
+        storage.check()
     for verb in (
-        lambda: storage.get("a"),
+        lambda: storage.read("a"),
         lambda: list(storage.list("a")),
         lambda: storage.put("a", lambda file: None),
     ):
@@ -82,7 +82,7 @@ DETAIL = "<AuthenticationErrorDetail>%s</AuthenticationErrorDetail>"
 def test_what_azure_alone_says_is_one_error_with_its_cure(rule: Rule, text: str, container: Container) -> None:
     container.proxy.rule = rule
     with pytest.raises(ConfigurationError, match=text):
-        storage_at(container.uri).require_usable()
+        place_at(container.uri).check()
 
 
 @pytest.mark.parametrize("status", [400, 401])
@@ -93,11 +93,11 @@ def test_a_client_whose_secret_has_expired_is_one_error_with_its_cure(
     monkeypatch.setenv(VARIABLE, connection(account_url(container.server), key="a-client-secret", **extra))
     container.proxy.rule = lambda request: Answer(status, b'{"error":"invalid_client"}')
     with pytest.raises(ConfigurationError, match=r"invalid_client.*See client id, secret and tenant") as caught:
-        storage_at(container.uri).require_usable()
+        place_at(container.uri).check()
     assert "a-client-secret" not in str(caught.value)
     container.proxy.rule = lambda request: Answer(503)
     with pytest.raises(StoreUnavailableError):
-        storage_at(container.uri).require_usable()
+        place_at(container.uri).check()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_store_that_takes_a_name_twice_is_refused(container: Container, monkey
     monkeypatch.setenv(VARIABLE, container.connection(sas_token=sas()))  # a key would sign the condition, too
     container.proxy.rule = lambda request: Verdict.UNCONDITIONAL
     with pytest.raises(ConfigurationError, match=r"takes a name twice.*Azure Blob Storage has them"):
-        storage_at(container.uri).require_usable()
+        place_at(container.uri).check()
 
 
 def test_no_credentials_at_all_is_one_error_with_its_cure(
@@ -134,7 +134,7 @@ def test_no_credentials_at_all_is_one_error_with_its_cure(
     monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "wasb", "host": account_url("127.0.0.1:1")}))
     monkeypatch.setenv("AZURE_MSI_ENDPOINT", f"{container.proxy.url}/metadata/identity/oauth2/token")
     with pytest.raises(ConfigurationError, match=r"no credentials for 'abfs://.*AZURE_STORAGE_ACCOUNT_KEY.*type wasb"):
-        storage_at(container.uri).require_usable()
+        place_at(container.uri).check()
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_a_connection_that_does_not_fit_is_refused(
 ) -> None:
     monkeypatch.setenv(VARIABLE, json.dumps(written))
     with pytest.raises(TridentError, match=text):
-        storage_at(f"abfs://{CONN_ID}@container").require_usable()
+        place_at(f"abfs://{CONN_ID}@container").check()
 
 
 def test_without_an_account_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(ConfigurationError, match=r"cannot be opened.*AZURE_\* of the environment"):
-        storage_at("abfs://container").require_usable()
+        place_at("abfs://container").check()

@@ -16,9 +16,8 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_services import AZURE
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import PROBE, Storage
-from airflow_trident.states.files.sink_folder import ObjectSinkFolder
+from airflow_trident.io.place import PROBE, Place
+from airflow_trident.io.places import place_at
 from tests.fixtures.azurite import ACCOUNT, KEY, VARIABLE, Container, account_url, connection, container_sas, sas
 
 OTHER_KEY = "b3RoZXI="
@@ -54,7 +53,7 @@ def test_each_way_to_say_who_one_is_leads_there_whatever_the_environment_says(
     monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "wasb", **WAYS[way](account_url(container.server))}))
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "another")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", OTHER_KEY)
-    assert storage_at(container.uri).put_if_absent("t/m", b"x")
+    assert place_at(container.uri).put_once("t/m", b"x")
 
 
 def test_without_a_connection_the_environment_is_asked(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +62,7 @@ def test_without_a_connection_the_environment_is_asked(container: Container, mon
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
     monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", container.direct)
     for scheme in ("abfs", "abfss", "wasb", "wasbs", "ABFS"):
-        assert storage_at(f"{scheme}://{container.name}/{scheme}").put_if_absent("t/m", b"x")
+        assert place_at(f"{scheme}://{container.name}/{scheme}").put_once("t/m", b"x")
 
 
 @pytest.mark.parametrize(
@@ -196,22 +195,22 @@ def test_the_sas_token_of_a_container_is_enough_to_publish_and_to_delete(
 ) -> None:
     token = container_sas(container.name)
     monkeypatch.setenv(VARIABLE, connection(container.direct, key="", sas_token=token, retry_total=0))
-    folder = ObjectSinkFolder(ObjectPlace.parse("it", f"{container.uri}/out"))
-    folder.make()
-    folder.hide("h", lambda file: file.write(b"123"))  # type: ignore[arg-type, return-value]
-    folder.show("h", "a.csv")
-    assert (folder.shown(), folder.noted(), folder.open("a.csv").read()) == (["a.csv"], [PROBE], b"123")
-    folder.remove("a.csv")
-    assert folder.shown() == []
+    folder = place_at(f"{container.uri}/out")
+    folder.check()
+    folder.put("h", lambda file: file.write(b"123"))
+    assert folder.show("h", "a.csv")
+    assert (sorted(folder.names()), folder.open("a.csv").read()) == ([PROBE, "a.csv"], b"123")
+    folder.delete(["a.csv"])
+    assert list(folder.names()) == [PROBE]
 
 
 def test_a_place_that_was_resolved_needs_no_connection_any_more(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = pickle.dumps(storage_at(container.uri).resolved())
+    sent = pickle.dumps(place_at(container.uri).resolved())
     monkeypatch.delenv(VARIABLE)
-    there: Storage = pickle.loads(sent)
-    assert there.put_if_absent("t/m", b"x")
+    there: Place = pickle.loads(sent)
+    assert there.put_once("t/m", b"x")
     assert KEY not in repr(there)
 
 
@@ -219,11 +218,11 @@ def test_of_names_that_are_deleted_those_that_are_gone_do_not_keep_the_others(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, container.connection(read_timeout_s=30))
-    storage = storage_at(container.uri)
+    storage = place_at(container.uri)
     names = [f"t/{number:03}" for number in range(300)]
     for name in names[::30]:
         storage.put(name, lambda file: None)
     before = container.proxy.asked["POST"]
-    storage.remove(names)
+    storage.delete(names)
     assert container.proxy.asked["POST"] - before == 2
     assert list(storage.list("t")) == []

@@ -28,16 +28,18 @@ from airflow_trident.errors import (
     TridentError,
     is_of_driver,
 )
+from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_arrow import open_object
+from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.place import PlaceEntry
+from airflow_trident.io.places import place_at
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.open import Ledgers
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.diagnose import access_list
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
-from airflow_trident.staging.hdfs_storage import HdfsStorage
-from airflow_trident.staging.storage import ObjectStorage, storage_at
 from airflow_trident.states.files.sink import OpenFileSink
 from tests.contracts.test_sinks import ROWS, rows_of, spec_of
 from tests.faults.drivers import FailingDriver
@@ -234,19 +236,19 @@ def all_steps(objects: Any, name: str, folder: Path) -> list[Any]:
     metadata = coordinator.initialize_transaction(1, None)
     splits = emitter.splits(metadata)
     assert [row["line"] for split in splits for rows in emitter.read(split) for row in rows.to_pylist()] == ["x", "y"]
-    storage = storage_at(f"{where}/staging")
-    assert isinstance(storage, ObjectStorage | HdfsStorage)
-    storage.require_usable()
+    storage = place_at(f"{where}/staging")
+    assert isinstance(storage, ObstorePlace | WebHdfsPlace)
+    storage.check()
     storage.put("a/1", lambda file: file.write(b"xyz"))
-    assert storage.put_if_absent("a/2", b"2")
-    assert (storage.get("a/1"), storage.get("a/1", 1), sorted(storage.list("a"))) == (
+    assert storage.put_once("a/2", b"2")
+    assert (storage.read("a/1"), storage.read("a/1", 1), sorted(storage.list("a"), key=lambda entry: entry.name)) == (
         b"xyz",
         b"yz",
-        [("a/1", 3), ("a/2", 1)],
+        [PlaceEntry("a/1", 3), PlaceEntry("a/2", 1)],
     )
-    if isinstance(storage, ObjectStorage):
-        assert open_object(storage.place, "a/1").read() == b"xyz"
-    storage.take_away(["a/1", "a/2"])
+    if isinstance(storage, ObstorePlace):
+        assert open_object(storage.address, "a/1").read() == b"xyz"
+    storage.delete(["a/1", "a/2"])
     spec = replace(spec_of("files", folder), factory=FileSink(f"{where}/out"))
     with spec.factory.make_state(spec) as state:
         assert isinstance(state, OpenFileSink)

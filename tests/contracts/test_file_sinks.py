@@ -27,11 +27,11 @@ from airflow_trident.errors import (
     StoreUnavailableError,
 )
 from airflow_trident.io.arrow import table_to_rows
+from airflow_trident.io.object_place import ObstorePlace
+from airflow_trident.io.place import PROBE, Place, PosixPlace
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.spouts.files.spout import FileSpout
-from airflow_trident.staging.verbs import PROBE
-from airflow_trident.states.files.sink import KEEP, FileSink, OpenFileSink
-from airflow_trident.states.files.sink_folder import META, LocalSinkFolder, ObjectSinkFolder, SinkFolder
+from airflow_trident.states.files.sink import KEEP, META, FileSink, OpenFileSink
 from airflow_trident.types import parse_declared
 from tests.contracts.test_sinks import CLOCK, OTHER, ROWS, TOOK, batch, expected, rows_of, spec_of
 from tests.faults.http_proxy import Answer, Request, Verdict
@@ -95,7 +95,7 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
 WORKER_ON_OBJECTS = """
 import os, signal, sys
 from pathlib import Path
-from airflow_trident.states.files.sink_folder import ObjectSinkFolder
+from airflow_trident.io.object_place import ObstorePlace
 from tests.contracts.test_sinks import OTHER, spec_of
 from tests.fixtures.state import batch, ticket
 
@@ -106,7 +106,7 @@ steps = []
 
 
 def watched(name):
-    step = getattr(ObjectSinkFolder, name)
+    step = getattr(ObstorePlace, name)
 
     def stepped(self, *given):
         steps.append(name)
@@ -118,10 +118,10 @@ def watched(name):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    setattr(ObjectSinkFolder, name, stepped)
+    setattr(ObstorePlace, name, stepped)
 
 
-for name in ("hide", "take", "show", "forget"):
+for name in ("put", "put_once", "show", "delete"):
     watched(name)
 state.apply(ticket(2), batch(spec, *OTHER))
 """
@@ -146,7 +146,7 @@ def test_a_committer_killed_between_record_and_object_is_finished_by_the_next(
         answer = state.apply(ticket(2), batch(spec, *OTHER))
         assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
         assert rows_of(state) == expected(spec, ROWS, OTHER)
-        assert all(name.startswith("words-rows.000") for name in state.files.noted() if name != PROBE)
+        assert all(name.startswith("words-rows.000") for name in state.files.names(META) if name != PROBE)
 
 
 @pytest.mark.parametrize("sink", ["objects", "blobs"])
@@ -155,15 +155,15 @@ def test_a_late_copy_of_a_committer_that_was_overtaken_brings_nothing_back(
 ) -> None:
     """Its object was replaced meanwhile: what it would copy is not hidden any more."""
     spec = replace(spec_of(sink, tmp_path), opaque=True)
-    show = ObjectSinkFolder.show
+    show = ObstorePlace.show
     held: list[tuple[str, str]] = []
     with spec.factory.make_state(spec) as state, spec.factory.make_state(spec) as other:
         assert isinstance(state, OpenFileSink)
         with monkeypatch.context() as patch:
-            patch.setattr(ObjectSinkFolder, "show", lambda self, *names: held.append(names))
+            patch.setattr(ObstorePlace, "show", lambda self, *names: held.append(names))
             state.apply(ticket(1, fence=1), batch(spec, *ROWS))
         other.apply(ticket(1, fence=2, attempt=1), batch(spec, *OTHER))
-        assert isinstance(state.files, ObjectSinkFolder)
+        assert isinstance(state.files, ObstorePlace)
         show(state.files, *held[-1])
         assert rows_of(other) == expected(spec, OTHER)
 
@@ -212,54 +212,50 @@ def is_copy(request: Request) -> bool:
     return request.method == "PUT" and request.path.endswith(".parquet") and META not in request.path
 
 
-@pytest.mark.parametrize(
-    ("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder), ("blobs", ObjectSinkFolder)]
-)
+@pytest.mark.parametrize(("sink", "kind"), [("files", PosixPlace), ("objects", ObstorePlace), ("blobs", ObstorePlace)])
 def test_who_was_first_hears_so_although_others_wrote_before_it_looked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[SinkFolder]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[Place]
 ) -> None:
     """Who finds a batch applied writes a record, too."""
-    spec, take = spec_of(sink, tmp_path), kind.take
+    spec, take = spec_of(sink, tmp_path), kind.put_once
 
-    def others_next(self: SinkFolder, name: str, content: bytes) -> bool:
-        monkeypatch.setattr(kind, "take", take)
+    def others_next(self: Place, name: str, content: bytes) -> bool:
+        monkeypatch.setattr(kind, "put_once", take)
         taken = take(self, name, content)
         with spec.factory.make_state(spec) as other:
             assert other.apply(ticket(1), batch(spec, *ROWS)) is Applied.ALREADY
         return taken
 
     with spec.factory.make_state(spec) as state:
-        monkeypatch.setattr(kind, "take", others_next)
+        monkeypatch.setattr(kind, "put_once", others_next)
         assert state.apply(ticket(1), batch(spec, *ROWS)) is Applied.APPLIED
         assert rows_of(state) == expected(spec, ROWS)
 
 
 @pytest.mark.parametrize("behind", [1, KEEP + 5], ids=["one behind", "so late that the records of then are gone"])
-@pytest.mark.parametrize(
-    ("sink", "kind"), [("files", LocalSinkFolder), ("objects", ObjectSinkFolder), ("blobs", ObjectSinkFolder)]
-)
+@pytest.mark.parametrize(("sink", "kind"), [("files", PosixPlace), ("objects", ObstorePlace), ("blobs", ObstorePlace)])
 def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[SinkFolder], behind: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str, kind: type[Place], behind: int
 ) -> None:
     """T3 by comparing, not by a lock: the others neither wait for it nor are overwritten by it."""
     spec = spec_of(sink, tmp_path)
-    take = kind.take
+    take = kind.put_once
 
-    def others_first(self: SinkFolder, name: str, content: bytes) -> bool:
-        monkeypatch.setattr(kind, "take", take)
+    def others_first(self: Place, name: str, content: bytes) -> bool:
+        monkeypatch.setattr(kind, "put_once", take)
         with spec.factory.make_state(spec) as other:
             for txid in range(1, behind + 1):
                 other.apply(ticket(txid, fence=10 + txid), batch(spec, *ROWS))
         return take(self, name, content)
 
     with spec.factory.make_state(spec) as state:
-        monkeypatch.setattr(kind, "take", others_first)
+        monkeypatch.setattr(kind, "put_once", others_first)
         with pytest.raises(FencedError):
             state.apply(ticket(1, fence=9), batch(spec, *OTHER))
         assert rows_of(state) == expected(spec, *[ROWS] * behind)
         assert state.apply(ticket(behind + 1, fence=99), batch(spec, *OTHER)) is Applied.APPLIED
         assert isinstance(state, OpenFileSink)
-        left = [name for name in state.files.noted() if name != PROBE]
+        left = [name for name in state.files.names(META) if name != PROBE]
     assert len(left) <= KEEP + 1
     assert all(name.endswith(".json") for name in left)
 
@@ -268,9 +264,9 @@ def test_who_was_stopped_before_it_read_the_record_does_not_take_a_late_one_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = spec_of("files", tmp_path)
-    take, note, late = LocalSinkFolder.take, LocalSinkFolder.note, list[tuple[str, bytes]]()
+    take, read, late = PosixPlace.put_once, PosixPlace.read, list[tuple[str, bytes]]()
 
-    def stop(self: SinkFolder, name: str, content: bytes) -> bool:
+    def stop(self: Place, name: str, content: bytes) -> bool:
         late.append((name, content))
         raise StoreUnavailableError("it is stopped here", "Go on.")
 
@@ -279,20 +275,20 @@ def test_who_was_stopped_before_it_read_the_record_does_not_take_a_late_one_for_
             for txid in range(first, last + 1):
                 other.apply(ticket(txid, fence=10 + txid), batch(spec, *ROWS))
 
-    def stopped(self: LocalSinkFolder, name: str) -> bytes:
-        monkeypatch.setattr(LocalSinkFolder, "note", note)
+    def stopped(self: PosixPlace, name: str) -> bytes:
+        monkeypatch.setattr(PosixPlace, "read", read)
         assert name == late[0][0]
         others(2, KEEP + 5)
         assert take(self, *late[0]), "the record of then is gone"
-        return note(self, name)
+        return read(self, name)
 
     with spec.factory.make_state(spec) as state:
-        monkeypatch.setattr(LocalSinkFolder, "take", stop)
+        monkeypatch.setattr(PosixPlace, "put_once", stop)
         with pytest.raises(StoreUnavailableError):
             state.apply(ticket(1, fence=9), batch(spec, *OTHER))
-        monkeypatch.setattr(LocalSinkFolder, "take", take)
+        monkeypatch.setattr(PosixPlace, "put_once", take)
         others(1, 1)
-        monkeypatch.setattr(LocalSinkFolder, "note", stopped)
+        monkeypatch.setattr(PosixPlace, "read", stopped)
         marker = state.marker()
     assert marker is not None
     assert marker.high == KEEP + 5

@@ -19,10 +19,9 @@ from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_services import GCS
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.place import PROBE, Place
+from airflow_trident.io.places import place_at
 from airflow_trident.runtime.drains.order import connections_of
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import PROBE, Storage
-from airflow_trident.states.files.sink_folder import ObjectSinkFolder
 from tests.faults.http_proxy import Answer, Request, Rule, Verdict
 from tests.fixtures.gcs import CONN_ID, VARIABLE, GcsBucket, account_key, connection, new_key
 from tests.fixtures.gcs_server import MACHINE_TOKEN, error
@@ -64,11 +63,11 @@ def test_each_way_to_name_a_key_leads_there(
     file.write_text(account_key())
     extra = {"gcs.endpoint": gcs.direct, **WAYS[way](file)}
     monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "google_cloud_platform", "extra": extra}))
-    sent = pickle.dumps(storage_at(gcs.uri).resolved())
+    sent = pickle.dumps(place_at(gcs.uri).resolved())
     file.unlink()
     monkeypatch.delenv(VARIABLE)
-    there: Storage = pickle.loads(sent)
-    assert there.put_if_absent("t/m", b"x")
+    there: Place = pickle.loads(sent)
+    assert there.put_once("t/m", b"x")
     assert SECRET not in repr(there)
 
 
@@ -78,7 +77,7 @@ def test_without_a_key_the_machine_is_asked_who_it_is(gcs: GcsBucket, monkeypatc
     monkeypatch.setenv("GCE_METADATA_HOST", gcs.server.address)
     monkeypatch.setenv("HOME", "/nowhere")
     for uri in (gcs.uri, f"gs://{gcs.name}/gs", f"GCS://{gcs.name}/gcs"):
-        assert storage_at(uri).put_if_absent("t/m", b"x")
+        assert place_at(uri).put_once("t/m", b"x")
 
 
 def test_a_token_of_the_environment_is_taken_where_no_connection_is_named(
@@ -86,9 +85,9 @@ def test_a_token_of_the_environment_is_taken_where_no_connection_is_named(
 ) -> None:
     monkeypatch.setenv("GOOGLE_BASE_URL", gcs.direct)
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", MACHINE_TOKEN)
-    assert storage_at(f"gs://{gcs.name}").put_if_absent("t/m", b"x")
+    assert place_at(f"gs://{gcs.name}").put_once("t/m", b"x")
     with pytest.raises(ConfigurationError, match=r"has a key, and GOOGLE_BEARER_TOKEN is set.*Take GOOGLE_BEARER"):
-        storage_at(gcs.uri).put_if_absent("t/m", b"x")
+        place_at(gcs.uri).put_once("t/m", b"x")
 
 
 def test_anonymous_users_read_what_all_may_read_and_nothing_else(
@@ -102,7 +101,7 @@ def test_anonymous_users_read_what_all_may_read_and_nothing_else(
     with pickle.loads(pickle.dumps(arrow_files(place))).open_input_file(place.key("b")) as file:
         assert (file.size(), file.read_at(3, 4)) == (10, b"456")
     with pytest.raises(ConfigurationError, match=r"AccessDenied.*Anonymous caller.*right to list, read, write and"):
-        storage_at(gcs.uri).require_usable()
+        place_at(gcs.uri).check()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +158,7 @@ def test_a_wrong_key_is_one_error_with_its_cure(
 ) -> None:
     monkeypatch.setenv(VARIABLE, connection(gcs.direct, key=key))
     with pytest.raises(ConfigurationError, match=text) as caught:
-        storage_at(gcs.uri).require_usable()
+        place_at(gcs.uri).check()
     assert gcs.uri in str(caught.value)
     assert not any(line in str(caught.value) for line in json.loads(key)["private_key"].split("\n")[1:-2])
     assert caught.value.outcome is Outcome.FAIL
@@ -171,16 +170,16 @@ def test_an_expired_token_is_one_error_with_its_cure(gcs: GcsBucket, monkeypatch
     with pytest.raises(
         ConfigurationError, match=r"AuthenticationRequired.*token of the environment.*expired"
     ) as caught:
-        storage_at(f"gs://{gcs.name}").require_usable()
+        place_at(f"gs://{gcs.name}").check()
     assert "ya29" not in str(caught.value)
 
 
 def test_a_bucket_that_is_not_there_is_named(gcs: GcsBucket) -> None:
-    storage = storage_at(f"gs://{CONN_ID}@no-such-bucket/x")
+    storage = place_at(f"gs://{CONN_ID}@no-such-bucket/x")
     with pytest.raises(ConfigurationError, match=r"@no-such-bucket/x' \(NoSuchBucket.*Make the bucket"):
-        storage.require_usable()
+        storage.check()
     for verb in (
-        lambda: storage.get("a"),
+        lambda: storage.read("a"),
         lambda: list(storage.list("a")),
         lambda: storage.put("a", lambda file: None),
     ):
@@ -205,7 +204,7 @@ def test_a_bucket_that_is_not_there_is_named(gcs: GcsBucket) -> None:
 def test_a_place_that_cannot_work_is_one_error_with_its_cure(rule: Rule, text: str, gcs: GcsBucket) -> None:
     gcs.proxy.rule = rule
     with pytest.raises(ConfigurationError, match=text):
-        storage_at(gcs.uri).require_usable()
+        place_at(gcs.uri).check()
 
 
 def test_an_object_that_google_decompresses_is_refused(gcs: GcsBucket) -> None:
@@ -223,16 +222,16 @@ def test_no_credentials_at_all_is_one_error_with_its_cure(gcs: GcsBucket, monkey
     for name in ("GCE_METADATA_HOST", "GCE_METADATA_IP"):
         monkeypatch.setenv(name, gcs.proxy.url.removeprefix("http://"))
     with pytest.raises(ConfigurationError, match=r"no credentials for 'gs://.*GOOGLE_APPLICATION_CREDENTIALS"):
-        storage_at(f"gs://{gcs.name}").require_usable()
+        place_at(f"gs://{gcs.name}").check()
 
 
 def test_of_names_that_are_deleted_those_that_are_gone_do_not_keep_the_others(gcs: GcsBucket) -> None:
     """Each is a request of its own, and answered by 404 if it is not there."""
-    storage = storage_at(gcs.uri)
+    storage = place_at(gcs.uri)
     names = [f"t/{number:02}" for number in range(30)]
     for name in names[1::7]:
         storage.put(name, lambda file: None)
-    storage.remove(names)
+    storage.delete(names)
     assert list(storage.list("t")) == []
 
 
@@ -257,14 +256,14 @@ def test_a_spout_reads_what_it_recorded_as_long_as_the_bucket_has_it(gcs: GcsBuc
 
 
 def test_a_sink_publishes_and_deletes(gcs: GcsBucket) -> None:
-    folder = ObjectSinkFolder(ObjectPlace.parse("it", f"{gcs.uri}/out"))
-    folder.make()
-    folder.hide("h", lambda file: file.write(b"123"))  # type: ignore[arg-type, return-value]
-    folder.show("h", "a.csv")
-    assert (folder.shown(), folder.noted(), folder.open("a.csv").read()) == (["a.csv"], [PROBE], b"123")
-    folder.show("h", "a.csv")
-    folder.remove("a.csv")
-    assert folder.shown() == []
+    folder = place_at(f"{gcs.uri}/out")
+    folder.check()
+    folder.put("h", lambda file: file.write(b"123"))
+    assert folder.show("h", "a.csv")
+    assert (sorted(folder.names()), folder.open("a.csv").read()) == ([PROBE, "a.csv"], b"123")
+    assert not folder.show("h", "a.csv")
+    folder.delete(["a.csv"])
+    assert list(folder.names()) == [PROBE]
 
 
 def test_a_topology_stages_in_a_bucket(gcs: GcsBucket, tmp_path: Path) -> None:
@@ -273,6 +272,6 @@ def test_a_topology_stages_in_a_bucket(gcs: GcsBucket, tmp_path: Path) -> None:
     made = topology(tmp_path)
     assert run(made, LocalEngine(), f"{gcs.uri}/some/prefix") == [1, 2, 3]
     assert contents(made, "counts") == WORDS
-    staged = [name for name, _ in storage_at(gcs.uri).list("some/prefix/on_s3")]
+    staged = [entry.name for entry in place_at(gcs.uri).list("some/prefix/on_s3")]
     assert sum(name.endswith("/manifest.json") for name in staged) == 3
     assert all(request.path.startswith(f"/{gcs.name}/some/prefix/") for request in asked if request.method == "PUT")

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, StateSpec
 from airflow_trident.errors import FencedError
-from airflow_trident.staging.verbs import PROBE
-from airflow_trident.states.files.sink import FileSink, OpenFileSink
-from airflow_trident.states.files.sink_folder import META, HdfsSinkFolder, SinkFolder
+from airflow_trident.io.hdfs_place import WebHdfsPlace
+from airflow_trident.io.place import PROBE, Place
+from airflow_trident.states.files.sink import META, FileSink, OpenFileSink
 from tests.contracts.test_sinks import OTHER, ROWS, batch, expected, rows_of, spec_of
 from tests.faults.http_proxy import Answer, Request, Verdict, each_fails_once, pass_all
 from tests.fixtures.hdfs import Folder
@@ -36,7 +36,7 @@ def spec_on(folder: Folder | str, tmp_path: Path) -> StateSpec:
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-from airflow_trident.states.files.sink_folder import HdfsSinkFolder
+from airflow_trident.io.hdfs_place import WebHdfsPlace
 from tests.contracts.test_hdfs_sinks import spec_on
 from tests.contracts.test_sinks import OTHER, batch
 from tests.fixtures.state import ticket
@@ -48,7 +48,7 @@ steps = []
 
 
 def watched(name):
-    step = getattr(HdfsSinkFolder, name)
+    step = getattr(WebHdfsPlace, name)
 
     def stepped(self, *given):
         steps.append(name)
@@ -60,10 +60,10 @@ def watched(name):
             os.kill(os.getpid(), signal.SIGKILL)
         return answer
 
-    setattr(HdfsSinkFolder, name, stepped)
+    setattr(WebHdfsPlace, name, stepped)
 
 
-for name in ("hide", "take", "show"):
+for name in ("put", "put_once", "show"):
     watched(name)
 state.apply(ticket(2), batch(spec, *OTHER))
 """
@@ -87,7 +87,7 @@ def test_a_committer_killed_between_record_and_file_is_finished_by_the_next(
         answer = state.apply(ticket(2), batch(spec, *OTHER))
         assert answer is (Applied.ALREADY if is_applied else Applied.APPLIED)
         assert rows_of(state) == expected(spec, ROWS, OTHER)
-        assert all(name.startswith("words-rows.000") for name in state.files.noted() if name != PROBE)
+        assert all(name.startswith("words-rows.000") for name in state.files.names(META) if name != PROBE)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.LOSE], ids=lambda one: one.name)
@@ -113,14 +113,14 @@ def test_a_late_rename_of_a_committer_that_was_overtaken_brings_nothing_back(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = replace(spec_on(folder, tmp_path), opaque=True)
-    show, held = HdfsSinkFolder.show, list[tuple[str, str]]()
+    show, held = WebHdfsPlace.show, list[tuple[str, str]]()
     with spec.factory.make_state(spec) as state, spec.factory.make_state(spec) as other:
         assert isinstance(state, OpenFileSink)
         with monkeypatch.context() as patch:
-            patch.setattr(HdfsSinkFolder, "show", lambda self, *names: held.append(names))
+            patch.setattr(WebHdfsPlace, "show", lambda self, *names: held.append(names))
             state.apply(ticket(1, fence=1), batch(spec, *ROWS))
         other.apply(ticket(1, fence=2, attempt=1), batch(spec, *OTHER))
-        assert isinstance(state.files, HdfsSinkFolder)
+        assert isinstance(state.files, WebHdfsPlace)
         show(state.files, *held[-1])
         assert rows_of(other) == expected(spec, OTHER)
 
@@ -128,17 +128,17 @@ def test_a_late_rename_of_a_committer_that_was_overtaken_brings_nothing_back(
 def test_a_committer_that_was_stopped_before_its_atomic_step_changes_nothing(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec, take = spec_on(folder, tmp_path), HdfsSinkFolder.take
+    spec, take = spec_on(folder, tmp_path), WebHdfsPlace.put_once
 
-    def others_first(self: SinkFolder, name: str, content: bytes) -> bool:
-        monkeypatch.setattr(HdfsSinkFolder, "take", take)
+    def others_first(self: Place, name: str, content: bytes) -> bool:
+        monkeypatch.setattr(WebHdfsPlace, "put_once", take)
         with spec.factory.make_state(spec) as other:
             other.apply(ticket(1, fence=11), batch(spec, *ROWS))
-        assert isinstance(self, HdfsSinkFolder)
+        assert isinstance(self, WebHdfsPlace)
         return take(self, name, content)
 
     with spec.factory.make_state(spec) as state:
-        monkeypatch.setattr(HdfsSinkFolder, "take", others_first)
+        monkeypatch.setattr(WebHdfsPlace, "put_once", others_first)
         with pytest.raises(FencedError):
             state.apply(ticket(1, fence=9), batch(spec, *OTHER))
         assert rows_of(state) == expected(spec, ROWS)

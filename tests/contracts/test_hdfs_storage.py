@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
-from airflow_trident.staging.hdfs_storage import LEFT_DAYS, UNFINISHED
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import PROBE, Storage
+from airflow_trident.io.hdfs_place import LEFT_DAYS, UNFINISHED
+from airflow_trident.io.place import PROBE, Place, PlaceEntry, clear
+from airflow_trident.io.places import place_at
 from tests.contracts.test_storage import VERBS, names, put
 from tests.faults.http_proxy import Request, Rule, Verdict, pass_all
 from tests.fixtures.hdfs import CONN_ID, VARIABLE, Cluster, Folder, ask, connection
@@ -55,7 +55,7 @@ def test_whichever_request_is_refused_lost_or_slow_the_result_is_the_same_and_no
     _, call, expected = VERBS[verb]
     for place in count():
         folder.proxy.rule, folder.proxy.harmed = pass_all, 0
-        storage = storage_at(f"{folder.uri}/{place}")
+        storage = place_at(f"{folder.uri}/{place}")
         put(storage, "t/there", b"12345")
         put(storage, "t/other", b"x")
         folder.proxy.rule = only(place, verdict)
@@ -63,8 +63,8 @@ def test_whichever_request_is_refused_lost_or_slow_the_result_is_the_same_and_no
         if not folder.proxy.harmed:
             break
         if verb.startswith("put"):
-            new = "new" if verb == "put_if_absent" else "unique"
-            assert storage.get(f"t/{new}") == b"mine"
+            new = "new" if verb == "put_once" else "unique"
+            assert storage.read(f"t/{new}") == b"mine"
             assert sorted(folder.all_names(f"{place}/t")) == sorted([new, "other", "there"])
     assert place >= (3 if verb.startswith("put") else 1)
 
@@ -73,43 +73,43 @@ def test_of_two_who_take_a_name_while_answers_are_lost_one_has_it(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, folder.connection(max_retries=12))
-    storage, chosen = storage_at(folder.uri), random.Random(7)
+    storage, chosen = place_at(folder.uri), random.Random(7)
     folder.proxy.rule = lambda request: Verdict.LOSE if chosen.random() < 0.2 else Verdict.PASS
     for number in range(15):
-        taken = [storage.put_if_absent(f"t/{number}", content) for content in (b"one", b"two")]
+        taken = [storage.put_once(f"t/{number}", content) for content in (b"one", b"two")]
         assert taken == [True, False]
-        assert storage.get(f"t/{number}") == b"one"
+        assert storage.read(f"t/{number}") == b"one"
     assert folder.proxy.harmed > 10
 
 
 def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(folder: Folder) -> None:
-    storage, stolen = storage_at(folder.uri), list[bool]()
+    storage, stolen = place_at(folder.uri), list[bool]()
 
     def rule(request: Request) -> Verdict:
         if operation("RENAME") in request.query and not stolen:
             stolen.append(True)  # before the rule answers: the other's own requests pass
-            assert storage.put_if_absent("t/m", b"another one's")
+            assert storage.put_once("t/m", b"another one's")
             return Verdict.LOSE
         return Verdict.PASS
 
     folder.proxy.rule = rule
-    assert not storage.put_if_absent("t/m", b"mine")
-    assert storage.get("t/m") == b"another one's"
+    assert not storage.put_once("t/m", b"mine")
+    assert storage.read("t/m") == b"another one's"
     assert folder.all_names("t") == ["m"]
 
 
-@pytest.mark.parametrize("verb", ["put_if_absent", "put", "get", "list"])
+@pytest.mark.parametrize("verb", ["put_once", "put", "read", "list"])
 def test_an_hdfs_that_stays_away_is_one_error_that_is_tried_again(verb: str, folder: Folder) -> None:
     folder.proxy.rule = lambda request: Verdict.UNAVAILABLE
     with pytest.raises(StoreUnavailableError, match=rf"in '{folder.uri}' .*run the task again") as caught:
-        VERBS[verb][1](storage_at(folder.uri))
+        VERBS[verb][1](place_at(folder.uri))
     assert caught.value.outcome is Outcome.RETRY
 
 
 KILLED = """
 import sys
-from airflow_trident.staging.storage import storage_at
-storage_at(sys.argv[1]).put_if_absent("t/m", b"mine" * (64 << 20))
+from airflow_trident.io.places import place_at
+place_at(sys.argv[1]).put_once("t/m", b"mine" * (64 << 20))
 """
 
 
@@ -126,22 +126,22 @@ def leave_unfinished(folder: Folder) -> str:
 
 
 def test_of_a_writer_that_is_killed_nothing_is_seen(folder: Folder) -> None:
-    storage = storage_at(folder.uri)
+    storage = place_at(folder.uri)
     put(storage, "t/there", b"12345")
     leave_unfinished(folder)
     assert names(storage, "t") == ["t/there"]
     assert len(folder.all_names("t")) == 2
     with pytest.raises(FileNotFoundError):
-        storage.get("t/m")
-    assert storage.put_if_absent("t/m", b"another one's")
-    assert storage.delete("t") == 2
+        storage.read("t/m")
+    assert storage.put_once("t/m", b"another one's")
+    assert clear(storage, "t") == 2
     assert folder.all_names() == []
 
 
 def test_what_a_killed_writer_left_is_deleted_after_a_week_when_somebody_begins_there(folder: Folder) -> None:
     """And nothing else: not what may still be renamed, and no file that has its name, however old."""
-    storage = storage_at(f"{folder.uri}/t")
-    storage.require_usable()
+    storage = place_at(f"{folder.uri}/t")
+    storage.check()
     left = leave_unfinished(folder)
     put(storage, "there", b"12345")
     folder.put(f"t/{UNFINISHED}of-a-writer-now", "x")
@@ -150,17 +150,17 @@ def test_what_a_killed_writer_left_is_deleted_after_a_week_when_somebody_begins_
     storage.sweep()
     assert left in folder.all_names("t")
     folder.age(f"t/{left}", LEFT_DAYS + 0.5)
-    storage.require_usable()  # known to this process
+    storage.check()  # known to this process
     assert left in folder.all_names("t")
-    storage.resolved().require_usable()
+    storage.resolved().check()
     assert sorted(folder.all_names("t")) == [PROBE, f"{UNFINISHED}of-a-writer-now", "there"]
-    storage_at(f"{folder.uri}/nothing").sweep()
+    place_at(f"{folder.uri}/nothing").sweep()
 
 
 def test_a_writer_that_was_stopped_until_its_unfinished_file_was_deleted_has_put_nothing_and_can_again(
     folder: Folder,
 ) -> None:
-    storage, swept = storage_at(folder.uri), list[str]()
+    storage, swept = place_at(folder.uri), list[str]()
 
     def rule(request: Request) -> Verdict:
         if operation("RENAME") in request.query and not swept:
@@ -171,9 +171,9 @@ def test_a_writer_that_was_stopped_until_its_unfinished_file_was_deleted_has_put
 
     folder.proxy.rule = rule
     with pytest.raises(StoreUnavailableError, match="run the task again"):
-        storage.put_if_absent("t/m", b"mine")
+        storage.put_once("t/m", b"mine")
     assert (len(swept), folder.all_names("t")) == (1, [])
-    assert storage.put_if_absent("t/m", b"mine")
+    assert storage.put_once("t/m", b"mine")
     swept.clear()
     with pytest.raises(StoreUnavailableError, match="run the task again"):
         put(storage, "t/f", b"mine")
@@ -183,25 +183,25 @@ def test_a_writer_that_was_stopped_until_its_unfinished_file_was_deleted_has_put
 
 def test_an_hdfs_that_does_not_answer_keeps_what_is_left_there(folder: Folder) -> None:
     folder.proxy.rule = lambda request: Verdict.UNAVAILABLE
-    storage_at(folder.uri).sweep("t")
+    place_at(folder.uri).sweep("t")
     assert folder.proxy.harmed
 
 
 def test_what_is_put_again_is_replaced_in_one_step(folder: Folder) -> None:
-    storage = storage_at(folder.uri)
+    storage = place_at(folder.uri)
     for content in (b"first", b"second one"):
         put(storage, "t/f", content)
-        assert storage.get("t/f") == content
+        assert storage.read("t/f") == content
     assert folder.all_names("t") == ["f"]
 
 
 def test_a_list_is_read_in_pages(folder: Folder) -> None:
     """A page has three names here."""
-    storage, given = storage_at(folder.uri), [f"t/{number}" for number in range(7)]
+    storage, given = place_at(folder.uri), [f"t/{number}" for number in range(7)]
     for name in given:
         put(storage, name, b"x")
     folder.proxy.asked.clear()
-    assert list(storage.list("t")) == [(name, 1) for name in given]
+    assert list(storage.list("t")) == [PlaceEntry(name, 1) for name in given]
     assert folder.proxy.asked == {"GET": 3}
 
 
@@ -230,11 +230,11 @@ def test_the_active_one_of_several_name_nodes_is_asked(
     mended: Cluster, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, both(mended))
-    storage = storage_at(folder.uri)
-    assert storage.put_if_absent("t/m", b"one")
+    storage = place_at(folder.uri)
+    assert storage.put_once("t/m", b"one")
     mended.hadoop.tell("active 1")
-    assert not storage.put_if_absent("t/m", b"two")
-    assert storage.get("t/m") == b"one"
+    assert not storage.put_once("t/m", b"two")
+    assert storage.read("t/m") == b"one"
 
 
 def test_name_nodes_that_are_all_in_standby_are_one_error(
@@ -243,16 +243,16 @@ def test_name_nodes_that_are_all_in_standby_are_one_error(
     monkeypatch.setenv(VARIABLE, both(mended))
     mended.hadoop.tell("standby 0")
     with pytest.raises(StoreUnavailableError, match=r"StandbyException.*haadmin.*run the task again"):
-        storage_at(folder.uri).require_usable()
+        place_at(folder.uri).check()
 
 
 def test_safe_mode_is_one_error_that_is_tried_again(mended: Cluster, folder: Folder) -> None:
-    storage = storage_at(folder.uri)
-    storage.put_if_absent("t/m", b"one")
+    storage = place_at(folder.uri)
+    storage.put_once("t/m", b"one")
     mended.hadoop.tell("safe 0")
     with pytest.raises(StoreUnavailableError, match=r"(SafeMode|Retriable)Exception.*safe ?mode"):
-        storage.put_if_absent("t/n", b"one")
-    assert storage.get("t/m") == b"one"
+        storage.put_once("t/n", b"one")
+    assert storage.read("t/m") == b"one"
 
 
 # ---- what cannot be used ---------------------------------------------------------------------------------------
@@ -261,10 +261,10 @@ def test_safe_mode_is_one_error_that_is_tried_again(mended: Cluster, folder: Fol
 def test_a_folder_of_others_is_one_error_with_its_cure(folder: Folder, hdfs: Cluster) -> None:
     hdfs.administrate("PUT", f"/{folder.name}/own", "MKDIRS&permission=700")
     with pytest.raises(ConfigurationError, match=r"AccessControlException.*Permission denied.*user of the connection"):
-        storage_at(f"{folder.uri}/own/below").require_usable()
-    for verb in (lambda one: one.get("f"), lambda one: list(one.list("t")), lambda one: put(one, "t/f", b"")):
+        place_at(f"{folder.uri}/own/below").check()
+    for verb in (lambda one: one.read("f"), lambda one: list(one.list("t")), lambda one: put(one, "t/f", b"")):
         with pytest.raises(ConfigurationError, match="AccessControlException"):
-            verb(storage_at(f"{folder.uri}/own"))
+            verb(place_at(f"{folder.uri}/own"))
 
 
 @pytest.mark.parametrize(
@@ -274,18 +274,18 @@ def test_a_folder_of_others_is_one_error_with_its_cure(folder: Folder, hdfs: Clu
 def test_a_quota_that_is_used_up_is_one_error_that_is_tried_again(
     quota: str, text: str, folder: Folder, hdfs: Cluster
 ) -> None:
-    storage = storage_at(folder.uri)
+    storage = place_at(folder.uri)
     put(storage, "f", b"x")
     hdfs.administrate("PUT", f"/{folder.name}", f"SETQUOTA&{quota}")
     with pytest.raises(StoreUnavailableError, match=text):
         put(storage, "t/f", b"x")
-    assert storage.get("f") == b"x"
+    assert storage.read("f") == b"x"
 
 
 def test_a_file_where_a_folder_should_be_is_one_error(folder: Folder) -> None:
     folder.put("f", "x")
     with pytest.raises(ConfigurationError, match=r"f.*Name a folder: a file has this name"):
-        storage_at(f"{folder.uri}/f").require_usable()
+        place_at(f"{folder.uri}/f").check()
 
 
 def host_and_port(address: str) -> dict[str, Any]:
@@ -314,18 +314,18 @@ def test_a_connection_that_does_not_fit_is_one_error_with_its_cure(
     told["extra"] = {"max_retries": 0, **written.get("extra", {})}
     monkeypatch.setenv(VARIABLE, json.dumps(told))
     with pytest.raises(TridentError, match=text):
-        storage_at(folder.uri).require_usable()
+        place_at(folder.uri).check()
 
 
 def test_the_port_of_other_clients_is_named(folder: Folder, hdfs: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, connection(f"http://{hdfs.hadoop.setting('trident.rpc-address.0')}"))
     with pytest.raises(ConfigurationError, match=r"does not speak HTTP.*no WebHDFS answers there.*9870"):
-        storage_at(folder.uri).require_usable()
+        place_at(folder.uri).check()
 
 
 def test_a_place_that_works_is_checked_once_and_its_folder_is_private(folder: Folder) -> None:
     for _ in range(3):
-        storage_at(f"{folder.uri}/staging").require_usable()
+        place_at(f"{folder.uri}/staging").check()
     assert folder.status("staging")["permission"] == "700"
     assert folder.proxy.asked["PUT"] == 2 + 2 * 3
 
@@ -334,12 +334,12 @@ def test_a_place_that_was_resolved_needs_no_connection_any_more(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, folder.connection(delegation_token="a-secret-token"))
-    assert "a-secret-token" not in repr(storage_at(folder.uri).resolved())
+    assert "a-secret-token" not in repr(place_at(folder.uri).resolved())
     monkeypatch.setenv(VARIABLE, folder.connection())
-    sent = pickle.dumps(storage_at(folder.uri).resolved())
+    sent = pickle.dumps(place_at(folder.uri).resolved())
     monkeypatch.delenv(VARIABLE)
-    there: Storage = pickle.loads(sent)
-    assert there.put_if_absent("t/m", b"x")
+    there: Place = pickle.loads(sent)
+    assert there.put_once("t/m", b"x")
 
 
 def test_without_a_connection_the_address_and_the_user_are_enough(
@@ -347,8 +347,8 @@ def test_without_a_connection_the_address_and_the_user_are_enough(
 ) -> None:
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("HADOOP_USER_NAME", "trident")
-    assert storage_at(f"webhdfs://{folder.server}/{folder.name}").put_if_absent("t/m", b"x")
+    assert place_at(f"webhdfs://{folder.server}/{folder.name}").put_once("t/m", b"x")
     assert ask(folder.server, "GET", f"/{folder.name}/t/m", "GETFILESTATUS")["FileStatus"]["owner"] == "trident"
     monkeypatch.setenv("AIRFLOW_CONN_WEBHDFS_DEFAULT", folder.connection())
-    assert storage_at(f"hdfs:///{folder.name}").get("t/m") == b"x"
-    assert CONN_ID not in storage_at(f"hdfs:///{folder.name}").where
+    assert place_at(f"hdfs:///{folder.name}").read("t/m") == b"x"
+    assert CONN_ID not in place_at(f"hdfs:///{folder.name}").where

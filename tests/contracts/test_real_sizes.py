@@ -22,7 +22,8 @@ import pytest
 from airflow_trident import DeltaState, DeltaTable, IcebergTable, TableSpout
 from airflow_trident.contracts.state import Applied, StagedFiles, State, StateSpec
 from airflow_trident.io.parquet import footer_bytes
-from airflow_trident.staging.storage import storage_at
+from airflow_trident.io.place import PlacedFile
+from airflow_trident.io.places import place_at
 from airflow_trident.states.files.sink import FileSink
 from tests.fixtures.azurite import CONN_ID as AZURE
 from tests.fixtures.gcs import CONN_ID as GOOGLE
@@ -47,7 +48,7 @@ def large(day: int = 0) -> pa.Table:
 
 def staged(root: str, *tables: pa.Table) -> StagedFiles:
     """As the staging area gives them: local files by their path, others by what opens and copies them."""
-    storage, paths = storage_at(root), list[str]()
+    storage, paths = place_at(root), list[str]()
     footers, names = dict[str, bytes](), dict[str, str]()
     for table in tables:
         name, collected = f"words/0001/rows-{len(names)}-{os.urandom(4).hex()}.parquet", list[Any]()
@@ -63,7 +64,7 @@ def staged(root: str, *tables: pa.Table) -> StagedFiles:
         paths=tuple(paths),
         num_rows=rows,
         opener=lambda path: storage.open(names[path]),
-        stored=lambda path: storage.stored(names[path]),
+        stored=lambda path: PlacedFile(storage, names[path]),
         footers=footers,
     )
 
@@ -171,9 +172,9 @@ def test_large_batches_come_into_each_object_store(
             assert state.apply(ticket(3), third) is Applied.APPLIED
             batches += [second, third]
         if place == "azure" and sink == "delta":  # azurite's listings lead delta-rs astray from the second version on
-            storage = storage_at(f"{scheme}://{conn_id}@{bucket.name}/lake/sales")
-            (name,) = (name for name, _ in storage.list("") if name.startswith("trident-"))
-            assert pq.read_table(pa.BufferReader(storage.get(name))).equals(first)
+            storage = place_at(f"{scheme}://{conn_id}@{bucket.name}/lake/sales")
+            (name,) = (entry.name for entry in storage.list("") if entry.name.startswith("trident-"))
+            assert pq.read_table(pa.BufferReader(storage.read(name))).equals(first)
         else:
             assert is_kept(state, *batches) if sink == "files" else is_read(factory, *batches)
 

@@ -25,8 +25,11 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.database_limits import CLUSTERS, EVERY
 from airflow_trident.io.hdfs import HdfsPlace
+from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_arrow import open_object
+from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.place import Place, sizes
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
@@ -34,9 +37,6 @@ from airflow_trident.spouts.kafka.consumer import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import LogPosition, TopicPartition
 from airflow_trident.spouts.kafka.spout import KafkaSpout
 from airflow_trident.spouts.redis import RedisSpout, RedisStreamSpout
-from airflow_trident.staging.hdfs_storage import HdfsStorage
-from airflow_trident.staging.storage import ObjectStorage
-from airflow_trident.staging.verbs import Storage
 from airflow_trident.states.keyvalue.redis import RedisStateProvider
 from airflow_trident.states.redis.state import RedisState
 from airflow_trident.tasks import drivers
@@ -99,25 +99,25 @@ def kafka_calls(hosts: str) -> Calls:
     }
 
 
-def storage_calls(storage: Storage) -> Calls:
+def storage_calls(storage: Place) -> Calls:
     return {
-        "get": lambda: storage.get("a"),
-        "range": lambda: storage.get("a", 1, 2),
+        "read": lambda: storage.read("a"),
+        "range": lambda: storage.read("a", 1, 2),
         "list": lambda: list(storage.list("")),
         "put": lambda: storage.put("a", lambda file: file.write(b"x")),
-        "put_if_absent": lambda: storage.put_if_absent("a", b"x"),
-        "sizes": lambda: storage.sizes("", ["a"]),
+        "put_once": lambda: storage.put_once("a", b"x"),
+        "sizes": lambda: sizes(storage, "", ["a"]),
         "open": lambda: storage.open("a").read(1),
-        "require_usable": storage.require_usable,
+        "check": storage.check,
     }
 
 
 def object_calls(uri: str) -> Calls:
     place = ObjectPlace.parse("staging", uri).resolved()
-    storage = ObjectStorage(place)
+    storage = ObstorePlace(place)
     return {
         **storage_calls(storage),
-        "take_away": lambda: storage.take_away(["a", "b"]),
+        "delete": lambda: storage.delete(["a", "b"]),
         "open parts": lambda: open_object(place, "a").read(1),
     }
 
@@ -162,7 +162,7 @@ def calls_of(kind: str, hosts: str) -> Calls:
         case "cluster":
             return cluster_calls(hosts)
         case "hdfs":
-            return storage_calls(HdfsStorage(HdfsPlace.parse("staging", "hdfs://silenthdfs@/p").resolved()))
+            return storage_calls(WebHdfsPlace(HdfsPlace.parse("staging", "hdfs://silenthdfs@/p").resolved()))
         case _:
             return object_calls({"s3": "s3", "azure": "abfs", "gcs": "gs"}[kind] + f"://silent{kind}@bucket/p")
 
@@ -244,15 +244,15 @@ def test_a_redis_that_falls_silent_leaves_the_outcome_of_a_commit_open_and_ends_
 def test_an_object_store_that_falls_silent_ends_each_verb(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     with SilentProxy(bucket.direct.removeprefix("http://")) as proxy:
         monkeypatch.setenv("AIRFLOW_CONN_HUSHED", s3_connection(f"http://{proxy.hosts}", read_timeout_s=1))
-        storage = ObjectStorage(ObjectPlace.parse("staging", f"s3://hushed@{bucket.name}"))
+        storage = ObstorePlace(ObjectPlace.parse("staging", f"s3://hushed@{bucket.name}"))
         content = b"x" * (8 << 20)
         storage.put("a", lambda file: file.write(content))
-        assert storage.get("a") == content
-        opened = open_object(storage.place, "a")
+        assert storage.read("a") == content
+        opened = open_object(storage.address, "a")
         proxy.hush()
         with ThreadPoolExecutor(4) as pool:
             calls: list[Callable[[], object]] = [
-                lambda: storage.get("a"),
+                lambda: storage.read("a"),
                 opened.read,
                 lambda: storage.put("b", lambda file: file.write(content)),
                 lambda: list(storage.list("")),

@@ -17,13 +17,13 @@ from airflow_trident.contracts.spout import Spout
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.connections import Connection
+from airflow_trident.io.places import place_at
 from airflow_trident.io.sql import database_url
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.files.spout import FileSpout
 from airflow_trident.spouts.memory import FixedBatchSpout
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.spouts.sql import SqlSpout
-from airflow_trident.staging.storage import storage_at
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows
 from airflow_trident.types import Json, parse_declared
 from tests.fixtures.azurite import Objects, lasting_container
@@ -136,10 +136,10 @@ def spooled(folder: Path, root: Callable[[], str] | None = None) -> SpoutCase:
     spout = SpooledSpout(queue.source(), where, max_rows=7)
 
     def take_away() -> Spout:
-        storage, name = storage_at(where), f"{3:019d}.arrow"
-        changed = storage.get(name)[:-1] + b"x"
-        storage.remove([name])
-        assert storage.put_if_absent(name, changed)
+        storage, name = place_at(where), f"{3:019d}.arrow"
+        changed = storage.read(name)[:-1] + b"x"
+        storage.delete([name])
+        assert storage.put_once(name, changed)
         return spout
 
     return SpoutCase(spout, ROWS, take_away)

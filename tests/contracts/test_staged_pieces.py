@@ -103,7 +103,7 @@ def test_a_file_that_is_gone_or_of_another_size_is_an_error_also_behind_the_firs
 
 def test_an_object_that_is_gone_is_an_error(bucket: Any) -> None:
     staged = Staged(f"{bucket.uri}/staging", numbered(0, 3), numbered(3, 3))
-    staged.area.storage.remove([staged.manifest.files[1].path])
+    staged.area.place.delete([staged.manifest.files[1].path])
     with pytest.raises(StagingError, match="is missing"):
         staged.batch()
 

@@ -20,9 +20,10 @@ import pytest
 from obstore.store import MemoryStore
 
 from airflow_trident.errors import Outcome, StoreUnavailableError
+from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import ObjectStorage, PosixStorage, absolute_root, storage_at, temporary_root
-from airflow_trident.staging.verbs import Storage
+from airflow_trident.io.place import PROBE, Place, PlaceEntry, PosixPlace, clear, open_ranges, sizes
+from airflow_trident.io.places import absolute_root, place_at, temporary_root
 from tests.faults.http_proxy import Request, Verdict, first
 from tests.fixtures.azurite import Objects
 from tests.fixtures.hdfs import Folder
@@ -47,16 +48,16 @@ ON_HDFS = [pytest.param(one, marks=pytest.mark.rare) for one in ("folder", "fold
 
 
 @pytest.fixture(params=[*PLACES, *ON_HDFS])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     if request.param == "posix":
-        yield PosixStorage(str(tmp_path / "root"))
+        yield PosixPlace(str(tmp_path / "root"))
     elif request.param == "memory":
-        yield ObjectStorage(InMemory(bucket=tmp_path.name))
+        yield ObstorePlace(InMemory(bucket=tmp_path.name))
     else:
         fixture, _, prefix = request.param.partition(" ")
         made: Objects | Folder = request.getfixturevalue(fixture)
         monkeypatch.setenv(made.variable, made.connection(read_timeout_s=30))
-        yield storage_at(made.uri + ("/some/prefix/" if prefix else ""))
+        yield place_at(made.uri + ("/some/prefix/" if prefix else ""))
 
 
 SERVERS = ["bucket", "container", "gcs"]
@@ -69,7 +70,7 @@ def objects(request: pytest.FixtureRequest) -> Objects:
     return made
 
 
-def put(storage: Storage, name: str, content: bytes) -> int:
+def put(storage: Place, name: str, content: bytes) -> int:
     return storage.put(name, lambda file: _write(file, content))
 
 
@@ -77,73 +78,118 @@ def _write(file: Any, content: bytes) -> None:
     file.write(content)
 
 
-def names(storage: Storage, folder: str) -> list[str]:
-    return sorted(name for name, _ in storage.list(folder))
+def names(storage: Place, folder: str) -> list[str]:
+    return sorted(entry.name for entry in storage.list(folder))
 
 
 # ---- the verbs -------------------------------------------------------------------------------------------------
 
 
-def test_what_was_put_is_read_whole_and_in_ranges(storage: Storage) -> None:
+def test_what_was_put_is_read_whole_and_in_ranges(storage: Place) -> None:
     assert put(storage, "a/b/c/f", b"0123456789") == 10
     assert put(storage, "a/b/c/nothing", b"") == 0
-    assert storage.get("a/b/c/f") == b"0123456789"
-    assert storage.get("a/b/c/f", 3, 4) == b"3456"
-    assert storage.get("a/b/c/f", 8) == b"89"
-    assert storage.get("a/b/c/f", 8, 5) == b"89"
-    assert storage.get("a/b/c/f", 10, 1) == b""
-    assert storage.get("a/b/c/f", 2, 0) == b""
-    assert storage.get("a/b/c/nothing") == b""
+    assert storage.read("a/b/c/f") == b"0123456789"
+    assert storage.read("a/b/c/f", 3, 7) == b"3456"
+    assert storage.read("a/b/c/f", 8) == b"89"
+    assert storage.read("a/b/c/f", 8, 13) == b"89"
+    assert storage.read("a/b/c/f", 10, 11) == b""
+    assert storage.read("a/b/c/f", 2, 2) == b""
+    assert storage.read("a/b/c/nothing") == b""
 
 
-def test_a_name_is_taken_once_and_the_first_content_stands(storage: Storage) -> None:
-    assert storage.put_if_absent("t/i/1/0/manifest.json", b"one")
-    assert not storage.put_if_absent("t/i/1/0/manifest.json", b"two")
-    assert storage.put_if_absent("t/i/1/0/manifest.json", b"one")
-    assert storage.get("t/i/1/0/manifest.json") == b"one"
+def test_a_name_is_taken_once_and_the_first_content_stands(storage: Place) -> None:
+    assert storage.put_once("t/i/1/0/manifest.json", b"one")
+    assert not storage.put_once("t/i/1/0/manifest.json", b"two")
+    assert storage.put_once("t/i/1/0/manifest.json", b"one")
+    assert storage.read("t/i/1/0/manifest.json") == b"one"
 
 
-def test_of_many_who_take_a_name_at_once_one_has_it(storage: Storage) -> None:
+def test_what_is_put_again_takes_the_place_of_what_was_there(storage: Place) -> None:
+    for content in (b"first", b"second one", b""):
+        assert put(storage, "a/f", content) == len(content)
+        assert storage.read("a/f") == content
+    assert list(storage.names("a")) == ["f"]
+
+
+def test_what_is_shown_is_moved_whole_over_what_was_there_and_only_once(storage: Place) -> None:
+    put(storage, "hidden/f", b"new")
+    put(storage, "shown", b"old one")
+    assert storage.show("hidden/f", "shown")
+    assert (storage.read("shown"), storage.stat("hidden/f"), list(storage.names("hidden"))) == (b"new", None, [])
+    assert not storage.show("hidden/f", "shown")
+    assert not storage.show("hidden/f", "never")
+    storage.sync()
+    assert names(storage, "") == ["shown"]
+
+
+def test_the_names_of_one_level_are_those_of_files_and_of_folders(storage: Place) -> None:
+    for name in ("a/b/1", "a/b/2/3", "a/bc/4", "a/5"):
+        put(storage, name, b"x")
+    assert sorted(storage.names("a")) == ["5", "b", "bc"]
+    assert {"b", "bc"} <= set(storage.names("a", after="5"))
+    assert list(storage.names()) == ["a"]
+    assert list(storage.names("nowhere")) == []
+
+
+def test_a_folder_of_a_place_is_a_place(storage: Place) -> None:
+    if isinstance(storage, ObstorePlace) and isinstance(storage.address, InMemory):
+        pytest.skip("a store in memory has no prefixes")
+    below = storage.below("a").below("b")
+    assert below.put_once("1", b"x")
+    assert storage.read("a/b/1") == b"x"
+    assert below.at("1") == storage.at("a/b/1")
+    assert [*below.list()] == [PlaceEntry("1", 1)]
+    assert storage.stat("a/b/1") == PlaceEntry("a/b/1", 1)
+    assert storage.stat("a/b") is None
+
+
+def test_a_place_that_may_be_used_says_so_again(storage: Place) -> None:
+    for _ in range(2):
+        storage.check()
+    assert names(storage, "") in ([], [PROBE])
+
+
+def test_of_many_who_take_a_name_at_once_one_has_it(storage: Place) -> None:
     barrier = Barrier(6)
 
     def take(number: int) -> bool:
         barrier.wait()
-        return storage.put_if_absent("t/i/1/0/m", b"%d" % number)
+        return storage.put_once("t/i/1/0/m", b"%d" % number)
 
     with ThreadPoolExecutor(6) as pool:
         taken = list(pool.map(take, range(6)))
     assert taken.count(True) == 1
-    assert storage.get("t/i/1/0/m") == b"%d" % taken.index(True)
+    assert storage.read("t/i/1/0/m") == b"%d" % taken.index(True)
 
 
-def test_what_is_not_there_is_said_so_by_one_error(storage: Storage) -> None:
+def test_what_is_not_there_is_said_so_by_one_error(storage: Place) -> None:
     put(storage, "a/f", b"x")
     for missing in ("a/g", "b/f", "a/f/g"):
         with pytest.raises(FileNotFoundError):
-            storage.get(missing)
+            storage.read(missing)
         with pytest.raises(FileNotFoundError):
             storage.open(missing)
-    assert storage.sizes("a", ["a/f", "a/g"]) == {"a/f": 1}
+    assert sizes(storage, "a", ["a/f", "a/g"]) == {"a/f": 1}
     assert names(storage, "c") == []
 
 
-def test_single_names_are_removed_also_those_that_are_not_there(storage: Storage) -> None:
+def test_single_names_are_removed_also_those_that_are_not_there(storage: Place) -> None:
     for name in ("a/1", "a/12", "a/2"):
         put(storage, name, b"x")
-    storage.remove(["a/1", "a/9", "b/1"])
+    storage.delete(["a/1", "a/9", "b/1"])
     assert names(storage, "a") == ["a/12", "a/2"]
-    storage.remove([])
+    storage.delete([])
 
 
-def test_a_list_is_of_what_lies_below_the_folder_at_any_depth(storage: Storage) -> None:
+def test_a_list_is_of_what_lies_below_the_folder_at_any_depth(storage: Place) -> None:
     for name in ("a/b/1", "a/b/2/3", "a/bc/4", "a/5", "z"):
         put(storage, name, b"x" * len(name))
-    assert sorted(storage.list("a/b")) == [("a/b/1", 5), ("a/b/2/3", 7)]
+    assert set(storage.list("a/b")) == {PlaceEntry("a/b/1", 5), PlaceEntry("a/b/2/3", 7)}
     assert names(storage, "a") == ["a/5", "a/b/1", "a/b/2/3", "a/bc/4"]
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> None:
-    storage, outage = PosixStorage(str(tmp_path)), Outage(tmp_path / "a")
+    storage, outage = PosixPlace(str(tmp_path)), Outage(tmp_path / "a")
     put(storage, "a/b/1", b"x")
     outage.begin()
     with pytest.raises(StoreUnavailableError, match=r"does not work .*run the task again"):
@@ -152,70 +198,70 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path: Path) -> N
     assert (names(storage, "a"), names(storage, "a/b/1"), names(storage, "b")) == (["a/b/1"], [], [])
 
 
-def test_deleted_is_what_lies_between_two_parts(storage: Storage) -> None:
+def test_deleted_is_what_lies_between_two_parts(storage: Place) -> None:
     for part in ("01", "02", "03", "notes"):
         for file in ("f", "g/h"):
             put(storage, f"t/i/{part}/{file}", b"x")
     put(storage, "t/i2/01/f", b"x")
-    assert storage.delete("t/i", "0", "03", keeps={"01"}.__contains__) == 1
+    assert clear(storage, "t/i", "0", "03", keeps={"01"}.__contains__) == 1
     assert names(storage, "t/i")[:2] == ["t/i/01/f", "t/i/01/g/h"]
-    assert storage.delete("t/i", "0", "03") == 1
+    assert clear(storage, "t/i", "0", "03") == 1
     assert names(storage, "t/i") == ["t/i/03/f", "t/i/03/g/h", "t/i/notes/f", "t/i/notes/g/h"]
-    assert storage.delete("t/i", "03", ":") == 1
-    assert storage.delete("t/i", "03", ":") == 0
-    assert storage.delete("nowhere") == 0
-    assert storage.delete("t/i") == 1
+    assert clear(storage, "t/i", "03", ":") == 1
+    assert clear(storage, "t/i", "03", ":") == 0
+    assert clear(storage, "nowhere") == 0
+    assert clear(storage, "t/i") == 1
     assert names(storage, "t") == ["t/i2/01/f"]
 
 
 @pytest.mark.parametrize("name", ["with blank", "ü ñ 日", "a=b,c:d", "100%41", "#?&+~[]{}^|<>'\"`"])
-def test_names_come_back_as_they_were_given(storage: Storage, name: str) -> None:
+def test_names_come_back_as_they_were_given(storage: Place, name: str) -> None:
     put(storage, f"folder/{name}/{name}", b"1")
-    assert storage.put_if_absent(f"folder/{name}/m", b"2")
+    assert storage.put_once(f"folder/{name}/m", b"2")
     assert names(storage, "folder") == sorted([f"folder/{name}/{name}", f"folder/{name}/m"])
     assert names(storage, f"folder/{name}") == names(storage, "folder")
-    assert storage.get(f"folder/{name}/{name}") == b"1"
-    assert storage.delete("folder") == 1
+    assert storage.read(f"folder/{name}/{name}") == b"1"
+    assert clear(storage, "folder") == 1
     assert names(storage, "folder") == []
 
 
-def test_what_is_opened_can_be_sought_in(storage: Storage) -> None:
+def test_what_is_opened_can_be_sought_in(storage: Place) -> None:
     table = pa.table({"n": list(range(1000))})
     storage.put("t/i/1/0/f.parquet", lambda file: pq.write_table(table, file))
     with storage.open("t/i/1/0/f.parquet") as file:
-        assert file.seek(0, io.SEEK_END) == storage.sizes("t/i/1/0", ["t/i/1/0/f.parquet"])["t/i/1/0/f.parquet"]
+        assert file.seek(0, io.SEEK_END) == sizes(storage, "t/i/1/0", ["t/i/1/0/f.parquet"])["t/i/1/0/f.parquet"]
         assert pq.read_table(file) == table
 
 
-def test_what_is_read_by_ranges_is_asked_for_when_it_is_read(storage: Storage) -> None:
+def test_what_is_read_by_ranges_is_asked_for_when_it_is_read(storage: Place) -> None:
     put(storage, "f/g", b"0123456789")
-    with storage.open_ranges("f/g", 10) as file:
+    with open_ranges(storage, "f/g", 10) as file:
         file.seek(-3, io.SEEK_END)
         assert (file.read(2), file.tell(), file.read()) == (b"78", 9, b"9")
-    longer, missing = storage.open_ranges("f/g", 11), storage.open_ranges("f/h", 10)
+    longer, missing = open_ranges(storage, "f/g", 11), open_ranges(storage, "f/h", 10)
     with longer, pytest.raises(OSError, match="fewer than 11 bytes"):
         longer.read()
     with missing, pytest.raises(FileNotFoundError):
         missing.read(1)
 
 
-def test_content_of_many_pieces_is_whole(storage: Storage) -> None:
+def test_content_of_many_pieces_is_whole(storage: Place) -> None:
     """More than one request can carry: objects go in parts then."""
     content = bytes(range(256)) * 50_000
     put(storage, "t/large", content)
-    assert storage.get("t/large") == content
-    assert storage.get("t/large", 6_000_000, 1000) == content[6_000_000:6_001_000]
+    assert storage.read("t/large") == content
+    assert storage.read("t/large", 6_000_000, 6_001_000) == content[6_000_000:6_001_000]
 
 
 # ---- a store that fails ----------------------------------------------------------------------------------------
 
-VERBS: dict[str, tuple[str, Callable[[Storage], object], object]] = {
-    "put_if_absent": ("PUT", lambda one: one.put_if_absent("t/new", b"mine"), True),
+VERBS: dict[str, tuple[str, Callable[[Place], object], object]] = {
+    "put_once": ("PUT", lambda one: one.put_once("t/new", b"mine"), True),
     "put": ("PUT", lambda one: put(one, "t/unique", b"mine"), 4),
-    "get": ("GET", lambda one: one.get("t/there"), b"12345"),
-    "range": ("GET", lambda one: one.get("t/there", 1, 2), b"23"),
-    "list": ("GET", lambda one: sorted(one.list("t")), [("t/other", 1), ("t/there", 5)]),
-    "delete": ("deletes", lambda one: (one.delete("t", "other", "p"), names(one, "t")), (1, ["t/there"])),
+    "read": ("GET", lambda one: one.read("t/there"), b"12345"),
+    "range": ("GET", lambda one: one.read("t/there", 1, 3), b"23"),
+    "list": ("GET", lambda one: [*one.list("t")], [PlaceEntry("t/other", 1), PlaceEntry("t/there", 5)]),
+    "delete": ("deletes", lambda one: (clear(one, "t", "other", "p"), names(one, "t")), (1, ["t/there"])),
 }
 """Name -> method of the request that is harmed, the call, and what it gives."""
 
@@ -244,7 +290,7 @@ def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_sam
     verb: str, verdict: Verdict, objects: Objects
 ) -> None:
     method, call, expected = VERBS[verb]
-    storage = storage_at(objects.uri)
+    storage = place_at(objects.uri)
     put(storage, "t/there", b"12345")
     put(storage, "t/other", b"x")
     method = objects.deletes_by if method == "deletes" else method
@@ -253,7 +299,7 @@ def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_sam
     assert objects.proxy.harmed >= 1
     if method == "PUT":
         objects.proxy.rule = first("none", Verdict.PASS)
-        assert storage.get("t/new" if verb == "put_if_absent" else "t/unique") == b"mine"
+        assert storage.read("t/new" if verb == "put_once" else "t/unique") == b"mine"
 
 
 @pytest.mark.parametrize(
@@ -264,45 +310,43 @@ def test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_sam
 def test_of_two_who_take_a_name_while_every_second_answer_is_lost_one_has_it(
     verdict: Verdict, objects: Objects
 ) -> None:
-    storage, asked = storage_at(objects.uri), iter(range(10_000))
+    storage, asked = place_at(objects.uri), iter(range(10_000))
     objects.proxy.rule = lambda request: verdict if next(asked) % 2 == 0 else Verdict.PASS
     for number in range(5):
-        taken = [storage.put_if_absent(f"t/{number}", content) for content in (b"one", b"two")]
+        taken = [storage.put_once(f"t/{number}", content) for content in (b"one", b"two")]
         assert taken == [True, False]
-        assert storage.get(f"t/{number}") == b"one"
+        assert storage.read(f"t/{number}") == b"one"
 
 
-@pytest.mark.parametrize("verb", ["put_if_absent", "put", "get", "list"])
+@pytest.mark.parametrize("verb", ["put_once", "put", "read", "list"])
 def test_a_store_that_stays_away_is_one_error_that_is_tried_again(verb: str, objects: Objects) -> None:
     objects.proxy.rule = lambda request: Verdict.UNAVAILABLE
     with pytest.raises(StoreUnavailableError, match=rf"in '{objects.uri}' .*run the task again") as caught:
-        VERBS[verb][1](storage_at(objects.uri))
+        VERBS[verb][1](place_at(objects.uri))
     assert caught.value.outcome is Outcome.RETRY
 
 
 def test_a_name_that_another_one_took_while_the_answer_was_lost_is_not_ours(objects: Objects) -> None:
-    storage, other = storage_at(objects.uri), b"another one's"
+    storage, other = place_at(objects.uri), b"another one's"
     stolen: list[bool] = []
 
     def rule(request: Request) -> Verdict:
         if request.method == "PUT" and not stolen:
             stolen.append(True)  # before the rule answers: the other's own request passes
-            assert storage.put_if_absent("t/m", other)
+            assert storage.put_once("t/m", other)
             return Verdict.UNAVAILABLE
         return Verdict.PASS
 
     objects.proxy.rule = rule
-    assert not storage.put_if_absent("t/m", b"mine")
-    assert storage.get("t/m") == other
+    assert not storage.put_once("t/m", b"mine")
+    assert storage.read("t/m") == other
 
 
 def test_a_place_that_works_costs_two_requests_once_and_one_in_other_processes(objects: Objects) -> None:
     for _ in range(3):
-        storage_at(objects.uri).require_usable()
+        place_at(objects.uri).check()
     assert objects.proxy.asked == {"PUT": 2}
-    script = (
-        "import sys; from airflow_trident.staging.storage import storage_at; storage_at(sys.argv[1]).require_usable()"
-    )
+    script = "import sys; from airflow_trident.io.places import place_at; place_at(sys.argv[1]).check()"
     before = objects.proxy.asked.total()
     subprocess.run([sys.executable, "-c", script, objects.uri], check=True)
     assert objects.proxy.asked.total() == before + 1
@@ -312,9 +356,9 @@ def test_a_temporary_root_is_below_the_root_and_gone_afterwards(objects: Objects
     for root in (f"{objects.uri}/p", str(tmp_path / "p")):
         with temporary_root(root, "rebuild-") as own:
             assert own.startswith(f"{absolute_root(root)}/rebuild-")
-            put(storage_at(own), "t/f", b"x")
-            assert len(names(storage_at(root), "")) == 1
-        assert names(storage_at(root), "") == []
+            put(place_at(own), "t/f", b"x")
+            assert len(names(place_at(root), "")) == 1
+        assert names(place_at(root), "") == []
 
 
 @pytest.mark.parametrize(
@@ -327,12 +371,12 @@ def test_more_names_than_one_answer_or_one_request_has_are_listed_and_removed(
 ) -> None:
     """Stores list 1,000 names at once (Azure 5,000), and take 1,000 (Azure 256) in one request to delete."""
     monkeypatch.setenv(objects.variable, objects.connection(read_timeout_s=30))
-    storage = storage_at(objects.uri)
-    assert isinstance(storage, ObjectStorage)
+    storage = place_at(objects.uri)
+    assert isinstance(storage, ObstorePlace)
     many = [f"t/{number:04}" for number in range(1_030)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: put(storage, name, b"x"), many))
     assert names(storage, "t") == many
-    assert storage.delete("t", "0000", "0005") == 5
-    storage.take_away(["t/0001", *many[5:-3], "t/none"])
+    assert clear(storage, "t", "0000", "0005") == 5
+    storage.delete(["t/0001", *many[5:-3], "t/none"])
     assert names(storage, "t") == many[-3:]

@@ -10,8 +10,8 @@ import pytest
 from airflow_trident.errors import ConfigurationError, Outcome, TridentError
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_stores import ObjectPlace
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import Storage
+from airflow_trident.io.place import Place
+from airflow_trident.io.places import place_at
 from tests.contracts.test_storage import put
 from tests.faults.http_proxy import Answer, Rule, Verdict
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Bucket, connection
@@ -42,17 +42,17 @@ def s3_error(status: int, code: str) -> Rule:
 def test_a_place_that_cannot_work_is_one_error_with_its_cure(rule: Rule, text: str, bucket: Bucket) -> None:
     bucket.proxy.rule = rule
     with pytest.raises(ConfigurationError, match=text) as caught:
-        storage_at(bucket.uri).require_usable()
+        place_at(bucket.uri).check()
     assert bucket.uri in str(caught.value)
     assert "a-secret-key" not in str(caught.value)
     assert caught.value.outcome is Outcome.FAIL
 
 
 def test_a_bucket_that_is_not_there_is_named(bucket: Bucket) -> None:
-    storage = storage_at("s3://objects@no-such-bucket/x")
+    storage = place_at("s3://objects@no-such-bucket/x")
     with pytest.raises(ConfigurationError, match=r"'s3://objects@no-such-bucket/x' \(NoSuchBucket.*Make the bucket"):
-        storage.require_usable()
-    for verb in (lambda: storage.get("a"), lambda: list(storage.list("a")), lambda: put(storage, "a", b"")):
+        storage.check()
+    for verb in (lambda: storage.read("a"), lambda: list(storage.list("a")), lambda: put(storage, "a", b"")):
         with pytest.raises(ConfigurationError, match="NoSuchBucket"):
             verb()
 
@@ -63,7 +63,7 @@ def test_no_credentials_at_all_is_one_error_with_its_cure(bucket: Bucket, monkey
     with pytest.raises(
         ConfigurationError, match=r"no credentials for 's3://.*AWS_ACCESS_KEY_ID.*connection of type aws"
     ):
-        storage_at(f"s3://{bucket.name}").require_usable()
+        place_at(f"s3://{bucket.name}").check()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_connection_that_does_not_fit_is_refused(
     else:
         monkeypatch.setenv(VARIABLE, written)
     with pytest.raises(TridentError, match=text):
-        storage_at(bucket.uri).require_usable()
+        place_at(bucket.uri).check()
 
 
 # ---- addresses -------------------------------------------------------------------------------------------------
@@ -128,17 +128,17 @@ def test_a_connection_that_does_not_fit_is_refused(
 )
 def test_what_is_no_place_is_refused_before_anything_is_opened(uri: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text) as caught:
-        storage_at(uri)
+        place_at(uri)
     assert "secret" not in str(caught.value)
 
 
 def test_a_place_that_was_resolved_needs_no_connection_any_more(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = pickle.dumps(storage_at(bucket.uri).resolved())
+    sent = pickle.dumps(place_at(bucket.uri).resolved())
     monkeypatch.delenv(VARIABLE)
-    there: Storage = pickle.loads(sent)
-    assert there.put_if_absent("t/m", b"x")
+    there: Place = pickle.loads(sent)
+    assert there.put_once("t/m", b"x")
     assert "a-secret-key" not in repr(there)
 
 
@@ -147,7 +147,7 @@ def test_without_a_connection_the_environment_is_asked(bucket: Bucket, monkeypat
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.direct)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-    assert storage_at(f"s3://{bucket.name}").put_if_absent("t/m", b"x")
+    assert place_at(f"s3://{bucket.name}").put_once("t/m", b"x")
 
 
 @pytest.mark.parametrize(

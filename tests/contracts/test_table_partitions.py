@@ -24,9 +24,9 @@ from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.workers import WriteParts
 from airflow_trident.errors import ConfigurationError, FencedError, LateBatchError, PlanError
+from airflow_trident.io.place import PosixPlace
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.storage import PosixStorage
 from airflow_trident.types import parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, ticket
@@ -99,7 +99,7 @@ def test_engines_stage_files_of_one_partition_each(table: ForeignTable, tmp_path
 
 def test_workers_of_spark_stage_files_of_one_partition_each(tmp_path: Path) -> None:
     slot = Slot(topology="words", incarnation="i1", txid=1, attempt=0)
-    write = WriteParts(storage=PosixStorage(str(tmp_path)), slot=slot, state="rows", schema=FIELDS, split_by=("word",))
+    write = WriteParts(place=PosixPlace(str(tmp_path)), slot=slot, state="rows", schema=FIELDS, split_by=("word",))
     batches = [pa.record_batch({"word": ["a", None, "b"], "n": [number, 2, 3]}) for number in (1, 4)]
     parts = [part for found in write(batches) for part in found.to_pylist()]
     read = [pq.read_table(tmp_path / part["path"]).to_pydict() for part in parts]

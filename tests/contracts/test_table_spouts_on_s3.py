@@ -14,7 +14,7 @@ from airflow_trident import DeltaSpout, DeltaTable, IcebergSpout, IcebergTable
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.staging.storage import storage_at
+from airflow_trident.io.places import place_at
 from airflow_trident.testing.suites import SpoutCase, batch_rows, check_changed_source, check_replay, metadata_of_all
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import FIELDS, ROWS
@@ -61,8 +61,8 @@ def test_a_spout_of_a_table_in_a_bucket_keeps_its_promises(
     spout: Spout, lake: Lake, check: Callable[[SpoutCase], None]
 ) -> None:
     def take_away() -> Spout:
-        objects = storage_at(f"s3://{CONN_ID}@{lake.name}")
-        objects.remove([name for name, _ in objects.list("") if name.endswith(".parquet")])
+        objects = place_at(f"s3://{CONN_ID}@{lake.name}")
+        objects.delete([entry.name for entry in objects.list("") if entry.name.endswith(".parquet")])
         return spout
 
     check(SpoutCase(spout, list(ROWS), take_away))

@@ -10,9 +10,10 @@ import pytest
 
 from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.errors import StagingError
-from airflow_trident.io.object_stores import ObjectPlace, StoredObject
+from airflow_trident.io.object_place import ObstorePlace
+from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.parquet import footer_bytes, write_parquet
-from airflow_trident.staging.storage import ObjectStorage
+from airflow_trident.io.place import PlacedFile, open_ranges
 from tests.contracts.test_tables_on_s3 import FACTORIES, rows_of, table_of
 from tests.faults.http_proxy import Answer, Request, Verdict
 from tests.fixtures.object_store import CONN_ID, Bucket, Lake, make_bucket
@@ -24,7 +25,7 @@ NAMES = ("words/0001/rows-1.parquet", "words/0001/rows-2.parquet")
 
 def staged_in(place: str, *rows: tuple[Any, ...], names: tuple[str, ...] = NAMES) -> StagedFiles:
     """As the staging area gives them: each object has all of the rows."""
-    storage = ObjectStorage(ObjectPlace.parse("the staging folder", place))
+    storage = ObstorePlace(ObjectPlace.parse("the staging folder", place))
     footers, sizes = list[Any](), dict[str, int]()
     for name in names:
         sizes[storage.at(name)] = storage.put(
@@ -34,8 +35,8 @@ def staged_in(place: str, *rows: tuple[Any, ...], names: tuple[str, ...] = NAMES
     return StagedFiles(
         paths=tuple(sizes),
         num_rows=len(rows) * len(names),
-        opener=lambda path: storage.open_ranges(named[path], sizes[path]),
-        stored=lambda path: storage.stored(named[path]),
+        opener=lambda path: open_ranges(storage, named[path], sizes[path]),
+        stored=lambda path: PlacedFile(storage, named[path]),
         footers={path: footer_bytes(footer) for path, footer in zip(sizes, footers, strict=True)},
     )
 
@@ -70,7 +71,7 @@ def test_those_of_another_bucket_are_read_and_written(table: Any, lake: Lake) ->
 
 def test_a_staged_object_that_is_gone_commits_nothing(table: Any, lake: Lake) -> None:
     files = staged_in(f"s3://{CONN_ID}@{lake.name}/staging", ("a", 1))
-    ObjectStorage(ObjectPlace.parse("it", f"s3://{CONN_ID}@{lake.name}/staging")).take_away(NAMES[1:])
+    ObstorePlace(ObjectPlace.parse("it", f"s3://{CONN_ID}@{lake.name}/staging")).delete(NAMES[1:])
     with table.opened() as state:
         with pytest.raises(StagingError, match=r"rows-2.parquet' is missing"):
             state.apply_files(ticket(1), files)
@@ -83,7 +84,7 @@ def test_a_copy_that_the_table_does_not_see_is_no_copy(
     kind: str, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The library's own settings may lead to another store with a bucket of this name."""
-    monkeypatch.setattr(StoredObject, "copied_to", lambda self, target: True)
+    monkeypatch.setattr(PlacedFile, "copied_to", lambda self, target: True)
     table = table_of(kind, lake.name, tmp_path)
     with table.opened() as state:
         state.apply_files(ticket(1), staged_in(f"s3://{CONN_ID}@{lake.name}/staging", ("a", 1)))

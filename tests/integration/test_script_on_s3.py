@@ -16,9 +16,9 @@ from airflow_trident.engine.engine import Job
 from airflow_trident.engine.spark.script import JOB_CONF, ScriptEngine
 from airflow_trident.engine.spark.submit import DriverTags
 from airflow_trident.errors import ConfigurationError, StagingError, TridentError, UserCodeError
+from airflow_trident.io.places import place_at
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest
-from airflow_trident.staging.storage import storage_at
 from tests.fixtures.airflow import AirflowHome
 from tests.fixtures.object_store import VARIABLE, Bucket, Lake, connection
 from tests.fixtures.s3a import s3a_jars
@@ -108,7 +108,7 @@ def test_what_counts_are_the_files_of_the_run_that_succeeded_and_what_comes_late
     server = {name.rpartition(".")[2]: value for name, value in playing.settings.items() if "bucket" in name}
     assert server["endpoint"] == bucket.proxy.url
     assert not [value for value in playing.settings.values() if "secret" in value or "access-key" in value]
-    left = [name for name, _ in storage_at(bucket.uri).list("staging")]
+    left = [entry.name for entry in place_at(bucket.uri).list("staging")]
     assert not [name for name in left if name.endswith(".json") and "manifest" not in name]
 
 
@@ -164,7 +164,7 @@ def test_a_narrower_number_is_widened_and_rows_of_what_is_no_file_lie_in_the_buc
     assert rows_of(script, manifest, job.staging_root) == [("ann", 5), ("bob", 7)]
     assert [Path(file.path).name for file in manifest.files] == ["part-0.snappy-widened.parquet"]
     inputs = {playing.key(url).removeprefix("staging/") for url in playing.inputs["orders"]}
-    assert not inputs & {name for name, _ in storage_at(f"{bucket.uri}/staging").list("")}
+    assert not inputs & {entry.name for entry in place_at(f"{bucket.uri}/staging").list("")}
 
 
 @pytest.mark.parametrize("root", ["gs://bucket/x", "abfs://container/x", "hdfs://nn/x", "s3://bucket/a[1]"])

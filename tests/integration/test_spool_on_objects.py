@@ -12,7 +12,7 @@ import pytest
 
 from airflow_trident import CallableSource, Count, SpooledSpout, SqliteState, Topology
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
-from airflow_trident.io import object_arrow
+from airflow_trident.io import object_place
 from airflow_trident.runtime.drains.order import connections_of
 from airflow_trident.spouts.spool import spout as spout_module
 from airflow_trident.types import Json
@@ -93,7 +93,7 @@ def test_two_processes_that_put_equal_rows_at_once_lose_neither(objects: Objects
 
 def test_a_large_batch_is_read_by_its_parts(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spout_module, "PART_ROWS", 3)
-    monkeypatch.setattr(object_arrow, "_FIRST_BYTES", 50)
+    monkeypatch.setattr(object_place, "_FIRST_BYTES", 50)
     spout = spooled(objects, given(ROWS))
     metadata = begin(spout)
     assert len(spout.emitter().splits(metadata)) == 7

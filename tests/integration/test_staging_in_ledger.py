@@ -11,6 +11,7 @@ import pytest
 
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.places import place_at
 from airflow_trident.ledger.ledger import CHUNK_BYTES, MemoryLedger
 from airflow_trident.ledger.znodes import Delete, Set
 from airflow_trident.protocol.codec import staged_chunk_name
@@ -20,7 +21,6 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.staging.storage import storage_at
 from tests.fixtures.object_store import Bucket
 from tests.fixtures.runtime import ALL, World
 
@@ -52,7 +52,7 @@ def run(world: World, retention: int = 50) -> None:
 
 
 def staged_at(root: str) -> list[str]:
-    return [name for name, _ in storage_at(root).list("")]
+    return [entry.name for entry in place_at(root).list("")]
 
 
 def chunks(world: World) -> list[str]:

@@ -24,6 +24,7 @@ from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import ConfigurationError, StagingError, StoreUnavailableError
 from airflow_trident.io import connections
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.places import place_at
 from airflow_trident.ledger.ledger import CHUNK_BYTES, MemoryLedger
 from airflow_trident.protocol.records import Claim, Status
 from airflow_trident.runtime.drains import app as drain_app
@@ -33,7 +34,6 @@ from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.staging import area as staging_area
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import ddl, parse_declared
 from tests.faults.http_proxy import Verdict, each_fails_once, first
 from tests.fixtures.azurite import Objects
@@ -82,7 +82,7 @@ def test_the_local_engine_stages_in_an_object_store(objects: Objects, tmp_path: 
     made = topology(tmp_path)
     assert run(made, LocalEngine(), f"{objects.uri}/some/prefix") == [1, 2, 3]
     assert contents(made, "counts") == WORDS
-    staged = [name for name, _ in storage_at(objects.uri).list("some/prefix/on_s3")]
+    staged = [entry.name for entry in place_at(objects.uri).list("some/prefix/on_s3")]
     assert sum(name.endswith("/manifest.json") for name in staged) == 3
     assert sum(name.endswith(".parquet") for name in staged) == 6
 
@@ -107,7 +107,7 @@ def test_spark_stages_in_an_object_store_and_knows_what_it_read(
     assert run(made, request.getfixturevalue(engine), f"{objects.uri}/p") == [1, 2, 3]
     assert contents(made, "counts") == WORDS
     assert set(contents(made, "last")) == set(WORDS)
-    staged = [name for name, _ in storage_at(objects.uri).list("p") if "/on_s3/" in name]
+    staged = [entry.name for entry in place_at(objects.uri).list("p") if "/on_s3/" in entry.name]
     assert {name.rpartition(".")[2] for name in staged} == {"json", "parquet"}  # no notes, orders and answers are left
 
 
@@ -202,7 +202,7 @@ def test_a_commit_asks_once_what_is_there_and_for_an_object_when_its_rows_are_du
     assert objects.proxy.asked - before == Counter({"GET": 2})
     assert [row["n"] for piece in pieces for row in piece.to_pylist()] == [1, 2]
     assert objects.proxy.asked - before == Counter({"GET": 4})
-    area.storage.remove([files[1].path])
+    area.place.delete([files[1].path])
     with pytest.raises(StagingError, match=r"is missing\. Run the processing phase"):
         area.batch(manifest, "rows", schema, 1).table()
     with pytest.raises(StagingError, match=r"is missing\. Run the processing phase"):
@@ -264,15 +264,15 @@ def test_an_order_comes_as_it_was_placed_and_goes_with_its_answer(objects: Objec
     driver_orders.answer(result, {"committed": [1]})
     assert driver_orders.collect(result) == b'{"committed": [1]}'
     driver_orders.remove(order)
-    assert [name for name, _ in storage_at(objects.uri).list("")] == ["drains/one.result"]
+    assert [entry.name for entry in place_at(objects.uri).list("")] == ["drains/one.result"]
     driver_orders.remove(result)
-    assert not list(storage_at(objects.uri).list(""))
+    assert not list(place_at(objects.uri).list(""))
 
 
 def test_an_order_that_somebody_else_put_in_its_place_is_not_unpickled(bucket: Bucket, tmp_path: Path) -> None:
     order = driver_orders.place(bucket.uri, "one", ".order", b"pickled")
     harm = pickle.dumps(Harm(str(tmp_path / "harm")))
-    storage_at(bucket.uri).put(order.rpartition("/")[2], lambda file: file.write(harm) and None)
+    place_at(bucket.uri).put(order.rpartition("/")[2], lambda file: file.write(harm) and None)
     assert drain_app.main(order, f"{bucket.uri}/one.result") == 1
     assert b"somebody has changed it" in (driver_orders.collect(f"{bucket.uri}/one.result") or b"")
     assert not (tmp_path / "harm").exists()
@@ -291,7 +291,7 @@ def test_an_order_is_taken_once_whatever_becomes_of_the_answer(objects: Objects,
     assert take_back(files.order) == driver
     with removing(files):
         pass
-    assert not list(storage_at(objects.uri).list(""))
+    assert not list(place_at(objects.uri).list(""))
 
 
 def test_a_driver_whose_order_on_s3_was_taken_back_begins_nothing(
@@ -378,7 +378,7 @@ def test_the_doctor_asks_the_store(objects: Objects, tmp_path: Path) -> None:
         return found.level.name, found.text
 
     assert said(objects.uri) == ("OK", f"{objects.uri} takes names once, and is read, listed and deleted from")
-    assert [name for name, _ in storage_at(objects.uri).list("")] == [".airflow-trident-takes-names-once"]
+    assert [entry.name for entry in place_at(objects.uri).list("")] == [".airflow-trident-takes-names-once"]
     level, text = said(objects.uri.replace(objects.name, "not-there"))
     assert level == "FAIL"
     assert "Make the " in text

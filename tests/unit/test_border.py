@@ -25,11 +25,11 @@ from airflow_trident.io.arrow import (
     rows_to_table,
     table_to_rows,
 )
+from airflow_trident.io.places import place_at
 from airflow_trident.io.values import UnfitValueError, coerce_column
 from airflow_trident.spouts.files.columns import from_text
 from airflow_trident.staging.area import write_part
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import Field, members, parse_declared
 from tests.generated.types import VALUES
 
@@ -318,5 +318,5 @@ def test_what_a_transform_made_is_looked_at_before_it_is_staged(tmp_path: Any) -
     day = pa.array([1, 2_932_897], pa.int32()).cast(pa.date32())
     slot = Slot(topology="t", incarnation="i", txid=7, attempt=1)
     with pytest.raises(UserCodeError, match=r"state 'sales': the field 'day' of row 2 holds 10000-01-01") as caught:
-        write_part(storage_at(str(tmp_path)), slot, "sales", pa.table({"day": day}))
+        write_part(place_at(str(tmp_path)), slot, "sales", pa.table({"day": day}))
     assert caught.value.txid == 7

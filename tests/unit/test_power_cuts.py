@@ -20,9 +20,9 @@ from airflow_trident import CallableSource, SpooledSpout
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import TridentError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
+from airflow_trident.io.place import make_folder
 from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.staging.verbs import make_folder
 from airflow_trident.states.files.sink import FileSink
 from airflow_trident.types import ddl, parse_declared
 from tests.fixtures.state import ticket

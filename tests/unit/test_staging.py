@@ -124,7 +124,7 @@ def test_states_are_kept_apart(area: StagingArea) -> None:
 def test_record_batches_are_written_like_a_table(area: StagingArea) -> None:
     batches = [*words(("a", 1)).to_batches(), *words(("b", 2)).to_batches()]
     manifest = Manifest(
-        slot=SLOT, files=(write_part(area.storage, SLOT, "counts", batches),), rows_read=2, sinks={"counts": ddl(WORDS)}
+        slot=SLOT, files=(write_part(area.place, SLOT, "counts", batches),), rows_read=2, sinks={"counts": ddl(WORDS)}
     )
     assert table_to_rows(area.read(manifest, "counts", WORDS)) == [("a", 1), ("b", 2)]
 
@@ -192,7 +192,7 @@ def test_a_second_owner_of_an_attempt_is_refused_and_the_first_one_stands(area: 
 def test_of_many_publishers_at_once_exactly_one_wins(tmp_path: Path) -> None:
     """Real processes behind a barrier: a pipe that is closed for all of them at once."""
     script = (
-        "import sys; from airflow_trident.staging.verbs import put_if_absent\n"
+        "import sys; from airflow_trident.io.place import put_if_absent\n"
         "print('ready', flush=True); sys.stdin.read()\n"
         "print(put_if_absent(sys.argv[1], sys.argv[2].encode()), flush=True)"
     )
@@ -363,7 +363,7 @@ def test_what_a_batch_replaces_in_its_table_is_in_the_manifest_and_its_files_are
     assert decode(encode(manifest), "m.json") == manifest
     assert manifest.rows == {"rows": 1}
     published = area.load(area.publish(manifest))
-    path = area.storage.at(left.path)
+    path = area.place.at(left.path)
     files = area.files(published, "rows", schema)
     assert files is not None
     assert files.replaces == ReplacedFiles(version="id/7", gone=rewrite.gone, left=(path,))

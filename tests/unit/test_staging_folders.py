@@ -18,9 +18,9 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.arrow import rows_to_table
+from airflow_trident.io.place import folder_error, put_if_absent, write_durably
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.verbs import put_if_absent, storage_error, write_durably
 from airflow_trident.types import parse_declared
 
 SLOT = Slot(topology="words", incarnation="i1", txid=7, attempt=2)
@@ -96,7 +96,7 @@ def test_each_error_of_the_system_is_sorted_by_what_to_do(
 ) -> None:
     import errno
 
-    error = storage_error(OSError(getattr(errno, code), "why"), "/f", "the staging folder")
+    error = folder_error(OSError(getattr(errno, code), "why"), "/f", "the staging folder")
     assert type(error) is kind
     assert error.outcome is outcome
     assert "'/f'" in str(error)

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.io.places import place_at
 from airflow_trident.io.webhdfs import Access, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, translated
-from airflow_trident.staging.storage import storage_at
 from tests.fixtures.http_server import serving
 
 TOKEN = "a-secret-token"
@@ -53,7 +53,7 @@ def test_an_address_that_is_none_is_one_error_without_the_token_in_it(monkeypatc
     with serving(HTTPServer(("127.0.0.1", 0), Gateway)) as server:
         monkeypatch.setenv("AIRFLOW_CONN_FILES", connection(server))
         with pytest.raises(ConfigurationError, match="it sends to an address that is none") as caught:
-            storage_at("hdfs://files@/staging").get("a")
+            place_at("hdfs://files@/staging").read("a")
         assert TOKEN not in str(caught.value) + repr(caught.value.__context__)
 
 
@@ -61,7 +61,7 @@ def test_the_path_of_a_gateway_may_have_a_blank(monkeypatch: pytest.MonkeyPatch)
     with serving(HTTPServer(("127.0.0.1", 0), Gateway)) as server:
         for written in ("my gateway", "my%20gateway"):
             monkeypatch.setenv("AIRFLOW_CONN_FILES", connection(server, written))
-            assert json.loads(storage_at("hdfs://files@/staging").get("a")) == {"boolean": True}
+            assert json.loads(place_at("hdfs://files@/staging").read("a")) == {"boolean": True}
 
 
 class Foreign(BaseHTTPRequestHandler):
@@ -84,7 +84,7 @@ def test_json_that_is_not_of_hdfs_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     with serving(HTTPServer(("127.0.0.1", 0), Foreign)) as server:
         monkeypatch.setenv("AIRFLOW_CONN_FILES", connection(server))
         with pytest.raises(ConfigurationError, match=r'it answers .*"ok".* no WebHDFS answers there'):
-            list(storage_at("hdfs://files@/staging").list("a"))
+            list(place_at("hdfs://files@/staging").list("a"))
         files = WebHdfs(Access(servers=(f"127.0.0.1:{server.server_port}",)))
         with pytest.raises(RemoteException, match="it answers"):
             files.status("/a")

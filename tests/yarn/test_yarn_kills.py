@@ -88,7 +88,7 @@ from contextlib import suppress
 import drains, plays
 from airflow_trident import settings
 from airflow_trident.errors import TridentError
-from airflow_trident.staging.storage import storage_at
+from airflow_trident.io.places import place_at
 
 def ended(pid):
     # a cluster that is killed would leave it stopped for ever
@@ -107,9 +107,9 @@ def stopped(marker, drain, submission):
         time.sleep(0.2)
 
 def seen():
-    storage = storage_at(settings.staging_root(None))
+    storage = place_at(settings.staging_root(None))
     found = drains.transactions()
-    manifests = [storage.get(tx.staged.manifest).decode() for tx in found]
+    manifests = [storage.read(tx.staged.manifest).decode() for tx in found]
     return [repr(found), manifests, drains.held()]
 
 zombies = []

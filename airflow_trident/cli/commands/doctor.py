@@ -28,9 +28,9 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_trident import settings
 from airflow_trident.cli.console import OK, PROBLEM, one_line, open_hook, text_of, trident_command
 from airflow_trident.errors import TridentError
+from airflow_trident.io.place import Place, clear, make_folder, sizes
+from airflow_trident.io.places import place_at
 from airflow_trident.protocol.diagnosis import Health, diagnose, troubles
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import Storage, make_folder
 from airflow_trident.tasks.engines import EngineKind, make_engine
 from airflow_trident.tasks.task_instances import evidence_of
 
@@ -191,30 +191,30 @@ def _configuration() -> Iterator[Finding]:
 
 def _staging(staging_dir: str | None) -> Finding:
     try:
-        storage = storage_at(settings.staging_root(staging_dir))
+        place = place_at(settings.staging_root(staging_dir))
     except TridentError as error:
         return _fail("staging", str(error))
-    return _staging_folder(Path(storage.where)) if storage.is_local else _staging_objects(storage)
+    return _staging_folder(Path(place.where)) if place.is_local else _staging_objects(place)
 
 
-def _staging_objects(storage: Storage) -> Finding:
+def _staging_objects(place: Place) -> Finding:
     """Tries each verb once, since each may have a permission of its own."""
     folder = f".doctor-{uuid.uuid4().hex}"
     try:
-        storage.require_usable()
-        storage.put(f"{folder}/probe", lambda file: file.write(b"x"))
-        found = storage.get(f"{folder}/probe"), storage.sizes(folder, [f"{folder}/probe"])
-        storage.delete(folder)
-        left = list(storage.list(folder))
+        place.check()
+        place.put(f"{folder}/probe", lambda file: file.write(b"x"))
+        found = place.read(f"{folder}/probe"), sizes(place, folder, [f"{folder}/probe"])
+        clear(place, folder)
+        left = list(place.list(folder))
     except (TridentError, FileNotFoundError) as error:
         return _fail("staging", str(error))
     if found != (b"x", {f"{folder}/probe": 1}):
-        return _fail("staging", f"{storage.where} gives back something else than was put into it.")
+        return _fail("staging", f"{place.where} gives back something else than was put into it.")
     if left:
         return _warn(
-            "staging", f"{storage.where} deletes nothing: staged batches stay. Give the right to delete objects."
+            "staging", f"{place.where} deletes nothing: staged batches stay. Give the right to delete objects."
         )
-    return _ok("staging", f"{storage.where} takes names once, and is read, listed and deleted from")
+    return _ok("staging", f"{place.where} takes names once, and is read, listed and deleted from")
 
 
 def _staging_folder(folder: Path) -> Finding:

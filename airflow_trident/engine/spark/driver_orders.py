@@ -19,9 +19,9 @@ from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io import connections
 from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
 from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
+from airflow_trident.io.place import Place, discard, make_folder
+from airflow_trident.io.places import place_at
 from airflow_trident.io.private_files import create_private, file_mode, read_own
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import Storage, make_folder
 
 _CODE = (".py", ".zip")
 _MODE = 0o600
@@ -34,11 +34,11 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
     :raises OSError, StoreUnavailableError, ConfigurationError: it cannot be written.
     """
     if is_object_uri(folder):
-        place = HdfsPlace if is_hdfs_uri(folder) else ObjectPlace
-        _lend(place.parse("the staging folder", folder).conn_id)
+        kind = HdfsPlace if is_hdfs_uri(folder) else ObjectPlace
+        _lend(kind.parse("the staging folder", folder).conn_id)
         address = f"{folder}/{name}-{hashlib.sha256(content).hexdigest()}{ending}"
-        storage, own = _split(address)
-        storage.put(own, lambda file: file.write(content))
+        orders, own = _split(address)
+        orders.put(own, lambda file: file.write(content))
         return address
     make_folder(folder)
     path = os.path.join(folder, f"{name}{ending}")
@@ -61,8 +61,8 @@ def read_order(address: str, what: str) -> bytes:
     """
     if not is_object_uri(address):
         return read_own(address, what)
-    storage, name = _split(address)
-    content = storage.get(name)
+    orders, name = _split(address)
+    content = orders.read(name)
     if hashlib.sha256(content).hexdigest() not in name:
         raise ConfigurationError(
             f"{what} {address!r} is not the one that was placed there: somebody has changed it",
@@ -75,8 +75,8 @@ def answer(address: str, said: Mapping[str, Any]) -> None:
     """Writes atomically: the driver may be killed at any point."""
     content = json.dumps(said).encode()
     if is_object_uri(address):
-        storage, name = _split(address)
-        storage.put(name, lambda file: file.write(content))
+        orders, name = _split(address)
+        orders.put(name, lambda file: file.write(content))
         return
     unfinished = f"{address}.unfinished"
     with create_private(unfinished) as file:
@@ -88,8 +88,8 @@ def collect(address: str) -> bytes | None:
     """The answer; None if there is none."""
     try:
         if is_object_uri(address):
-            storage, name = _split(address)
-            return storage.get(name)
+            orders, name = _split(address)
+            return orders.read(name)
         with open(address, "rb") as file:
             return file.read()
     except FileNotFoundError:
@@ -108,14 +108,14 @@ def remove(*addresses: str) -> None:
                 os.unlink(address)
     for folder, names in objects.items():
         with suppress(TridentError):
-            storage_at(folder).remove(names)
+            discard(place_at(folder), names)
 
 
 def sweep(folder: str) -> None:
     """Remove from a URI's folder what killed writers left there long ago, best effort."""
     if is_object_uri(folder):
         with suppress(TridentError):
-            storage_at(folder).sweep()
+            place_at(folder).sweep()
 
 
 def place_code(order: str, application: str, package: str) -> tuple[str, str]:
@@ -160,8 +160,8 @@ def take(address: str, who: bytes) -> bytes:
     :param who: unique to this process.
     :raises StoreUnavailableError, ConfigurationError: the place cannot be written.
     """
-    storage, name = _split(_taken(address))
-    return who if storage.put_if_absent(name, who) else storage.get(name)
+    orders, name = _split(_taken(address))
+    return who if orders.put_once(name, who) else orders.read(name)
 
 
 def free(address: str) -> None:
@@ -173,9 +173,9 @@ def _taken(address: str) -> str:
     return f"{address}.taken"
 
 
-def _split(address: str) -> tuple[Storage, str]:
+def _split(address: str) -> tuple[Place, str]:
     folder, _, name = address.rpartition("/")
-    return storage_at(folder), name
+    return place_at(folder), name
 
 
 def _lend(conn_id: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.engine.spark.order_takers import Taker, take_back
-from airflow_trident.staging.storage import storage_at
+from airflow_trident.io.places import place_at
 
 if TYPE_CHECKING:
     from airflow_trident.engine.engine import Job
@@ -61,8 +61,8 @@ def older_orders(jobs: Sequence[Job], root: str) -> Iterator[OlderOrder]:
     found = set()
     for job in jobs:
         above, _, attempt = job.slot.path.rpartition("/")
-        for name, _ in storage_at(root).list(above) if job.slot.attempt else ():
-            older, _, file = name.removeprefix(f"{above}/").removesuffix(_TAKEN).partition("/")
+        for entry in place_at(root).list(above) if job.slot.attempt else ():
+            older, _, file = entry.name.removeprefix(f"{above}/").removesuffix(_TAKEN).partition("/")
             known = _FILE.match(file)
             if known and older.isdecimal() and int(older) < int(attempt) and int(known[2]) >= jobs[0].slot.txid:
                 address = f"{root.rstrip('/')}/{above}/{older}/{file}"

@@ -13,8 +13,8 @@ from airflow_trident.engine.spark.shipping import ship
 from airflow_trident.engine.spark.versions import to_arrow
 from airflow_trident.engine.spark.workers import WorkerPass
 from airflow_trident.io.arrow import arrow_schema
+from airflow_trident.io.places import place_at
 from airflow_trident.staging.manifest import StagedFile, TableRewrite
-from airflow_trident.staging.storage import storage_at
 from airflow_trident.staging.table_rewrites import RewriteFiles, Rewritten, rewrites_of
 from airflow_trident.types import Field, Schema
 
@@ -69,7 +69,7 @@ def rewritten(attached: Attached, columns: Columns, job: Job, files: Sequence[St
         job.progress(f"state {work.state}: {len(found)} files have keys of the batch and were written anew")
         return [_of(row, work.state) for row in found]
 
-    return rewrites_of(job.slot, storage_at(job.staging_root), job.tables, files, run)
+    return rewrites_of(job.slot, place_at(job.staging_root), job.tables, files, run)
 
 
 def _of(row: dict[str, Any], state: str) -> Rewritten:

@@ -81,6 +81,7 @@ from airflow_trident.engine.spark.workers import (
     shares,
 )
 from airflow_trident.errors import SparkJobError
+from airflow_trident.io.places import place_at
 from airflow_trident.plan.coalescing import before_transforms, in_place, merged_by
 from airflow_trident.plan.graph import Grouping, Node, SinkNode, ordered
 from airflow_trident.plan.nodes import (
@@ -95,7 +96,6 @@ from airflow_trident.plan.nodes import (
 from airflow_trident.plan.stages import Coalescing, Stage
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, StagedFile
-from airflow_trident.staging.storage import storage_at
 from airflow_trident.types import Field, Schema, names_of
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class PlanRun:
         self._splits: list[Split] = []
         self._reads: dict[str, tuple[ReadSplits, int]] = {}
         self.sources = JvmSources(attached, job, self._columns)
-        self._storage = storage_at(job.staging_root)
+        self._place = place_at(job.staging_root)
         self._notes: Notes = notes or FolderNotes("")
 
     def manifest(self) -> Manifest:
@@ -456,7 +456,7 @@ class PlanRun:
 
     def _parts(self, sink: SinkNode, flow: Flow, kept_bytes: int) -> DataFrame:
         write = WriteParts(
-            storage=self._storage.resolved(),
+            place=self._place.resolved(),
             slot=self._job.slot,
             state=sink.name,
             schema=sink.schema,

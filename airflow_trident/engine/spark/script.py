@@ -44,6 +44,8 @@ from airflow_trident.io.arrow import Calendar, arrow_schema, require_fit
 from airflow_trident.io.hadoop import SCHEME, require_s3a_place, settings_without_keys
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.parquet import calendar_of, is_within_years, parquet_file, parquet_writer
+from airflow_trident.io.place import Place, discard, folder_error, make_folder, sync_folder
+from airflow_trident.io.places import absolute_root, place_at
 from airflow_trident.io.private_files import create_private, others_may_write
 from airflow_trident.io.seekable import Seekable
 from airflow_trident.io.values import UnfitValueError
@@ -52,8 +54,6 @@ from airflow_trident.plan.script_node import ScriptOutputNode, require_script
 from airflow_trident.plan.stages import Plan
 from airflow_trident.staging.area import make_slot_folder
 from airflow_trident.staging.manifest import Manifest, Slot, StagedFile
-from airflow_trident.staging.storage import absolute_root, storage_at
-from airflow_trident.staging.verbs import Storage, make_folder, storage_error, sync_folder
 from airflow_trident.types import Json, Schema, ddl, names_of, parse_type
 
 if TYPE_CHECKING:
@@ -74,15 +74,15 @@ class WrittenFile:
 
 
 def written_by(
-    application: str, storage: Storage, outputs: Mapping[str, tuple[Schema, str]]
+    application: str, place: Place, outputs: Mapping[str, tuple[Schema, str]]
 ) -> dict[str, list[WrittenFile]]:
     """Output -> its files, all from the same run of the application.
 
-    :param outputs: output -> its fields, and its folder in the storage, which has a folder per run.
+    :param outputs: output -> its fields, and its folder in the place, which has a folder per run.
     :raises UserCodeError: an output is missing, incomplete, or not as declared.
     :raises StagingError: the application ran more than once, and it is unknown which run counts.
     """
-    runs = {name: _runs(storage, folder) for name, (_, folder) in outputs.items()}
+    runs = {name: _runs(place, folder) for name, (_, folder) in outputs.items()}
     whole = [run for run in set().union(*runs.values()) if all(run in found for found in runs.values())]
     finished = [run for run in sorted(whole) if all(SUCCESS in found[run] for found in runs.values())]
     if outputs and not finished:
@@ -94,20 +94,20 @@ def written_by(
     found = {}
     for name, (schema, folder) in outputs.items():
         run, files = f"{folder}/{finished[0]}", runs[name][finished[0]]
-        checked = _Output(application, name, schema, storage, run)
+        checked = _Output(application, name, schema, place, run)
         found[name] = [checked.file(own, files[own]) for own in sorted(files) if not own.startswith(("_", "."))]
-        if storage.is_local:
-            _make_durable(storage.at(run), [storage.at(one.path) for one in found[name]])
+        if place.is_local:
+            _make_durable(place.at(run), [place.at(one.path) for one in found[name]])
     return found
 
 
-def _runs(storage: Storage, folder: str) -> dict[str, dict[str, int]]:
+def _runs(place: Place, folder: str) -> dict[str, dict[str, int]]:
     """Run -> its files, with their sizes. Spark's file system for S3 leaves empty objects named like folders."""
     found: dict[str, dict[str, int]] = {}
-    for name, size in storage.list(folder):
-        run, _, own = name[len(folder) + 1 :].partition("/")
+    for entry in place.list(folder):
+        run, _, own = entry.name[len(folder) + 1 :].partition("/")
         if own:
-            found.setdefault(run, {})[own] = size
+            found.setdefault(run, {})[own] = entry.size
     return found
 
 
@@ -135,18 +135,18 @@ def _make_durable(folder: str, paths: Sequence[str]) -> None:
 
 
 class _StoredFile(Seekable):
-    """A file of the storage, read by ranges: of a large one, only its footer is needed."""
+    """A file of the place, read by ranges: of a large one, only its footer is needed."""
 
-    def __init__(self, storage: Storage, name: str, size: int) -> None:
+    def __init__(self, place: Place, name: str, size: int) -> None:
         super().__init__(size)
-        self._storage, self._name = storage, name
+        self._place, self._name = place, name
 
     def read(self, size: int = -1) -> bytes:
         begin, end = self.at, self.until(size)
         if end <= begin:
             return b""
         self.at = end
-        return self._storage.get(self._name, begin, end - begin)
+        return self._place.read(self._name, begin, end)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _Output:
     application: str
     name: str
     schema: Schema
-    storage: Storage
+    place: Place
     folder: str
 
     def file(self, own: str, size: int) -> WrittenFile:
@@ -180,7 +180,7 @@ class _Output:
         import pyarrow.parquet as pq
 
         try:
-            with _StoredFile(self.storage, path, size) as file:
+            with _StoredFile(self.place, path, size) as file:
                 footer = pq.read_metadata(file)
             return footer, _fields(footer)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
@@ -203,7 +203,7 @@ class _Output:
         if not looked_at:
             return
         try:
-            with self.storage.open(path) as source:
+            with self.place.open(path) as source:
                 for rows in parquet_file(source).iter_batches(columns=looked_at):
                     require_fit(pa.Table.from_batches([rows]), calendar)
         except UnfitValueError as error:
@@ -250,12 +250,12 @@ class _Output:
         made = f"{path.removesuffix('.parquet')}-widened.parquet"
 
         def write(file: BinaryIO) -> None:
-            with self.storage.open(path) as source, parquet_writer(file, wanted) as write_rows:
+            with self.place.open(path) as source, parquet_writer(file, wanted) as write_rows:
                 for rows in parquet_file(source).iter_batches():
                     columns = [rows.column(one.name).cast(one.type) for one in wanted]
                     write_rows(pa.table(columns, schema=wanted))
 
-        return made, self.storage.put(made, write)
+        return made, self.place.put(made, write)
 
 
 # ---- the fields of a file that Spark wrote -----------------------------------------------------------------------
@@ -320,7 +320,7 @@ class ScriptInputs(Closing):
         folder = os.path.join(self._folder, f"{source.name}-{uuid.uuid4().hex}")
         self._written.append(folder)
         schema = arrow_schema(source.spout.schema)
-        with _storage(folder):
+        with _folder_errors(folder):
             make_folder(folder, durably=False)
         with spout_code(source.name):
             splits = [] if metadata is None else emitter.splits(metadata)
@@ -337,7 +337,7 @@ def _write_file(folder: str, name: str, schema: pa.Schema, batches: Iterable[pa.
     import pyarrow as pa
 
     path, rows = os.path.join(folder, f"{name}.parquet"), 0
-    with _storage(folder), create_private(path) as file, parquet_writer(file, schema) as write:
+    with _folder_errors(folder), create_private(path) as file, parquet_writer(file, schema) as write:
         for batch in batches:
             rows += batch.num_rows
             write(pa.Table.from_batches([batch]))
@@ -345,12 +345,12 @@ def _write_file(folder: str, name: str, schema: pa.Schema, batches: Iterable[pa.
 
 
 @contextmanager
-def _storage(folder: str) -> Iterator[None]:
+def _folder_errors(folder: str) -> Iterator[None]:
     """:raises StoreUnavailableError, ConfigurationError: the folder cannot be written to."""
     try:
         yield
     except OSError as error:
-        raise storage_error(error, folder, "the staging folder") from error
+        raise folder_error(error, folder, "the staging folder") from error
 
 
 def _nothing_changes() -> None:
@@ -365,20 +365,20 @@ _FILE = "file://"
 class ScriptFolder(Closing, ABC):
     """Names of one attempt that Spark and the task both reach.
 
-    `storage`: of the staging root. `path`: of the attempt in it. `scratch`: a folder on this machine for the files of
+    `place`: of the staging root. `path`: of the attempt in it. `scratch`: a folder on this machine for the files of
     inputs. `conf`: settings that Spark needs to get there.
     """
 
     conf: dict[str, str]
 
-    def __init__(self, storage: Storage, path: str, scratch: str) -> None:
-        self.storage = storage
+    def __init__(self, place: Place, path: str, scratch: str) -> None:
+        self.place = place
         self.path = path
         self.scratch = scratch
         self.conf = {}
 
     def name(self, own: str) -> str:
-        """What is called `own` here, in the storage."""
+        """What is called `own` here, in the place."""
         return f"{self.path}/{own}"
 
     @abstractmethod
@@ -408,21 +408,21 @@ def script_folder(root: str, slot: Slot) -> ScriptFolder:
     :raises OSError: the folder cannot be made.
     """
     root = require_s3a_place("the staging folder of a script", root)
-    storage = storage_at(root)
-    if storage.is_local:
-        return _LocalFolder(storage, slot.path, make_slot_folder(root, slot))
-    return _BucketFolder(storage, slot.path, ObjectPlace.parse("the staging folder of a script", root))
+    place = place_at(root)
+    if place.is_local:
+        return _LocalFolder(place, slot.path, make_slot_folder(root, slot))
+    return _BucketFolder(place, slot.path, ObjectPlace.parse("the staging folder of a script", root))
 
 
 class _LocalFolder(ScriptFolder):
     def url(self, own: str) -> str:
-        return f"{_FILE}{self.storage.at(self.name(own))}"
+        return f"{_FILE}{self.place.at(self.name(own))}"
 
     def make(self, own: str) -> None:
-        make_folder(self.storage.at(self.name(own)))
+        make_folder(self.place.at(self.name(own)))
 
     def put_job(self, own: str, content: bytes) -> str:
-        path = self.storage.at(self.name(own))
+        path = self.place.at(self.name(own))
         with open(path, "xb") as file:
             file.write(content)
         return path
@@ -430,7 +430,7 @@ class _LocalFolder(ScriptFolder):
     def helper(self) -> str:
         """A copy beside the job: the driver sees it where it sees the staging folder. Where others may write into that,
         they could put their code in its place: so the driver gets it as with a bucket."""
-        if others_may_write(self.storage.at(""), self.scratch):
+        if others_may_write(self.place.at(""), self.scratch):
             return HELPER
         folder = os.path.join(self.scratch, uuid.uuid4().hex)
         os.mkdir(folder, 0o755)
@@ -440,21 +440,21 @@ class _LocalFolder(ScriptFolder):
 class _BucketFolder(ScriptFolder):
     """Spark reaches the bucket by S3A, with keys of its own: none of ours are in settings, which others see."""
 
-    def __init__(self, storage: Storage, path: str, place: ObjectPlace) -> None:
-        storage.require_usable()
-        super().__init__(storage, path, tempfile.mkdtemp(prefix="airflow-trident-script-"))
-        self._place = place
+    def __init__(self, place: Place, path: str, address: ObjectPlace) -> None:
+        place.check()
+        super().__init__(place, path, tempfile.mkdtemp(prefix="airflow-trident-script-"))
+        self._address = address
         self._offered: list[str] = []
-        self.conf = settings_without_keys(place)
+        self.conf = settings_without_keys(address)
 
     def url(self, own: str) -> str:
-        return f"{SCHEME}://{self._place.key(self.name(own))}"
+        return f"{SCHEME}://{self._address.key(self.name(own))}"
 
     def make(self, own: str) -> None:
         """A bucket has no folders."""
 
     def put_job(self, own: str, content: bytes) -> str:
-        self.storage.put(self.name(own), lambda file: file.write(content))
+        self.place.put(self.name(own), lambda file: file.write(content))
         return self.url(own)
 
     def helper(self) -> str:
@@ -471,13 +471,13 @@ class _BucketFolder(ScriptFolder):
             return given
         own = os.path.relpath(path, self.scratch)
         with open(path, "rb") as file:
-            self.storage.put(self.name(own), lambda target: shutil.copyfileobj(file, target))
+            self.place.put(self.name(own), lambda target: shutil.copyfileobj(file, target))
         self._offered.append(self.name(own))
         os.unlink(path)
         return self.url(own)
 
     def close(self) -> None:
-        self.storage.remove(self._offered)
+        discard(self.place, self._offered)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
 
@@ -496,7 +496,7 @@ class Submitter(Protocol):
 class _Given:
     """The inputs and outputs of a run of the script. `run`: its name alone. `order`: the address of what it is told.
     `job_path`: what the module `helper`, which it imports, reads that by. `folders`: output -> where its runs write, in
-    the storage."""
+    the place."""
 
     run: str
     order: str
@@ -609,7 +609,7 @@ class ScriptEngine(Engine):
     def _manifest(self, job: Job, folder: ScriptFolder, folders: Mapping[str, str], rows: int) -> Manifest:
         files: list[StagedFile] = []
         wanted = {name: (node.schema, folders[name]) for name, node in _outputs(job.plan).items()} if folders else {}
-        whole = written_by(self._application, folder.storage, wanted)
+        whole = written_by(self._application, folder.place, wanted)
         for stage in job.plan.stages:
             if isinstance(stage.begin, ScriptOutputNode):
                 for sink in stage.sinks:

@@ -30,13 +30,13 @@ from airflow_trident.engine.spark.sessions.archive import archive_options
 from airflow_trident.engine.spark.sessions.java import ONE_SHOT_JAVA_OPTIONS
 from airflow_trident.engine.spark.shipping import ship
 from airflow_trident.errors import ConfigurationError, SparkJobError, TridentError
+from airflow_trident.io.places import absolute_root
 from airflow_trident.plan.graph import SinkNode
 from airflow_trident.plan.nodes import PersistNode
 from airflow_trident.plan.stages import Plan
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.staging.answers import answered
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.staging.storage import absolute_root
 
 YARN_TAGS = "spark.yarn.tags"
 _SETTINGS = "spark.trident."

@@ -39,12 +39,12 @@ from airflow_trident.engine.fused.passes import FusedPass
 from airflow_trident.engine.spark.errors import SAME_VERSION, to_worker_error
 from airflow_trident.errors import ConfigurationError, ExecutorPackageError, SparkJobError, TridentError
 from airflow_trident.io.arrow import arrow_schema, split_by
+from airflow_trident.io.place import Place, clear, make_folder
+from airflow_trident.io.places import place_at
 from airflow_trident.names import Composed
 from airflow_trident.operations.interfaces import OperationContext
 from airflow_trident.staging.area import make_slot_folder, write_part
 from airflow_trident.staging.manifest import Slot
-from airflow_trident.staging.storage import storage_at
-from airflow_trident.staging.verbs import Storage, make_folder
 from airflow_trident.types import Field, Schema, has_times, names_of
 from airflow_trident.version import VERSION
 
@@ -113,18 +113,18 @@ class FolderNotes(Notes):
 class ObjectNotes(Notes):
     """Empty objects: the names hold everything, so one listing reads all notes."""
 
-    storage: Storage
+    place: Place
     folder: str
 
     def leave(self, name: str, text: str = "") -> None:
         with suppress(TridentError):
-            self.storage.put(f"{self.folder}/{name}={text}", lambda _: None)
+            self.place.put(f"{self.folder}/{name}={text}", lambda _: None)
 
     def all(self) -> dict[str, str]:
         found: dict[str, str] = {}
         with suppress(TridentError):
-            for path, _ in self.storage.list(self.folder):
-                name, _, text = path.rpartition("/")[2].rpartition("=")
+            for entry in self.place.list(self.folder):
+                name, _, text = entry.name.rpartition("/")[2].rpartition("=")
                 found[name] = max(found.get(name, ""), text, key=lambda one: (len(one), one))
         return found
 
@@ -135,16 +135,16 @@ def notes_of(job: Job, *, local: bool) -> Iterator[Notes]:
 
     :param local: workers see the file system of this process.
     """
-    storage, name = storage_at(job.staging_root), f"rows-read-{uuid.uuid4().hex}"
-    if not storage.is_local and not local:
+    place, name = place_at(job.staging_root), f"rows-read-{uuid.uuid4().hex}"
+    if not place.is_local and not local:
         folder = f"{job.slot.path}/{name}"
         try:
-            yield ObjectNotes(storage.resolved(), folder)
+            yield ObjectNotes(place.resolved(), folder)
         finally:
-            storage.delete(folder)
+            clear(place, folder)
         return
-    if storage.is_local:
-        folder = storage.at(f"{job.slot.path}/{name}")
+    if place.is_local:
+        folder = place.at(f"{job.slot.path}/{name}")
         with suppress(OSError):  # whoever writes data reports a place that cannot be written
             make_slot_folder(job.staging_root, job.slot)
             make_folder(folder, durably=False)
@@ -390,7 +390,7 @@ def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
 class WriteParts:
     """Stages the rows of a partition and returns the files. Only files that reach the driver count."""
 
-    storage: Storage
+    place: Place
     slot: Slot
     state: str
     schema: Schema
@@ -417,7 +417,7 @@ class WriteParts:
         table = pa.Table.from_batches(batches).cast(arrow_schema(self.schema))
         write = partial(
             write_part,
-            self.storage,
+            self.place,
             self.slot,
             self.state,
             kept_bytes=self.kept_bytes,

@@ -24,6 +24,7 @@ from airflow_trident.errors import (
     StagingError,
     state_code,
 )
+from airflow_trident.io.places import temporary_root
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.recovery import GONE
 from airflow_trident.plan.commit.levels import leading_to
@@ -41,7 +42,6 @@ from airflow_trident.runtime.staged_batches import manifest_of, require_same_pla
 from airflow_trident.runtime.state_agreement import lacking, markers_of, require_ledger_ahead
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
-from airflow_trident.staging.storage import temporary_root
 from airflow_trident.topology.topology import Topology
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,13 +38,16 @@ from airflow_trident.errors import (
     DamagedInputError,
     SourceChangedError,
     SourceUnavailableError,
+    StoreUnavailableError,
     TridentError,
 )
 from airflow_trident.io.arrow import arrow_schema, fitting, rows_to_table
+from airflow_trident.io.object_stores import require_place
+from airflow_trident.io.place import Place
+from airflow_trident.io.places import place_at
 from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.spouts.metadata import as_json, read_back
-from airflow_trident.spouts.spool.folder import SpoolFolder, spool_folder
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource
 from airflow_trident.types import Json, Schema
 
@@ -103,7 +106,7 @@ class SpooledIds:
 class Spool:
     """The folder. `schema`: of the rows; `keep`: how many acknowledged batches before the last one stay."""
 
-    folder: SpoolFolder
+    folder: Place
     schema: Schema
     keep: int
     _seen: SpooledIds = field(default_factory=SpooledIds, init=False, repr=False, compare=False)
@@ -121,27 +124,25 @@ class Spool:
 
         :raises DamagedInputError: the rows do not fit the fields.
         """
-        with self.folder.errors():
-            self.folder.make()
-            while True:
-                files, marks = self._listing()
-                rows, ids = self._unknown(polled, files)
-                if not rows:
-                    return False
-                number = max(files | marks, default=0) + 1
-                if self.folder.take(_name(number, "arrow"), self._content(rows, ids, polled.token)):
-                    return True
+        self.folder.check()
+        while True:
+            files, marks = self._listing()
+            rows, ids = self._unknown(polled, files)
+            if not rows:
+                return False
+            number = max(files | marks, default=0) + 1
+            if self.folder.put_once(_name(number, "arrow"), self._content(rows, ids, polled.token)):
+                return True
 
     def mark_acknowledged(self, number: int) -> None:
         """Mark the batch as committed and acknowledged, and remove marked batches that `keep` does not cover."""
-        with self.folder.errors():
-            self.folder.take(_name(number, "acked"), b"")
-            _, marks = self._listing()
-            old = sorted(mark for mark in marks if mark < max(marks) - self.keep)
-            # The marks go last: a batch with neither file nor mark would look lost.
-            for kind in ("arrow", "acked") if old else ():
-                self.folder.remove([_name(mark, kind) for mark in old])
-            self.folder.settle()
+        self.folder.put_once(_name(number, "acked"), b"")
+        _, marks = self._listing()
+        old = sorted(mark for mark in marks if mark < max(marks) - self.keep)
+        # The marks go last: a batch with neither file nor mark would look lost.
+        for kind in ("arrow", "acked") if old else ():
+            self.folder.delete([_name(mark, kind) for mark in old])
+        self.folder.sync()
 
     def _unknown(self, polled: Polled, numbers: Collection[int]) -> tuple[list[tuple[Any, ...]], list[str] | None]:
         if polled.ids is None:
@@ -176,8 +177,7 @@ class Spool:
 
         :raises SourceChangedError: the batch is gone, or lower ones are missing.
         """
-        with self.folder.errors():
-            files, marks = self._listing()
+        files, marks = self._listing()
         highest = max(files | marks, default=0)
         if number not in files and number != highest + 1:
             raise SourceChangedError(
@@ -189,8 +189,7 @@ class Spool:
         return number in files
 
     def batch(self, number: int) -> SpooledBatch:
-        with self.folder.errors():
-            self.folder.settle()  # its writer may have been killed before the new name was durable
+        self.folder.sync()  # its writer may have been killed before the new name was durable
         content = self._read(number)
         return SpooledBatch(
             number, self._opened(number, content).read_all().num_rows, hashlib.sha256(content).hexdigest()
@@ -222,7 +221,7 @@ class Spool:
 
         path = self._path(number)
         try:
-            with self.folder.opened(_name(number, "arrow")) as file:
+            with _reading(), self.folder.open(_name(number, "arrow"), whole=False) as file:
                 found: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
                 if _digest(found) == digest:
                     return found
@@ -242,15 +241,13 @@ class Spool:
 
     def is_acknowledged(self, number: int) -> bool:
         """Is the batch committed and acknowledged? Also true for a batch that is no longer kept."""
-        with self.folder.errors():
-            files, marks = self._listing()
+        files, marks = self._listing()
         return number in marks or (number not in files and number < max(marks, default=0))
 
     def waiting(self, ids: Collection[str]) -> list[int]:
         """The batches that have any of these rows and are not acknowledged."""
-        with self.folder.errors():
-            files, marks = self._listing()
-            self._seen.follow(files, self._ids)
+        files, marks = self._listing()
+        self._seen.follow(files, self._ids)
         return sorted(self._seen.batches_with(ids) - marks)
 
     def _ids(self, number: int) -> list[str]:
@@ -278,7 +275,8 @@ class Spool:
     def _read(self, number: int) -> bytes:
         path = self._path(number)
         try:
-            return self.folder.read(_name(number, "arrow"))
+            with _reading(), self.folder.open(_name(number, "arrow")) as file:
+                return file.read()
         except FileNotFoundError as error:
             raise self._gone(path) from error
         except OSError as error:
@@ -301,7 +299,8 @@ class Spool:
 
     def _listing(self) -> tuple[set[int], set[int]]:
         """The numbers that have a file, and the numbers that have a mark."""
-        found = [match for match in map(_NAME.match, self.folder.names()) if match]
+        with _reading():
+            found = [match for match in map(_NAME.match, self.folder.names()) if match]
         files, marks = ({int(match[1]) for match in found if match[2] == kind} for kind in ("arrow", "acked"))
         return files, marks
 
@@ -312,6 +311,15 @@ def _name(number: int, kind: str) -> str:
 
 def _digest(batch: pa.RecordBatch) -> str:
     return hashlib.sha256(memoryview(batch.serialize())).hexdigest()
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """To a spout, a folder that does not answer is a source that does not."""
+    try:
+        yield
+    except StoreUnavailableError as error:
+        raise SourceUnavailableError(error.message, error.cure) from None
 
 
 def _unreadable(path: str, error: OSError) -> SourceUnavailableError:
@@ -342,7 +350,8 @@ class SpooledSpout(Spout):
         if max_rows < 1 or keep < 1:
             raise ConfigurationError(f"SpooledSpout with max_rows={max_rows}, keep={keep}", "Both must be at least 1.")
         self._source, self._max_rows = source, max_rows
-        self._spool = Spool(spool_folder(folder), source.schema, keep)
+        place = place_at(require_place("SpooledSpout", folder), "the spool")
+        self._spool = Spool(place, source.schema, keep)
 
     @property
     def schema(self) -> Schema:

@@ -52,12 +52,12 @@ from airflow_trident.io.arrow import Calendar, PartitionValues, arrow_schema, re
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
+from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_stores import ObjectPlace
 from airflow_trident.io.parquet import calendar_of, null_counts, parquet_file, write_parquet
 from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.storage import ObjectStorage
 from airflow_trident.states.core.checks import application_of, file_names, require_columns
 from airflow_trident.states.tables.appending import (
     AppendingState,
@@ -109,7 +109,7 @@ def require_conditions(place: DeltaPlace) -> None:
     said = {name.lower().removeprefix("aws_"): value for name, value in place.options.items()}
     settings = {_SETTINGS[name]: value for name, value in said.items() if name in _SETTINGS}
     bucket = ObjectPlace(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
-    ObjectStorage(bucket).require_usable()
+    ObstorePlace(bucket).check()
 
 
 _REFUSED = (

@@ -4,15 +4,13 @@ Records in the folder's ``_trident``, ``<topology>-<state>.<19 digits>.json``, s
 counts. The next record is published by put-if-absent, so a committer that decided on an outdated record cannot write
 its own (T3): nothing is locked, and nobody waits for a stopped committer. A record also names the file that is to
 appear and the file that is to be removed; after a crash the next committer does this first. Spark, pyarrow and
-`FileSpout` ignore names that begin with ``_``. The folder may be in a bucket
-(:mod:`airflow_trident.states.files.sink_folder`).
+`FileSpout` ignore names that begin with ``_``. The folder may be any :class:`~airflow_trident.io.place.Place`.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import os
 import re
 import uuid
 from collections.abc import Iterator, Sequence
@@ -29,22 +27,23 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
-from airflow_trident.io.object_stores import ObjectPlace, is_object_uri, require_place
+from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.parquet import write_parquet_pieces
+from airflow_trident.io.place import Place, stays_inside
+from airflow_trident.io.places import place_at
 from airflow_trident.io.private_files import AnyPath
 from airflow_trident.operations.evaluate import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
-from airflow_trident.staging.verbs import stays_inside
 from airflow_trident.states.core.checks import file_names
 from airflow_trident.states.core.marker import AdmittingState, admit
-from airflow_trident.states.files.sink_folder import META, HdfsSinkFolder, LocalSinkFolder, ObjectSinkFolder, SinkFolder
 from airflow_trident.types import ddl, is_nested
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+META = "_trident"
+"""Holds records and hidden files; the folder itself holds published files."""
 _SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "json": ".json"}
 _FORMAT = Format(
     noun="the record",
@@ -73,16 +72,16 @@ class FileSink(StateFactory):
 
     path: AnyPath
     format: str = "parquet"
-    place: ObjectPlace | HdfsPlace | None = field(default=None, init=False, repr=False, compare=False)
+
+    conn_id: str = field(default="", init=False, repr=False, compare=False)
+    """Of the path: a driver elsewhere gets this connection."""
 
     capabilities = Capabilities(durable=True, atomic=True, opaque=True, appends=True)
 
     def __post_init__(self) -> None:
         path = require_place("FileSink", self.path)
         object.__setattr__(self, "path", path)
-        if is_object_uri(path):
-            kind = HdfsPlace if is_hdfs_uri(path) else ObjectPlace
-            object.__setattr__(self, "place", kind.parse("FileSink", path))
+        object.__setattr__(self, "conn_id", self._place().conn_id)
         if self.format not in _SUFFIXES:
             raise ConfigurationError(f"FileSink with format={self.format!r}", f"Use one of {', '.join(_SUFFIXES)}.")
 
@@ -99,12 +98,10 @@ class FileSink(StateFactory):
 
     def make_state(self, spec: StateSpec) -> OpenFileSink:
         self.validate(spec)
-        return OpenFileSink(self._folder(), self.format, spec)
+        return OpenFileSink(self._place(), self.format, spec)
 
-    def _folder(self) -> SinkFolder:
-        if self.place is None:
-            return LocalSinkFolder(os.path.abspath(os.path.expanduser(str(self.path))))
-        return HdfsSinkFolder(self.place) if isinstance(self.place, HdfsPlace) else ObjectSinkFolder(self.place)
+    def _place(self) -> Place:
+        return place_at(str(self.path), "the folder of the sink", private=False)
 
     def lineage_dataset(self, spec: StateSpec) -> Dataset:
         return file_dataset(str(self.path))
@@ -139,16 +136,15 @@ class _Content:
 class OpenFileSink(AdmittingState):
     """See :class:`FileSink`."""
 
-    def __init__(self, files: SinkFolder, format: str, spec: StateSpec) -> None:
-        self.files = files
+    def __init__(self, files: Place, format: str, spec: StateSpec) -> None:
+        self.files, self._notes = files, files.below(META)
         self._format = format
         self._spec = spec
         self._name = _NAMES.of(spec.topology, spec.name)
         self._record = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\Z")
         self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\.[^.]*\.tmp\Z")
         self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
-        with self.files.errors():
-            self.files.make()
+        self._notes.check()
         self._read()
 
     def marker(self) -> Marker | None:
@@ -159,13 +155,12 @@ class OpenFileSink(AdmittingState):
 
     def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
         """Piece by piece; each try reads the batch anew."""
-        with self.files.errors():
-            for _ in range(TRIES):
-                version, known = self._read()
-                self._finish(known)
-                applied = self._apply(ticket, batch, version + 1, known)
-                if applied is not None:
-                    return applied
+        for _ in range(TRIES):
+            version, known = self._read()
+            self._finish(known)
+            applied = self._apply(ticket, batch, version + 1, known)
+            if applied is not None:
+                return applied
         raise StoreUnavailableError(
             f"sink {self._spec.name!r} in {self.files.where!r} was written {TRIES} times by others while transaction "
             f"{ticket.txid} was to be committed",
@@ -194,7 +189,8 @@ class OpenFileSink(AdmittingState):
     def _prepare(self, ticket: CommitTicket, batch: StagedBatch, version: int) -> tuple[str, str]:
         """Write the file under a hidden name. :returns: that name, and the final one."""
         hidden = f".{self._name}-{version:019d}-{uuid.uuid4().hex}"
-        self.files.hide(hidden, lambda file: self._encode(batch, file))
+        self._notes.put(hidden, lambda file: self._encode(batch, file))
+        self._notes.sync()
         final = f"{self._name}-{ticket.txid:019d}-{ticket.attempt}{_SUFFIXES[self._format]}"
         return hidden, final
 
@@ -218,18 +214,21 @@ class OpenFileSink(AdmittingState):
     def _finish(self, record: _Record) -> None:
         """Do what the record says, unless it is done."""
         if record.remove is not None:
-            self.files.remove(record.remove)
+            self.files.delete([record.remove])
         if record.publish is not None:
-            self.files.show(*record.publish)
-        self.files.settle()
+            hidden, final = record.publish
+            self.files.show(f"{META}/{hidden}", final)
+        self.files.sync()
 
     def _clean(self, version: int) -> None:
         """Remove leftovers of this version and earlier ones: whatever no record names is never published."""
         limits = ((self._hidden, version), (self._record, version - KEEP), (self._unfinished, version - KEEP))
-        self.files.forget(
-            name
-            for name in self.files.noted()
-            if any((found := pattern.match(name)) and int(found[1]) <= upto for pattern, upto in limits)
+        self._notes.delete(
+            [
+                name
+                for name in self._notes.names()
+                if any((found := pattern.match(name)) and int(found[1]) <= upto for pattern, upto in limits)
+            ]
         )
 
     # ---- the record --------------------------------------------------------------------------------------------
@@ -241,7 +240,7 @@ class OpenFileSink(AdmittingState):
             self._finish(record)
             self._clean(version)
         elif record.publish is not None:
-            self.files.forget([record.publish[0]])
+            self._notes.delete([record.publish[0]])
         return won
 
     def _write(self, version: int, record: _Record) -> bool:
@@ -257,7 +256,7 @@ class OpenFileSink(AdmittingState):
             "publish": record.publish,
             "remove": record.remove,
         }
-        if not self.files.take(self._record_name(version), json.dumps(content).encode()):
+        if not self._notes.put_once(self._record_name(version), json.dumps(content).encode()):
             return False
         # A very late committer may succeed after this version's record was removed; it then published an outdated
         # record. That takes KEEP versions: fewer are of others who have read this one since.
@@ -267,21 +266,21 @@ class OpenFileSink(AdmittingState):
         return f"{self._name}.{version:019d}.json"
 
     def _versions(self) -> list[int]:
-        return [int(found[1]) for found in map(self._record.match, self.files.noted()) if found]
+        return [int(found[1]) for found in map(self._record.match, self._notes.names()) if found]
 
     def _read(self) -> tuple[int, _Record]:
         """The last record, and its version."""
         version = max(self._versions(), default=0)
         while version:
             name, content = self._record_name(version), None
-            with suppress(FileNotFoundError), self.files.errors():
-                content = self.files.note(name)
+            with suppress(FileNotFoundError):
+                content = self._notes.read(name)
             # Its name may have been removed since it was seen, and a very late committer may have taken it again.
             before, version = version, max(self._versions(), default=0)
             if version != before:
                 continue
             if content is not None:
-                return version, self._decode(content, f"{self.files.where}/{META}/{name}")
+                return version, self._decode(content, self._notes.at(name))
         return 0, _Record()
 
     def _decode(self, data: bytes, path: str) -> _Record:
@@ -319,7 +318,7 @@ class OpenFileSink(AdmittingState):
 
         if self._format != "parquet":
             raise ConfigurationError(f"rows of {self._format} files are not read back", "Read the files themselves.")
-        for name in sorted(self.files.shown()):
+        for name in sorted(self.files.names()):
             if re.match(re.escape(self._name) + r"-\d{19}-\d+\.", name):
                 with self.files.open(name) as opened, pq.ParquetFile(opened) as file:
                     yield from (((), row) for row in table_to_rows(file.read()))

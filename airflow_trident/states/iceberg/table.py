@@ -44,8 +44,8 @@ from airflow_trident.io.arrow import PartitionValues, arrow_schema
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.iceberg import EXTRA, IcebergPlace, pieces_of
-from airflow_trident.io.object_stores import StoredObject
 from airflow_trident.io.parquet import null_counts, write_parquet
+from airflow_trident.io.place import PlacedFile
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import application_of, require_columns
@@ -525,7 +525,7 @@ class OpenIcebergTable(AppendingState):
             size = bring(staged, self._target(location), put, partial(_size, output))
             return described(self._table.metadata, footer, location, size, values)
 
-    def _target(self, location: str) -> str | StoredObject | None:
+    def _target(self, location: str) -> str | PlacedFile | None:
         return local_path(location) or self.place.stored(location)
 
     def _write(self, name: str, table: pa.Table, values: PartitionValues) -> NewFile:

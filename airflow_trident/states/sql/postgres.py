@@ -259,7 +259,7 @@ def require_name(what: str, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class TablePlace:
     """A table; `schema` "" is the first one of the connection's search path."""
 
     schema: str
@@ -268,15 +268,15 @@ class Place:
     def __str__(self) -> str:
         return f"{quote(self.schema)}.{quote(self.table)}" if self.schema else quote(self.table)
 
-    def beside(self, table: str) -> Place:
-        return Place(self.schema, table)
+    def beside(self, table: str) -> TablePlace:
+        return TablePlace(self.schema, table)
 
 
 @dataclass(frozen=True)
 class PostgresLayout:
     """The table `place` of one state."""
 
-    place: Place
+    place: TablePlace
     spec: StateSpec
 
     @cached_property
@@ -298,7 +298,7 @@ class PostgresLayout:
                 )
 
     @property
-    def before(self) -> Place:
+    def before(self) -> TablePlace:
         """The values before the highest txid (T9)."""
         return self.place.beside(f"trident_before_{self.place.table}")
 
@@ -325,7 +325,7 @@ class PostgresLayout:
         kinds = {REMOVED: "boolean NOT NULL DEFAULT false"}
         return ", ".join(f"{quote(field.name)} {kinds.get(field.name) or column_type(field.type)}" for field in fields)
 
-    def _index(self, beginning: str, place: Place) -> str:
+    def _index(self, beginning: str, place: TablePlace) -> str:
         """No beginning of a name beside the table's begins another one: two tables have no such name in common."""
         nulls = " NULLS NOT DISTINCT" if self.spec.keys else ""
         return f"CREATE UNIQUE INDEX {quote(beginning + self.place.table)} ON {place} ({self._key}){nulls}"
@@ -347,7 +347,7 @@ class PostgresLayout:
         rows = f"SELECT {_list(names_of(self.fields))} FROM {quote(batch)}"
         return f"{self._insert(self.place, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"
 
-    def write(self, source: Place | str, target: Place, patterns: Sequence[Sequence[bool]]) -> list[str]:
+    def write(self, source: TablePlace | str, target: TablePlace, patterns: Sequence[Sequence[bool]]) -> list[str]:
         """Remove the keys that `source` marks and put its other rows. `patterns`: those of `source`."""
         found = " UNION ALL ".join(
             f"SELECT s.row FROM {_name(source)} b CROSS JOIN LATERAL ({self._stored(target, 'ctid AS row', nulls)}) s "
@@ -360,7 +360,7 @@ class PostgresLayout:
         updates += [f"{REMOVED} = false"] if target == self.before else []
         return [*remove, f"{self._insert(target, rows, self.fields)} DO UPDATE SET {', '.join(updates)}"]
 
-    def count(self, source: Place | str) -> str:
+    def count(self, source: TablePlace | str) -> str:
         """The number of rows of `source` that are not removed."""
         return f"SELECT count(*) FROM {_name(source)} WHERE NOT {REMOVED}"
 
@@ -375,17 +375,17 @@ class PostgresLayout:
         )
         return f"{self._insert(self.before, rows, self.batch_fields)} DO NOTHING"
 
-    def patterns(self, source: Place | str) -> str:
+    def patterns(self, source: TablePlace | str) -> str:
         """The combinations of null key columns: an index finds nulls only if the statement names them."""
         shown = ", ".join(f"{quote(name)} IS NULL" for name in self.spec.key_names)
         return f"SELECT DISTINCT {shown or 'true'} FROM {_name(source)}"
 
-    def _insert(self, target: Place, rows: str, fields: Schema) -> str:
+    def _insert(self, target: TablePlace, rows: str, fields: Schema) -> str:
         return f"INSERT INTO {target} AS t ({_list(names_of(fields))}) {rows} ON CONFLICT ({self._key})"
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
-    def select(self, source: Place, nulls: Sequence[bool]) -> str:
+    def select(self, source: TablePlace, nulls: Sequence[bool]) -> str:
         """(number of the key, is it REMOVED, its values...). Parameters: one list per key column that is not null in
         `nulls`; all other key columns are null."""
         given = [place for place, is_null in enumerate(nulls) if not is_null]
@@ -403,7 +403,7 @@ class PostgresLayout:
     def select_all(self) -> str:
         return f"SELECT {', '.join(map(_shown, self.fields))} FROM {self.place}"
 
-    def _stored(self, source: Place, what: str, nulls: Sequence[bool]) -> str:
+    def _stored(self, source: TablePlace, what: str, nulls: Sequence[bool]) -> str:
         """The stored row of key `b`, whose null columns are in `nulls`. The limit forces an index look-up in every plan
         (T6)."""
         pairs = [
@@ -421,7 +421,7 @@ class PostgresLayout:
         return " AND ".join(pairs) or "true"
 
 
-def _name(source: Place | str) -> str:
+def _name(source: TablePlace | str) -> str:
     return quote(source) if isinstance(source, str) else str(source)
 
 
@@ -504,7 +504,7 @@ class PostgresDialect(Dialect):
             self.close()
             raise
         self.schema = known
-        self._layout = PostgresLayout(Place(known, table), spec)
+        self._layout = PostgresLayout(TablePlace(known, table), spec)
         self.data = self.shown = str(self._layout.place)
         self.before = str(self._layout.before) if self.spec.opaque else ""
         self.markers = str(self._layout.place.beside(MARKERS))
@@ -657,7 +657,7 @@ class PostgresDialect(Dialect):
         if sent != changed:
             raise changed_otherwise(self.spec, self.shown, f"{sent} rows", f"{changed} rows changed")
 
-    def _require_all(self, source: Place | str, cursor: psycopg.Cursor[Any]) -> None:
+    def _require_all(self, source: TablePlace | str, cursor: psycopg.Cursor[Any]) -> None:
         """An INSERT of all rows of `source` changed as many."""
         row = run(self.connection, self._layout.count(source)).fetchone()
         self._require_rows(row[0] if row else 0, cursor.rowcount)
@@ -686,7 +686,7 @@ class PostgresDialect(Dialect):
     def put_before(self, changes: Changes) -> None:
         self._put(changes, self._layout.before, keeps=False)
 
-    def _put(self, changes: Changes, target: Place, *, keeps: bool) -> None:
+    def _put(self, changes: Changes, target: TablePlace, *, keeps: bool) -> None:
         """Writes through the batch's table."""
         layout = self._layout
         absent = (None,) * len(self.spec.values)
@@ -707,13 +707,13 @@ class PostgresDialect(Dialect):
     def restore_before(self) -> None:
         self._write(self._layout.before, self._layout.place)
 
-    def _write(self, source: Place | str, target: Place) -> None:
+    def _write(self, source: TablePlace | str, target: TablePlace) -> None:
         """Remove the keys that `source` marks, and put its other rows."""
         for statement in self._layout.write(source, target, self._patterns(source)):
             last = run(self.connection, statement)
         self._require_all(source, last)
 
-    def _patterns(self, source: Place | str) -> list[tuple[bool, ...]]:
+    def _patterns(self, source: TablePlace | str) -> list[tuple[bool, ...]]:
         return [tuple(row) for row in run(self.connection, self._layout.patterns(source))]
 
     # ---- looking up --------------------------------------------------------------------------------------------
@@ -728,7 +728,7 @@ class PostgresDialect(Dialect):
         rows = self._rows(keys, self._layout.before)
         return {keys[number]: None if removed else value for number, removed, value in rows}
 
-    def _rows(self, keys: Sequence[Key], place: Place) -> Iterator[tuple[int, bool, Value]]:
+    def _rows(self, keys: Sequence[Key], place: TablePlace) -> Iterator[tuple[int, bool, Value]]:
         """(number of the key, is it REMOVED, its values) of the keys found."""
         groups: dict[tuple[bool, ...], list[int]] = {}
         for number, key in enumerate(keys):
@@ -804,10 +804,10 @@ class PostgresState(StateFactory):
 
     def validate(self, spec: StateSpec) -> None:
         require_plain_keys(spec)
-        PostgresLayout(Place("", ""), spec).require_columns()
+        PostgresLayout(TablePlace("", ""), spec).require_columns()
 
     def takes_pieces(self, spec: StateSpec) -> bool:
-        return PostgresLayout(Place("", ""), spec).merges_natively
+        return PostgresLayout(TablePlace("", ""), spec).merges_natively
 
     def make_state(self, spec: StateSpec) -> SqlStore:
         """

@@ -16,8 +16,8 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
+from airflow_trident.io.place import folder_error, make_folder
 from airflow_trident.io.private_files import require_local_path, touch_private
-from airflow_trident.staging.verbs import make_folder, storage_error
 
 _PAUSE_S = 0.01
 
@@ -47,7 +47,7 @@ class SqliteFile:
             make_folder(folder)
             touch_private(self.path)
         except OSError as error:
-            raise storage_error(error, folder, "the folder of the state") from error
+            raise folder_error(error, folder, "the folder of the state") from error
         with self.errors():
             self.connection = _open_wal(self.path, busy_timeout_s)
 

@@ -53,11 +53,10 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.arrow import PartitionValues, arrow_schema, split_by, table_to_rows, values_in
-from airflow_trident.io.object_stores import StoredObject
+from airflow_trident.io.place import PlacedFile, WriteTo
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.staging.table_rewrites import rest_of
-from airflow_trident.staging.verbs import WriteTo
 from airflow_trident.states.core.marker import AdmittingState, admit
 from airflow_trident.types import WHOLE_TYPES
 
@@ -99,7 +98,7 @@ def file_name(ticket: CommitTicket) -> str:
 
 def bring(
     staged: StagedPart,
-    target: str | StoredObject | None,
+    target: str | PlacedFile | None,
     put: Callable[[WriteTo], object],
     size: Callable[[], int | None] | None = None,
 ) -> int:
@@ -140,7 +139,7 @@ def putting(
     return put
 
 
-def _copied(staged: StagedPart, target: StoredObject | None) -> bool:
+def _copied(staged: StagedPart, target: PlacedFile | None) -> bool:
     """Has the object store copied it?
 
     :raises FileNotFoundError: the staged file is gone.
