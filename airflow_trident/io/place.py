@@ -313,7 +313,7 @@ def clear(
     place: Place, folder: str, first: str = "", end: str = "", keeps: Callable[[str], bool] = nothing_is_kept
 ) -> int:
     """Deletes what is below the folder and whose next part is not before `first`, and is before `end`, if given.
-    Without both it deletes the folder, too. Best effort: leftovers are only garbage.
+    Without these three it deletes the folder, too. Best effort: leftovers are only garbage.
 
     :param keeps: says of such a part that it stays.
     :returns: how many parts were deleted.
@@ -333,7 +333,7 @@ def clear(
         else:
             parts = set(filter(goes, place.names(folder, first[:-1])))
             gone = [f"{folder}/{part}" if folder else part for part in sorted(parts)]
-            gone = gone if first or end else [folder]
+            gone = gone if first or end or keeps is not nothing_is_kept else [folder]
         place.delete(gone)
     return len(parts)
 

@@ -210,6 +210,7 @@ def test_deleted_is_what_lies_between_two_parts(storage: Place) -> None:
     assert clear(storage, "t/i", "03", ":") == 1
     assert clear(storage, "t/i", "03", ":") == 0
     assert clear(storage, "nowhere") == 0
+    assert clear(storage, "t/i", keeps={"notes"}.__contains__) == 0
     assert clear(storage, "t/i") == 1
     assert names(storage, "t") == ["t/i2/01/f"]
 
