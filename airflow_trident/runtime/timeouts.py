@@ -39,8 +39,9 @@ def run_in_time(engine: Engine, jobs: Job | Sequence[Job], limit_s: float | None
     job = group[-1]
 
     def run() -> Manifest:
-        if not job.chunk_bytes:  # with chunks: may not be needed; checked before publishing
-            place_at(job.staging_root).check()
+        place = place_at(job.staging_root)
+        if not job.chunk_bytes and not place.is_local:  # with chunks: may not be needed; checked before publishing
+            place.check()
         return engine.run(with_tables(job)) if len(group) == 1 else engine.run_group(list(map(with_tables, group)))
 
     if limit_s is None:
