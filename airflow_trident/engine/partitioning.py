@@ -15,6 +15,7 @@ from airflow_trident.engine.custom_grouping import Choosing
 from airflow_trident.engine.fused.aggregate import key_of_groups
 from airflow_trident.errors import UnknownNodeError
 from airflow_trident.io.arrow import arrow_schema, python_values, table_to_rows, taken
+from airflow_trident.operations.equality import canonical_real
 from airflow_trident.operations.interfaces import OperationContext
 from airflow_trident.operations.user_code import Border, function_name, prepared
 from airflow_trident.plan.graph import Grouping
@@ -152,7 +153,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"({','.join(map(_text, value))})"
     if isinstance(value, float):
-        return repr(value + 0.0)  # one text for both zeros
+        return repr(canonical_real(value))
     if isinstance(value, Decimal):
         return str(value.normalize())
     if isinstance(value, datetime.datetime):

@@ -30,6 +30,15 @@ def canonical_real(part: float) -> float:
     return _NAN if math.isnan(part) else part + 0.0
 
 
+def canonical(value: Any) -> Any:
+    """As :func:`canonical_key`, at every depth. Tuples become lists."""
+    if isinstance(value, float):
+        return canonical_real(value)
+    if isinstance(value, list | tuple):
+        return [canonical(part) for part in value]
+    return {name: canonical(part) for name, part in value.items()} if type(value) is dict else value
+
+
 def same(left: Any, right: Any) -> bool:
     """Are two values of a field's type the same, part by part? NaN equals NaN, null equals null."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):

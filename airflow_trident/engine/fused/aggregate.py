@@ -21,6 +21,7 @@ from airflow_trident.errors import UserCodeError
 from airflow_trident.io.arrow import columns_of, fitted, grouped
 from airflow_trident.io.values import UnfitValueError, coerce_column, coercer
 from airflow_trident.operations.aggregators import Count
+from airflow_trident.operations.equality import canonical
 from airflow_trident.operations.interfaces import (
     Aggregator,
     CombinerAggregator,
@@ -200,14 +201,8 @@ def shown_key(groups: Schema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """A function from the group fields of any tuple to those of the output: -0.0 and 0.0 are one group with the output
     0.0, as in Spark's SQL."""
     if any(has_reals(field.type) for field in groups):
-        return lambda key: tuple(map(_without_sign_of_zero, key))
+        return lambda key: tuple(map(canonical, key))
     return lambda key: key
-
-
-def _without_sign_of_zero(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_without_sign_of_zero(one) for one in value]
-    return value + 0.0 if isinstance(value, float) else value
 
 
 def _hashable(value: Any) -> Any:

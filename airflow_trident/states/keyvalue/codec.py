@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from airflow_trident.errors import CorruptRecordError
+from airflow_trident.operations.equality import canonical
 
 _compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -16,7 +16,7 @@ def encode_key(key: Any) -> str:
 
     :raises ValueError: JSON cannot hold the key, or would change it.
     """
-    plain = _plain_key(key)
+    plain = canonical(key)
     return _encode(plain, plain, "key")
 
 
@@ -58,16 +58,6 @@ def _same(left: Any, right: Any) -> bool:
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(_same(left[name], right[name]) for name in left)
     return bool(left == right)
-
-
-def _plain_key(key: Any) -> Any:
-    if isinstance(key, list | tuple):
-        return [_plain_key(part) for part in key]
-    if type(key) is dict:
-        return {name: _plain_key(part) for name, part in key.items()}
-    if type(key) is float and not math.isnan(key):
-        return key + 0.0
-    return key
 
 
 def _with_tuples(key: Any) -> Any:
