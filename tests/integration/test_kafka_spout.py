@@ -119,6 +119,32 @@ def test_uncommitted_begins_at_what_the_consumer_group_committed(topic: Topic) -
     assert values(earliest, begin(earliest)) == ["02", "10", "11", "12"]
     latest = spout_of(topic, config=config, first_poll="uncommitted_latest")
     assert values(latest, begin(latest)) == ["02"]
+    consumer = Consumer({"bootstrap.servers": topic.broker.hosts, **config})
+    consumer.commit(offsets=[TopicPartition(topic.name, 1, 9)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(SourceChangedError, match=rf"committed offset 9 of {topic.name}-1, whose log ends at 3"):
+        begin(earliest)
+    going_on = spout_of(topic, config=config, first_poll="uncommitted_earliest", on_data_loss="continue")
+    assert values(going_on, begin(going_on)) == ["02", "10", "11", "12"]
+
+
+def test_a_topic_that_is_named_may_be_called_like_those_of_the_cluster(topic: Topic) -> None:
+    named = Topic(topic.broker, f"__{topic.name}").create()
+    named.send([(None, "a")])
+    spout = spout_of(named)
+    assert values(spout, begin(spout)) == ["a"]
+    assert begin(spout_of(topic, pattern=f".*{topic.name}")) is None
+
+
+def test_records_that_a_disk_has_changed_are_damaged(topic: Topic) -> None:
+    topic.create()
+    topic.send([(None, "the right value")])
+    spout = spout_of(topic)
+    first = begin(spout)
+    path = topic.broker.folder / "data" / f"{topic.name}-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes().replace(b"right", b"wrong"))
+    with pytest.raises(DamagedInputError, match="records are damaged"):
+        values(spout, first)
 
 
 # ---- topics that appear and grow -------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_trident.errors import ConfigurationError
@@ -313,6 +314,7 @@ def test_metadata_from_before_partitions_were_recorded_as_gone_and_from_later_ve
         ({"topics": "t", "first_poll": "timestamp"}, "belong together"),
         ({"topics": "t", "fields": "value long"}, "no field 'value long'"),
         ({"topics": "t", "fields": "body string"}, "no field 'body string'"),
+        ({"topics": "t", "first_poll": "uncommitted_latest"}, "which consumer group"),
         ({"topics": "t", "isolation": "none"}, "isolation='none'"),
         ({"topics": "t", "on_data_loss": "hide"}, "Use one of error, continue"),
     ],
@@ -320,6 +322,22 @@ def test_metadata_from_before_partitions_were_recorded_as_gone_and_from_later_ve
 def test_what_cannot_work_is_refused_when_the_spout_is_made(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         KafkaSpout(**{"bootstrap_servers": "localhost:9092", **arguments})  # type: ignore[arg-type]
+
+
+@given(moment=st.datetimes(timezones=st.just(UTC)))
+@example(moment=datetime(1969, 12, 31, 23, 59, 59, 999000, UTC))
+@example(moment=datetime(2024, 1, 1, 0, 0, 0, 1000, UTC))
+def test_a_start_time_is_the_first_millisecond_that_is_not_before_it(moment: datetime) -> None:
+    """To a broker -1 and -2 are the ends of the log, and a number of seconds has no exact thousandths."""
+    options: Any = {"first_poll": "timestamp", "start_time": moment, "bootstrap_servers": "localhost:9092"}
+    start_ms = KafkaSpout("t", **options).coordinator().options.start_ms
+    assert start_ms is not None
+    assert start_ms >= 0
+    began = datetime(1970, 1, 1, tzinfo=UTC)
+    if moment > began and moment.year < 9999:
+        assert timedelta(0) <= began + timedelta(milliseconds=start_ms) - moment < timedelta(milliseconds=1)
+    else:
+        assert moment.year == 9999 or start_ms == 0
 
 
 def test_a_connection_gives_its_extras_as_settings_and_keeps_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ _REFUSED = frozenset({
     "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED",
     "SASL_AUTHENTICATION_FAILED", "_AUTHENTICATION", "_SSL", "_INVALID_ARG", "INVALID_CONFIG",
 })  # fmt: skip
+_DAMAGED = frozenset({"INVALID_MSG", "_BAD_MSG", "_BAD_COMPRESSION"})
 _OF_CONSUMERS = (
     "group.", "auto.offset.", "enable.auto.", "enable.partition.eof", "isolation.level", "fetch.", "max.poll",
     "session.timeout", "queued.", "check.crcs", "max.partition.fetch",
@@ -86,10 +87,10 @@ class KafkaCluster(Closing):
             self._admin = self._admin_module.AdminClient(common)
 
     def topics(self) -> dict[str, int]:
-        """Name -> number of partitions of every topic that this user may see, without the cluster's internal topics."""
+        """Name -> number of partitions of every topic that this user may see."""
         with driver_errors(self._what):
             found = self._admin.list_topics(timeout=self._timeout_s).topics
-        return {name: len(topic.partitions) for name, topic in found.items() if not name.startswith("__")}
+        return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
         """Name -> id; topics that do not exist are left out."""
@@ -314,6 +315,12 @@ def translated(error: Any, what: str) -> TridentError:
         return ConfigurationError(
             f"{what} refuses this user or these settings: {error.str()}", "Correct the connection or the access list."
         )
+    if name in _DAMAGED:
+        return DamagedInputError(
+            f"{what}: records are damaged on a broker's disk or on the way ({error.str()})",
+            "Let the partition's leader move to a broker with a good copy, and run the task again; or skip the "
+            "transaction.",
+        )
     if name in _GONE:
         return TopicGoneError(f"{what}: {error.str()}", "Make the topic, or correct its name.")
     return SourceUnavailableError(f"{what} does not answer: {error.str()}", "See that the cluster runs, and try again.")
@@ -327,7 +334,12 @@ _NEVER_STORED = (
     "Nothing was committed. Let the topic keep its records as long as transactions may be replayed; for a topic that "
     "drops records by design use OpaqueKafkaSpout."
 )
-_READING = {"enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": 100}
+_READING = {
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "fetch.wait.max.ms": 100,
+    "check.crcs": True,  # the driver looks at no checksum otherwise, and hands on what a disk has changed
+}
 log = logging.getLogger(__name__)
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.spout import Coordinator, Emitter, OnDataLoss, Split, Spout, one_of, require_at_least
@@ -112,11 +112,13 @@ class KafkaSpout(Spout):
             raise ConfigurationError(
                 f"{who} with first_poll={first.value!r} and start_time={start_time}", "They belong together."
             )
+        if first.asks_the_group and conn_id is None:
+            self._reach.require_group()
         if start_time is not None and start_time.tzinfo is None:
             raise ConfigurationError(f"{who} with start_time={start_time}", "Give it a time zone.")
         self._deciding = BatchOptions(
             first_poll=first,
-            start_ms=int(start_time.timestamp() * 1000) if start_time else None,
+            start_ms=_milliseconds(start_time) if start_time else None,
             max_rows=max_rows,
             max_bytes=max_bytes,
             committed=one_of(who, "isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed",
@@ -188,7 +190,18 @@ class KafkaTopics:
         return f"{self.who}({', '.join(self.topics) if self.pattern is None else f'pattern {self.pattern}'})"
 
     def wants(self, topic: str) -> bool:
-        return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
+        """A pattern leaves out the cluster's own topics."""
+        if self.pattern is None:
+            return topic in self.topics
+        return not topic.startswith("__") and re.fullmatch(self.pattern, topic) is not None
+
+    def require_group(self) -> None:
+        """:raises ConfigurationError: the settings name no consumer group."""
+        if "group.id" not in self.settings:
+            raise ConfigurationError(
+                f'{self.describe()} with first_poll="uncommitted_..." does not know which consumer group is asked',
+                'Give it config={"group.id": ...}, or add group.id to the extras of the connection.',
+            )
 
     def resolved(self, *, required: bool = True) -> KafkaTopics:
         """The same with the connection's settings.
@@ -321,8 +334,24 @@ class KafkaCoordinator(Coordinator):
         elif first.otherwise is FirstPoll.LATEST:
             found = {place: log.end for place, log in logs.items()}
         if first.asks_the_group:
-            found |= cluster.offsets_of_group(places)
+            found |= self._of_group(cluster, places)
         return {place: min(max(found.get(place, log.begin), log.begin), log.end) for place, log in logs.items()}
+
+    def _of_group(self, cluster: KafkaCluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """:raises SourceChangedError: the group is ahead of a log, and `on_data_loss` is "error"."""
+        self.source.resolved().require_group()
+        committed = cluster.offsets_of_group(places)
+        logs = cluster.logs(sorted(committed), committed=False)
+        ahead = {place: offset for place, offset in committed.items() if offset > logs[place].end}
+        if ahead and self.options.on_data_loss is OnDataLoss.ERROR:
+            place, offset = min(ahead.items())
+            raise SourceChangedError(
+                f"the consumer group of {self.source.describe()} committed offset {offset} of {place}, whose log ends "
+                f"at {logs[place].end}: the log was cut off or made again",
+                f'Nothing was begun. Reset the group\'s offsets. on_data_loss="continue" begins such partitions as '
+                f'first_poll="{self.options.first_poll.otherwise}" does.',
+            )
+        return {place: offset for place, offset in committed.items() if place not in ahead}
 
     def _max_rows(self, cluster: KafkaCluster, new: Mapping[TopicPartition, OffsetRange], max_bytes: int | None) -> int:
         if not max_bytes or not new:
@@ -383,6 +412,11 @@ def _body(batch: KafkaBatch, place: TopicPartition, part: OffsetRange) -> Json:
         "from": part.begin,
         "to": part.end,
     }
+
+
+def _milliseconds(moment: datetime) -> int:
+    """Since 1970: the first one that is not before `moment`. Brokers take negative numbers for the ends of a log."""
+    return max(0, -((datetime.fromtimestamp(0, UTC) - moment) // timedelta(milliseconds=1)))
 
 
 def _settings(bootstrap_servers: str | None, config: Mapping[str, Any] | None) -> dict[str, Any]:
