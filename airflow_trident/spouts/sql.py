@@ -346,6 +346,7 @@ class SqlSource:
 
 _FLOAT_OF_MYSQL = 4
 """The type in the protocol of a column that is FLOAT."""
+_NANOSECONDS = re.compile(r"[.,]\d{7}", re.ASCII)
 _COLON = re.compile(r"(?<!\\):")
 _CURES = {
     Fault.RIGHTS: "Let the user of the connection read it.",
@@ -436,7 +437,8 @@ def _time_of_interval(value: Any) -> Any:
 def _parser(parse: Callable[[str], Any]) -> Convert:
     def parsed(value: Any) -> Any:
         try:
-            return parse(value) if isinstance(value, str) else value
+            # Python drops the digits below a microsecond.
+            return parse(value) if isinstance(value, str) and not _NANOSECONDS.search(value) else value
         except ValueError:
             return value
 

@@ -202,6 +202,16 @@ def test_a_double_is_read_as_it_is_whatever_the_role_prefers(postgres: PostgresS
     assert math.isclose(row["x"], 0.3)
 
 
+@pytest.mark.parametrize(("kind", "text"), [("timestamp", "2024-01-01 12:00:00.1234567"), ("time", "12:00:00,0000001")])
+def test_digits_of_a_text_in_sqlite_that_a_type_cannot_hold_are_not_dropped(
+    tmp_path: Path, kind: str, text: str
+) -> None:
+    where = Connection(conn_type="sqlite", host=str(tmp_path / "rows.db"))
+    one = SqlSpout("db", query=f"SELECT 7 AS id, '{text}' AS v", fields=f"id long, v {kind}", connection=where)
+    with pytest.raises(DamagedInputError, match=rf"holds '{text}'.*key 7"):
+        read(one, one.coordinator().initialize_transaction(1, None))
+
+
 def test_a_row_below_the_first_range_that_comes_late_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
 
