@@ -159,7 +159,8 @@ def may_have_happened(error: BaseException | None) -> bool:
 def _translated(error: Exception, place: str, unavailable: type[TridentError]) -> TridentError | None:
     exceptions = require_extra("redis.exceptions", EXTRA)
     said = str(error).rpartition(_IN_A_PIPELINE)[2]
-    if isinstance(error, exceptions.AuthenticationError) or said.startswith(_LOGIN):
+    refused = (exceptions.AuthenticationError, exceptions.NoPermissionError)
+    if isinstance(error, refused) or said.startswith(_LOGIN):
         return ConfigurationError(
             f"Redis at {place} refused the login or the command ({said})", "Give it the right user and password."
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.spouts.iceberg import spout as spout_module
-from airflow_trident.spouts.iceberg.spout import IcebergSpout
+from airflow_trident.spouts.iceberg.spout import IcebergSpout, _Columns
 from airflow_trident.spouts.table_log import RecentValues
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
 from airflow_trident.types import parse_declared
@@ -341,6 +343,24 @@ def test_columns_are_found_by_their_ids_renamed_widened_added_and_partitioned(tm
     assert sorted(found, key=str) == sorted(
         [(p, day, 1, "x", None) for p, day in zip(HOSTILE, days, strict=True)], key=str
     )
+
+
+def test_a_column_that_a_file_lacks_has_its_default_and_spark_which_has_none_does_not_read_it(made: Table) -> None:
+    """Tables of format version 3 have defaults; pyiceberg does not write them."""
+    made.append(1)
+    with made.table.update_schema() as update:
+        update.add_column("late", LongType())
+    spout = made.spout("n long, late long")
+    (split,) = spout.emitter().splits(begin(spout))
+    body: Any = split.body
+    given = pq.read_schema(body["path"].removeprefix("file://"))
+    assert _Columns.of(body["table"], spout.schema).are_in(given, body["spec"])
+    table = json.loads(body["table"])
+    table["schemas"][0]["fields"][1]["initial-default"] = 7
+    with_default = replace(split, body={**body, "table": json.dumps(table)})
+    (piece,) = spout.emitter().read(with_default)
+    assert piece.to_pylist() == [{"n": 1, "late": 7}]
+    assert not _Columns.of(json.dumps(table), spout.schema).are_in(given, body["spec"])
 
 
 def test_a_file_is_read_piece_by_piece(tmp_path: Path) -> None:

@@ -495,7 +495,8 @@ def test_an_error_of_the_driver_is_one_of_this_package_whichever_call_it_comes_f
     topic.create()
     topic.send([(None, "a")] * 3)
     topic.transaction([(None, "b")], commit=True)
-    spout = spout_of(topic, max_bytes=10_000, first_poll="uncommitted_earliest", timeout_s=1.0)
+    group = {"group.id": "tests"}
+    spout = spout_of(topic, config=group, max_bytes=10_000, first_poll="uncommitted_earliest", timeout_s=1.0)
     place = KafkaPartition(topic.name, 0)
 
     def all_calls() -> None:

@@ -320,6 +320,14 @@ def test_a_server_that_removes_keys_or_refuses_the_login_is_refused(tmp_path: Pa
         factory = RedisState(host="127.0.0.1", port=server.port, password="secret-2", timeout_s=5.0)
         with factory.make_state(counts(factory)) as state:
             assert state.marker() is None
+        rights: Any = {"passwords": ["+secret-4"], "categories": ["+@all"], "commands": ["-eval"], "keys": ["*"]}
+        server.client(password="secret-2").acl_setuser("reader", enabled=True, **rights)
+        spec = counts(replace(factory, username="reader", password="secret-4"))
+        with (
+            spec.factory.make_state(spec) as state,
+            pytest.raises(ConfigurationError, match=r"refused the login or the command.*the right user"),
+        ):
+            state.apply(ticket(1), batch(spec, ("a", 1)))
         server.client(password="secret-2").config_set("maxmemory-policy", "allkeys-lru")
         with pytest.raises(ConfigurationError, match=r"removes keys.*allkeys-lru.*noeviction"):
             factory.make_state(counts(factory))

@@ -458,8 +458,8 @@ class _Columns:
         return cls(metadata, {name: metadata.schema().find_field(name).field_id for name in names_of(schema)})
 
     def are_in(self, given: pa.Schema, spec: int) -> bool:
-        """Does each name mean the same column in this file? A column that the file lacks must be null, and not the
-        value of a partition.
+        """Does each name mean the same column in this file? A column that the file lacks must be null, and neither the
+        value of a partition nor a default of the column.
 
         :param spec: of the file's partition.
         """
@@ -470,9 +470,10 @@ class _Columns:
         except unknown:
             return False  # a type, or a column without id, about which its reader decides
         names = {one.field_id: one.name for one in found.fields}
-        partitioned = {one.source_id for one in self.metadata.specs()[spec].fields}
+        filled = {one.source_id for one in self.metadata.specs()[spec].fields}
+        filled |= {one.field_id for one in self.metadata.schema().fields if one.initial_default is not None}
         return all(
-            names[number] == name if number in names else name not in given.names and number not in partitioned
+            names[number] == name if number in names else name not in given.names and number not in filled
             for name, number in self.ids.items()
         )
 
