@@ -32,6 +32,7 @@ class Bucket(Folder):
     """A bucket that keeps what was deleted."""
 
     deleted: dict[str, tuple[int, FoundFile]] = field(default_factory=dict)
+    back_again: set[str] = field(default_factory=set)
 
     def add(self, folder: str, age: int, *, moved: bool = False) -> None:
         super().add(folder, age, moved=True)
@@ -50,8 +51,9 @@ class Bucket(Folder):
                 self.deleted[path] = self.files.pop(path)
 
     def put_anew(self, place: int) -> None:
-        """An object that was read gets other content, and a new time."""
-        there = sorted(path for path, (number, _) in self.files.items() if self.read[number])
+        """An object that was read gets other content, and a new time. The name of one that was away is free."""
+        back = self.back_again
+        there = sorted(path for path, (number, _) in self.files.items() if self.read[number] and path not in back)
         if there:
             path = there[place % len(there)]
             number, was = self.files[path]
@@ -60,11 +62,12 @@ class Bucket(Folder):
 
     def undelete(self, places: int) -> None:
         for path in sorted(self.deleted)[:places]:
+            self.back_again.add(path)
             self.files[path] = self.deleted.pop(path)
             self.touched.add(self.files[path][0])
 
     def touch_what_was_in_no_batch(self, question: str) -> None:
-        if consumed_anew := re.search(r"the file '([^']+)' in '/in' was consumed", question):
+        if consumed_anew := re.search(r"the file '([^']+)'.* in '/in' was consumed", question):
             number, _ = self.files.pop(consumed_anew[1])
             assert number in self.touched, f"a needless question: {question}"
             return
@@ -99,6 +102,9 @@ AWAY_AND_BACK = [
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, max_size=40))
 @example(AWAY_AND_BACK)
+@example(
+    [("add", 3), ("transact", 4), ("wait", 3 * HOUR), ("add", 1), ("transact", 1), ("put_anew", 0), ("put_anew", 1)]
+)
 @example([*AWAY_AND_BACK[:5], ("put_anew", 1), ("add", 2), ("transact", 4)])
 @example([*AWAY_AND_BACK[:-1], ("upload ends", 2 * HOUR)])
 @example([*AWAY_AND_BACK[:5], ("wait", 3 * HOUR), ("add", 1), ("transact", 1), ("expire", 5 * HOUR)])
