@@ -20,11 +20,12 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _log = logging.getLogger(__name__)
 _MASK = re.compile(r"^Umask:\s*([0-7]+)", re.MULTILINE)
@@ -189,6 +190,8 @@ def _decimals() -> tuple[Any, ...]:
 class Watch(AbstractContextManager["Watch"]):
     """A watch surrounds foreign code and sets its changes back at the end. `trouble` names them then; "" means none.
 
+    A child that the code forked ends here: its parent has the connections and the work.
+
     :param quick: another watch surrounds this one; settings that take long to read are left out.
     :param manners: the last such watch sets manners back.
     """
@@ -199,7 +202,7 @@ class Watch(AbstractContextManager["Watch"]):
         self._manners = manners
 
     def __enter__(self) -> Watch:
-        self._thread = threading.get_ident()
+        self._thread, self._process = threading.get_ident(), os.getpid()
         self._decimals, self._context = _decimals(), decimal.getcontext().copy()
         self._seen = _VALUES.enter()
         self._handlers = None if self._quick or self._thread != threading.main_thread().ident else _HANDLERS.enter()
@@ -208,8 +211,10 @@ class Watch(AbstractContextManager["Watch"]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        changed, beside = _VALUES.leave(self._seen, len(QUICK) if self._quick else None)
         is_dropped = isinstance(error, GeneratorExit)  # a pass that is thrown away, among the decimals of another
+        if os.getpid() != self._process and not is_dropped:
+            _end_fork(error)
+        changed, beside = _VALUES.leave(self._seen, len(QUICK) if self._quick else None)
         if not is_dropped and threading.get_ident() == self._thread and (now := _decimals()) != self._decimals:
             changed.append(f"the decimal context (now prec={now[0]}, rounding={now[1]})")
             decimal.setcontext(self._context)
@@ -221,3 +226,16 @@ class Watch(AbstractContextManager["Watch"]):
             self.trouble = f"changed {', '.join(changed)} of the process"
         elif beside:
             self.trouble = "ran while other code changed settings of the process that rows depend on"
+
+
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """Ends this process as ``sys.exit()`` would, but nothing that belongs to its parent runs."""
+    code = 1 if error is not None else 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    elif error is not None:
+        traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)

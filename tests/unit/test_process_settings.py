@@ -9,6 +9,7 @@ import locale
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -281,3 +282,35 @@ def test_a_pass_that_is_thrown_away_elsewhere_takes_no_decimals_with_it() -> Non
     with decimal.localcontext(decimal.Context(prec=99)):
         del opened
         assert decimal.getcontext().prec == 99
+
+
+FORKING = """
+import os, sys
+from airflow_trident import FixedBatchSpout, MemoryLedger, MemoryState, Topology, lit
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.runtime.local import LocalRunner
+
+def forks(word):
+    if child := os.fork():
+        return os.waitpid(child, 0)[1] >> 8
+    {child}
+
+topology = Topology("t")
+words = topology.new_stream("words", FixedBatchSpout("word string", ["a", "b"])).map(forks, "code long")
+words.each(lit(1), "times long").partition_persist(MemoryState("t"), "code, times", keys="code", name="codes")
+LocalRunner(topology=topology, ledger=MemoryLedger("t"), engine=LocalEngine(1), staging_root=sys.argv[1]).run()
+from airflow_trident.states import memory
+print("ended", *next(iter(memory._STORES["t"].states.values())).data)
+"""
+
+
+@pytest.mark.parametrize(
+    ("child", "code"), [("sys.exit(3)", 3), ("return 7", 0), ("raise ValueError('in the child')", 1), ("sys.exit()", 0)]
+)
+def test_a_child_that_a_function_forked_does_not_go_on_with_the_work_of_its_parent(
+    child: str, code: int, tmp_path: Path
+) -> None:
+    program = FORKING.replace("{child}", child)
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("ended")] == [f"ended ({code},)"]
+    assert ("in the child" in done.stderr) == ("ValueError" in child)
