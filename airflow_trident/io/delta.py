@@ -23,7 +23,7 @@ from airflow_trident.io.hadoop import OTHER_SERVICE, S3_SCHEMES
 from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_services import AZURE, GCS, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE, S3
-from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
+from airflow_trident.io.object_stores import RIGHTS, ObjectAddress
 from airflow_trident.io.place import PlacedFile
 from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
 
@@ -133,7 +133,7 @@ class DeltaPlace:
         return replace(self, conn_id=None, options={**options, **self.options})
 
     def s3_settings(self) -> dict[str, str] | str:
-        """The storage options as settings of an `ObjectPlace`; or why they are none."""
+        """The storage options as settings of an `ObjectAddress`; or why they are none."""
         if urlsplit(self.uri).scheme not in S3_SCHEMES:
             return OTHER_SERVICE
         given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
@@ -150,8 +150,9 @@ class DeltaPlace:
         if isinstance(settings, str):
             return None
         parts = urlsplit(self.where)
-        place = ObjectPlace(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
-        return PlacedFile(ObstorePlace(place), name)
+        known = tuple(sorted(settings.items()))
+        address = ObjectAddress(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=known)
+        return PlacedFile(ObstorePlace(address), name)
 
     # Only these two methods use the driver.
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.hdfs import is_hdfs_uri
 from airflow_trident.io.object_services import GCS, S3
-from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
+from airflow_trident.io.object_stores import ObjectAddress, is_object_uri
 from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ _UNTRUSTED = {"root_certificate", "allow_invalid_certificates"}
 class S3AFiles:
     """Objects that Spark can read. Names are ``bucket/key``.
 
-    :param settings: as `ObjectPlace.settings`, with keys.
-    :param client: as `ObjectPlace.client`.
+    :param settings: as `ObjectAddress.settings`, with keys.
+    :param client: as `ObjectAddress.client`.
     """
 
     settings: Mapping[str, str] = field(repr=False)
@@ -119,19 +119,19 @@ def _server(settings: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def settings_without_keys(place: ObjectPlace) -> dict[str, str]:
+def settings_without_keys(address: ObjectAddress) -> dict[str, str]:
     """Settings by which an application of Spark finds the server of a bucket, if it is not Amazon's, or its region is
     known. Its keys are its own: settings are on command lines, and others see them.
 
     :raises ConfigurationError: there is no such connection.
     """
-    settings = dict(place.resolved().settings)
+    settings = dict(address.resolved().settings)
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     settings = ({"region": region} if region else {}) | settings
     found = _server(settings) if S3.endpoint_of(settings) else {}
     if "region" in settings:
         found["endpoint.region"] = settings["region"]
-    return {f"spark.hadoop.fs.s3a.bucket.{place.bucket}.{name}": value for name, value in found.items()}
+    return {f"spark.hadoop.fs.s3a.bucket.{address.bucket}.{name}": value for name, value in found.items()}
 
 
 def require_s3a_place(what: str, path: AnyPath) -> str:
@@ -144,28 +144,28 @@ def require_s3a_place(what: str, path: AnyPath) -> str:
     if not isinstance(text, str) or not is_object_uri(text) or text.strip().lower().startswith("file:"):
         return require_local_path(what, path)
     cure = "Give it a folder that the driver and its executors see under the same path, or s3://bucket/prefix."
-    if is_hdfs_uri(text) or ObjectPlace.parse(what, text).service is not S3:
+    if is_hdfs_uri(text) or ObjectAddress.parse(what, text).service is not S3:
         raise ConfigurationError(f"{what} cannot use {text!r}: it takes file systems and S3 only", cure)
     if found := _PATTERN.search(text):
         raise ConfigurationError(f"{what} cannot use {text!r}: Spark takes {found[0]!r} for a pattern", cure)
     return text.strip()
 
 
-def root_in_hadoop(place: ObjectPlace) -> str:
+def root_in_hadoop(address: ObjectAddress) -> str:
     """A place of one of the two; empty: nobody says which account it is of, or that has an address of its own.
 
-    :param place: resolved.
+    :param address: resolved.
     """
-    if place.scheme in S3.schemes:
+    if address.scheme in S3.schemes:
         return ""
-    if place.scheme in GCS.schemes:
-        return f"{GCS.schemes[0]}://{place.key('')}"
-    settings = dict(place.settings)
+    if address.scheme in GCS.schemes:
+        return f"{GCS.schemes[0]}://{address.key('')}"
+    settings = dict(address.settings)
     account, endpoint = settings.get("account_name", ""), settings.get("endpoint", "").rstrip("/")
-    host = place.account_host.replace(".blob.", ".dfs.", 1)
+    host = address.account_host.replace(".blob.", ".dfs.", 1)
     if not host and account and endpoint in ("", f"https://{account}.blob.core.windows.net"):
         host = f"{account}.dfs.core.windows.net"
-    return f"abfss://{place.bucket}@{host}/{place.prefix}" if host else ""
+    return f"abfss://{address.bucket}@{host}/{address.prefix}" if host else ""
 
 
 def uri_in_hadoop(uri: str, options: Mapping[str, str]) -> str:
@@ -174,17 +174,17 @@ def uri_in_hadoop(uri: str, options: Mapping[str, str]) -> str:
     :param options: of delta-rs; of the account, with or without ``AZURE_STORAGE_``.
     """
     try:
-        place = ObjectPlace.parse("a table", uri)
+        address = ObjectAddress.parse("a table", uri)
     except ConfigurationError:
         return ""
     known = {name.lower().removeprefix("azure_").removeprefix("storage_"): value for name, value in options.items()}
     given = tuple((name, known[name]) for name in ("account_name", "endpoint") if name in known)
     return root_in_hadoop(
-        ObjectPlace(
-            bucket=place.bucket,
-            prefix=place.prefix,
-            scheme=place.scheme,
-            account_host=place.account_host,
+        ObjectAddress(
+            bucket=address.bucket,
+            prefix=address.prefix,
+            scheme=address.scheme,
+            account_host=address.account_host,
             settings=given,
         )
     )

@@ -39,7 +39,7 @@ def is_hdfs_uri(path: AnyPath) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HdfsPlace:
+class HdfsAddress:
     """A folder of an HDFS.
 
     :param host: name service, or name node with the port of HTTP; may be empty.
@@ -54,7 +54,7 @@ class HdfsPlace:
     access: Access | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, what: str, uri: str) -> HdfsPlace:
+    def parse(cls, what: str, uri: str) -> HdfsAddress:
         """
         :param what: whose path it is, for errors.
         :raises ConfigurationError: another scheme, no path, or an unexpected part such as a password.
@@ -96,7 +96,7 @@ class HdfsPlace:
         """The file system, without the connection."""
         return f"{self.scheme}://{self.host}"
 
-    def resolved(self, *, required: bool = True) -> HdfsPlace:
+    def resolved(self, *, required: bool = True) -> HdfsAddress:
         """With what the connection says, for processes that cannot resolve connections.
 
         :raises ConfigurationError: `required`, and there is no such connection; or it does not fit.

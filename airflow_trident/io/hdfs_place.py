@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
-from airflow_trident.io.hdfs import HdfsPlace
+from airflow_trident.io.hdfs import HdfsAddress
 from airflow_trident.io.place import PROBE, Place, PlaceEntry, WriteTo
 from airflow_trident.io.webhdfs import FileStatus, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable
@@ -33,7 +33,7 @@ _PRIVATE = "700"
 class WebHdfsPlace(Place):
     """A folder of an HDFS. No name in HDFS has a colon: it and a percent sign are written as ``%3A`` and ``%25``."""
 
-    address: HdfsPlace
+    address: HdfsAddress
     is_local = False
     is_flat = False
 

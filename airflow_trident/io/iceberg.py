@@ -21,7 +21,7 @@ from airflow_trident.io.datasets import Dataset, iceberg_dataset
 from airflow_trident.io.hadoop import S3_SCHEMES
 from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_services import GCS, S3
-from airflow_trident.io.object_stores import RIGHTS, ObjectPlace
+from airflow_trident.io.object_stores import RIGHTS, ObjectAddress
 from airflow_trident.io.parquet import calendar_of
 from airflow_trident.io.place import PlacedFile
 
@@ -85,17 +85,17 @@ class IcebergPlace:
         warehouse = urlsplit(known.get("warehouse", ""))
         of_storage = _OF_STORAGE.get(warehouse.scheme)
         if of_storage is not None and warehouse.username is not None:
-            place = ObjectPlace.parse("the warehouse of an Iceberg catalog", known["warehouse"])
-            storage = connections.resolve_if(place.conn_id, required=required)
+            address = ObjectAddress.parse("the warehouse of an Iceberg catalog", known["warehouse"])
+            storage = connections.resolve_if(address.conn_id, required=required)
             if storage is not None:
-                where = "/".join(part for part in (place.bucket, place.prefix) if part)
+                where = "/".join(part for part in (address.bucket, address.prefix) if part)
                 known = {**of_storage(storage), **known, "warehouse": f"{warehouse.scheme}://{where}"}
         if found is None and known == self.properties:
             return self
         return replace(self, conn_id=self.conn_id if found is None else None, properties=known)
 
     def s3_settings(self) -> tuple[dict[str, str], dict[str, str]] | str:
-        """The properties as `settings` and `client` of an `ObjectPlace`; or why they are none."""
+        """The properties as `settings` and `client` of an `ObjectAddress`; or why they are none."""
         names = {name: own for own, name in _OF_FILES.items()}
         odd = [name for name in self.properties if name.startswith(_OF_OTHER_FILES) and name not in names]
         if odd:
@@ -110,8 +110,8 @@ class IcebergPlace:
         settings = self.resolved().s3_settings()
         if parts.scheme not in S3_SCHEMES or isinstance(settings, str):
             return None
-        place = ObjectPlace(bucket=parts.netloc, settings=tuple(sorted(settings[0].items())))
-        return PlacedFile(ObstorePlace(place), parts.path.removeprefix("/"))
+        address = ObjectAddress(bucket=parts.netloc, settings=tuple(sorted(settings[0].items())))
+        return PlacedFile(ObstorePlace(address), parts.path.removeprefix("/"))
 
     @property
     def dataset(self) -> Dataset:

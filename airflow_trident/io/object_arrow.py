@@ -18,7 +18,7 @@ import pyarrow as pa  # noqa: TID253 - who imports this module needs it
 import pyarrow.fs as pafs  # noqa: TID253
 
 from airflow_trident.io.object_place import ObjectReader, ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 
 
 class ReadOnlyFiles(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
@@ -136,23 +136,23 @@ _FIRST_BYTES_OF_PARQUET = 64 << 10
 """Little, because mostly some columns are wanted only, and the description of all is at the end."""
 
 
-def arrow_files(place: ObjectPlace) -> pafs.FileSystem:
-    """The whole store, for reading, with the settings of the place; names are those of :meth:`ObjectPlace.key`.
+def arrow_files(address: ObjectAddress) -> pafs.FileSystem:
+    """The whole store, for reading, with the settings of the address; names are those of :meth:`ObjectAddress.key`.
 
-    :raises ConfigurationError: as :meth:`ObjectPlace.resolved`.
+    :raises ConfigurationError: as :meth:`ObjectAddress.resolved`.
     """
-    whole = replace(place.resolved(), prefix="")
+    whole = replace(address.resolved(), prefix="")
     own = None if whole.client else whole.service.arrow_files(dict(whole.settings))
     return own or pafs.PyFileSystem(ReadOnlyFiles(whole.scheme, whole, partial(_part_reader, whole)))
 
 
-def _part_reader(whole: ObjectPlace, key: str) -> ObjectReader:
+def _part_reader(whole: ObjectAddress, key: str) -> ObjectReader:
     return ObjectReader(whole, key.removeprefix(f"{whole.bucket}/"), _FIRST_BYTES_OF_PARQUET)
 
 
-def open_object(place: ObjectPlace, name: str) -> pa.PythonFile:
-    """Open an object of a place, to read parts of it. A small object is one request.
+def open_object(address: ObjectAddress, name: str) -> pa.PythonFile:
+    """Open an object below an address, to read parts of it. A small object is one request.
 
     :raises FileNotFoundError: there is none.
     """
-    return pa.PythonFile(ObstorePlace(place).open(name, whole=False), mode="r")
+    return pa.PythonFile(ObstorePlace(address).open(name, whole=False), mode="r")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError, is_of_driver
 from airflow_trident.io.object_service import is_behind_the_end, said
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import PROBE, Place, PlaceEntry, WriteTo
 from airflow_trident.io.seekable import Seekable
 
@@ -30,7 +30,7 @@ _FIRST_BYTES = 4 << 20
 class ObstorePlace(Place):
     """`address`: of the bucket, with the prefix of all names."""
 
-    address: ObjectPlace
+    address: ObjectAddress
     is_local = False
     is_flat = True
 
@@ -158,7 +158,7 @@ class ObstorePlace(Place):
         if not isinstance(target, ObstorePlace):
             return False
         address, other = self.address.resolved(), target.address.resolved()
-        if address.address != other.address or address.service.copies_later:
+        if address.home != other.home or address.service.copies_later:
             return False
         client, store = address.obstore(), replace(address, prefix="").store()
         try:
@@ -213,8 +213,8 @@ def _require_conditions(place: ObstorePlace, _process: int) -> None:
 class ObjectReader(Seekable):
     """Each `read` is one request, but of the beginning, which opening has fetched."""
 
-    def __init__(self, place: ObjectPlace, name: str, first_bytes: int) -> None:
-        self._place, self._name = place, name
+    def __init__(self, address: ObjectAddress, name: str, first_bytes: int) -> None:
+        self._address, self._name = address, name
         self._begun, size = self._beginning(first_bytes)
         super().__init__(size)
 
@@ -228,18 +228,18 @@ class ObjectReader(Seekable):
 
     def _beginning(self, size: int) -> tuple[bytes, int]:
         """And the size of all: HEAD would say that, too, but its errors have no code."""
-        with self._place.errors(f"read {self._name!r}", "read"):
+        with self._address.errors(f"read {self._name!r}", "read"):
             try:
                 got = self._get(0, size)
                 return bytes(got.bytes()), got.meta["size"]
-            except self._place.obstore().exceptions.GenericError as error:
+            except self._address.obstore().exceptions.GenericError as error:
                 if not is_behind_the_end(error):
                     raise
                 return b"", 0
 
     def _fetched(self, begin: int, end: int) -> bytes:
-        with self._place.errors(f"read {self._name!r}", "read"):
+        with self._address.errors(f"read {self._name!r}", "read"):
             return bytes(self._get(begin, end).bytes())
 
     def _get(self, begin: int, end: int) -> Any:
-        return self._place.obstore().get(self._place.store(), self._name, options={"range": (begin, end)})
+        return self._address.obstore().get(self._address.store(), self._name, options={"range": (begin, end)})

@@ -1,6 +1,6 @@
 """Where objects are, how to reach them, and the meaning of a store's errors.
 
-A place is written as in Airflow's ObjectStoragePath, or is one: ``s3://bucket/prefix``, or
+An address is written as in Airflow's ObjectStoragePath, or is one: ``s3://bucket/prefix``, or
 ``s3://connection@bucket/prefix`` with the id of a connection of type ``aws``; ``abfs://`` and ``wasb`` for Azure,
 ``gs://`` and ``google_cloud_platform`` for Google. Without a connection each machine uses its own environment:
 variables, a web identity, or the metadata of its instance.
@@ -27,7 +27,7 @@ from airflow_trident.errors import (
 from airflow_trident.io import connections
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.database_limits import OBJECT_STORES
-from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
+from airflow_trident.io.hdfs import HdfsAddress, is_hdfs_uri
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_services import AZURE, GCS, OTHERS_OF_AZURE, S3
 from airflow_trident.io.private_files import AnyPath, is_template, require_local_path, text_of_path
@@ -55,10 +55,10 @@ def require_place(what: str, path: AnyPath) -> str:
     """
     text = text_of_path(path)
     if isinstance(text, str) and is_hdfs_uri(text):
-        HdfsPlace.parse(what, text)
+        HdfsAddress.parse(what, text)
         return text.strip()
     if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
-        ObjectPlace.parse(what, text)
+        ObjectAddress.parse(what, text)
         return text.strip()
     return require_local_path(what, path)
 
@@ -74,7 +74,7 @@ def require_place_unless_template(what: str, path: AnyPath | None) -> str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectPlace:
+class ObjectAddress:
     """A bucket and a prefix of its names. `settings`: from the resolved connection, if any; may hold secrets."""
 
     bucket: str
@@ -86,7 +86,7 @@ class ObjectPlace:
     client: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def parse(cls, what: str, uri: str) -> ObjectPlace:
+    def parse(cls, what: str, uri: str) -> ObjectAddress:
         """:raises ConfigurationError: another scheme, no bucket, or an unexpected part such as a password."""
         try:
             parts = urlsplit(uri.strip())
@@ -129,18 +129,18 @@ class ObjectPlace:
         return f"{self.scheme}://{self.bucket}{account}"
 
     @property
-    def address(self) -> tuple[str, ...]:
-        """The bucket, and the server that has it. Two places with one address are in one store."""
+    def home(self) -> tuple[str, ...]:
+        """The bucket, and the server that has it. Two addresses with one home are in one store."""
         server = self.account_host or self.service.endpoint_of(dict(self.settings)).rstrip("/")
         return self.service.conn_type, self.bucket, server
 
     @property
     def where(self) -> str:
-        """The place as written, without secrets."""
+        """The address as written, without secrets."""
         root = self.root.replace("://", f"://{self.conn_id}@", 1) if self.conn_id else self.root
         return f"{root}/{self.prefix}" if self.prefix else root
 
-    def resolved(self, *, required: bool = True) -> ObjectPlace:
+    def resolved(self, *, required: bool = True) -> ObjectAddress:
         """With the connection's settings, for processes that cannot resolve connections.
 
         :raises ConfigurationError: `required`, and there is no such connection; or it has settings that are not
@@ -237,45 +237,45 @@ def _first_user() -> int:
 
 
 @lru_cache(maxsize=16)
-def _open(place: ObjectPlace, _process: int) -> Any:
+def _open(address: ObjectAddress, _process: int) -> Any:
     """:param _process: a fork is another process, in which obstore would wait for ever for threads that it lacks."""
     from datetime import timedelta
 
     if _first_user() != os.getpid():
         raise ConfigurationError(
             f"process {os.getpid()} was forked from process {_first_user()}, which had used an object store: it cannot "
-            f"use {place.where!r}, as no client of object stores survives a fork",
+            f"use {address.where!r}, as no client of object stores survives a fork",
             "Start processes anew (spawn or forkserver of multiprocessing), or fork before any store is used.",
         )
-    service, exceptions = place.service, place.obstore().exceptions
-    client, settings = dict(place.client), dict(place.settings)
+    service, exceptions = address.service, address.obstore().exceptions
+    client, settings = dict(address.client), dict(address.settings)
     service.require_alone(settings)
     endpoint = service.endpoint_of(settings)
     if endpoint and not _HTTP.match(endpoint):
         raise ConfigurationError(
-            f"the endpoint {endpoint!r} of {place.where!r} is no URL",
+            f"the endpoint {endpoint!r} of {address.where!r} is no URL",
             service.write_endpoint,
         )
     options: dict[str, Any] = {
         "allow_http": endpoint.lower().startswith("http://"),
-        "connect_timeout": timedelta(seconds=_number(place, client, "connect_timeout", OBJECT_STORES.connect_s)),
-        "timeout": timedelta(seconds=_number(place, client, "read_timeout", OBJECT_STORES.answer_s)),
+        "connect_timeout": timedelta(seconds=_number(address, client, "connect_timeout", OBJECT_STORES.connect_s)),
+        "timeout": timedelta(seconds=_number(address, client, "read_timeout", OBJECT_STORES.answer_s)),
     }
     if "allow_invalid_certificates" in client:
         options["allow_invalid_certificates"] = True
     if "root_certificate" in client:
-        options["root_certificate"] = _certificates_in(place, client["root_certificate"])
-    retries = int(_number(place, client, "max_retries", _RETRIES))
+        options["root_certificate"] = _certificates_in(address.conn_id, client["root_certificate"])
+    retries = int(_number(address, client, "max_retries", _RETRIES))
     retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=OBJECT_STORES.retry_s)}
     try:
         return service.store_class(require_extra("obstore.store", service.extra))(
-            place.bucket, prefix=place.prefix or None, config=settings, client_options=options, retry_config=retry
+            address.bucket, prefix=address.prefix or None, config=settings, client_options=options, retry_config=retry
         )
     except (exceptions.BaseError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"{place.where!r} cannot be opened ({said(str(error))[1]})", _see(service)) from None
+        raise ConfigurationError(f"{address.where!r} cannot be opened ({said(str(error))[1]})", _see(service)) from None
 
 
-def _number(place: ObjectPlace, client: Mapping[str, str], name: str, instead: float) -> float:
+def _number(address: ObjectAddress, client: Mapping[str, str], name: str, instead: float) -> float:
     written = client.get(name, instead)
     try:
         number = float(written)
@@ -283,19 +283,19 @@ def _number(place: ObjectPlace, client: Mapping[str, str], name: str, instead: f
         number = -1
     if not 0 <= number <= _MOST:
         raise ConfigurationError(
-            f"the connection {place.conn_id!r} has {written!r} as {name}, which is no number",
+            f"the connection {address.conn_id!r} has {written!r} as {name}, which is no number",
             "Write a number, of seconds if it is a time, into its extras.",
         )
     return number
 
 
-def _certificates_in(place: ObjectPlace, path: str) -> bytes:
+def _certificates_in(conn_id: str, path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:  # a FileNotFoundError would stand for a missing object
         raise ConfigurationError(
-            f"the connection {place.conn_id!r} names certificates in {path!r}, which cannot be read ({error.strerror})",
+            f"the connection {conn_id!r} names certificates in {path!r}, which cannot be read ({error.strerror})",
             "Put the file on each machine that reads or writes there, or leave it out.",
         ) from None
 

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
+from airflow_trident.io.hdfs import HdfsAddress, is_hdfs_uri
 from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
+from airflow_trident.io.object_stores import ObjectAddress, is_object_uri
 from airflow_trident.io.place import STAGING, Place, PosixPlace, clear
 
 
@@ -21,9 +21,9 @@ def place_at(root: str, what: str = STAGING, *, private: bool = True) -> Place:
     :raises ConfigurationError: `root` is none of these.
     """
     if is_hdfs_uri(root):
-        return WebHdfsPlace(HdfsPlace.parse(what, root))
+        return WebHdfsPlace(HdfsAddress.parse(what, root))
     if is_object_uri(root) and not root.strip().lower().startswith("file:"):
-        return ObstorePlace(ObjectPlace.parse(what, root))
+        return ObstorePlace(ObjectAddress.parse(what, root))
     return PosixPlace(root, what, private)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_trident.errors import ConfigurationError, Outcome, StoreUnavailableError, TridentError
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.places import place_at
 from tests.contracts.test_azure_storage import OTHER_KEY
 from tests.faults.http_proxy import Answer, Rule, Verdict
@@ -116,7 +116,7 @@ def test_a_client_whose_secret_has_expired_is_one_error_with_its_cure(
 )
 def test_an_address_that_is_none_is_refused_without_showing_secrets(uri: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text) as caught:
-        ObjectPlace.parse("it", uri)
+        ObjectAddress.parse("it", uri)
     assert "secret" not in str(caught.value)
 
 

@@ -15,7 +15,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_services import AZURE
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import PROBE, Place
 from airflow_trident.io.places import place_at
 from tests.fixtures.azurite import ACCOUNT, KEY, VARIABLE, Container, account_url, connection, container_sas, sas
@@ -163,7 +163,7 @@ def test_time_outs_retries_and_certificates_are_called_as_azures_own_client_call
     "uri", ["abfss://lake@shop.dfs.core.windows.net/a/b", "wasbs://lake@shop.blob.core.windows.net/a/b"]
 )
 def test_hadoops_address_names_the_account_and_no_connection(uri: str) -> None:
-    place = ObjectPlace.parse("it", f" {uri}/ ")
+    place = ObjectAddress.parse("it", f" {uri}/ ")
     assert (place.bucket, place.prefix, place.conn_id, place.where) == ("lake", "a/b", "", uri)
     assert dict(place.settings) == {"account_name": "shop", "endpoint": URL}
     assert pickle.loads(pickle.dumps(place)) == place
@@ -177,7 +177,7 @@ def test_pyarrow_reads_with_the_credentials_of_the_connection_and_shows_none(
     monkeypatch.setenv(VARIABLE, json.dumps({"conn_type": "wasb", **WAYS[way](container.direct)}))
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", OTHER_KEY)
     monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=1&sig=2")
-    place = ObjectPlace.parse("it", f"{container.uri}/a")
+    place = ObjectAddress.parse("it", f"{container.uri}/a")
     files = pickle.loads(pickle.dumps(arrow_files(place)))
     with files.open_input_file(place.key("b")) as file:
         assert (file.size(), file.read(), file.read_at(3, 4)) == (10, b"0123456789", b"456")

@@ -31,7 +31,7 @@ from airflow_trident.errors import (
 from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_arrow import open_object
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import PlaceEntry
 from airflow_trident.io.places import place_at
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
@@ -174,7 +174,7 @@ class PanicException(BaseException):
 PanicException.__module__ = "pyo3_runtime"
 
 
-def translated(place: ObjectPlace, error: BaseException) -> TridentError:
+def translated(place: ObjectAddress, error: BaseException) -> TridentError:
     with pytest.raises(TridentError) as caught, place.errors("read 'a'"):
         raise error
     return caught.value
@@ -182,7 +182,7 @@ def translated(place: ObjectPlace, error: BaseException) -> TridentError:
 
 @pytest.mark.parametrize("uri", STORES)
 def test_each_error_of_obstore_is_told_and_retried_unless_that_is_in_vain(uri: str) -> None:
-    place = ObjectPlace.parse("staging", uri)
+    place = ObjectAddress.parse("staging", uri)
     for error in [kind("Generic error: something odd") for kind in OF_OBSTORE] + [*FOREIGN[:3], PanicException("odd")]:
         require_told(translated(place, error), uri, never=isinstance(error, NEVER_OF_OBSTORE))
 
@@ -194,7 +194,7 @@ def answered(status: int, body: str = "") -> Exception:
 
 @pytest.mark.parametrize("uri", STORES)
 def test_an_answer_whose_code_nobody_knows_counts_as_its_status(uri: str) -> None:
-    place = ObjectPlace.parse("staging", uri)
+    place = ObjectAddress.parse("staging", uri)
     for status in range(300, 600):
         passes = status < 400 or status in (404, 408, 409, 412, 425, 429) or status >= 500
         never = not passes or status in (501, 505)
@@ -203,7 +203,7 @@ def test_an_answer_whose_code_nobody_knows_counts_as_its_status(uri: str) -> Non
 
 
 def test_a_missing_object_is_an_answer_and_a_missing_bucket_is_none() -> None:
-    place = ObjectPlace.parse("staging", "s3://bucket/p")
+    place = ObjectAddress.parse("staging", "s3://bucket/p")
     with pytest.raises(FileNotFoundError), place.errors("read 'a'"):
         raise FileNotFoundError("Object at location a not found: <Code>NoSuchKey</Code>")
     error = FileNotFoundError("Object at location a not found: <Code>NoSuchBucket</Code>")
@@ -211,7 +211,7 @@ def test_a_missing_object_is_an_answer_and_a_missing_bucket_is_none() -> None:
 
 
 def test_a_mistake_in_this_package_is_not_taken_for_an_error_of_a_store() -> None:
-    place = ObjectPlace.parse("staging", "s3://bucket/p")
+    place = ObjectAddress.parse("staging", "s3://bucket/p")
     for mistake in (KeyboardInterrupt(), GeneratorExit()):
         with pytest.raises(type(mistake)), place.errors("read 'a'"):
             raise mistake
@@ -222,7 +222,7 @@ def test_a_mistake_in_this_package_is_not_taken_for_an_error_of_a_store() -> Non
 def store(monkeypatch: pytest.MonkeyPatch) -> FailingDriver:
     """Functions of obstore take its own objects only: what fails are the functions, and what they return."""
     driver = FailingDriver(("obstore", "_obstore", "builtins"))
-    monkeypatch.setattr(ObjectPlace, "obstore", lambda self: driver.around(obstore))
+    monkeypatch.setattr(ObjectAddress, "obstore", lambda self: driver.around(obstore))
     return driver
 
 

@@ -18,7 +18,7 @@ from airflow_trident.errors import ConfigurationError, Outcome, SourceChangedErr
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.object_arrow import arrow_files
 from airflow_trident.io.object_services import GCS
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import PROBE, Place
 from airflow_trident.io.places import place_at
 from airflow_trident.runtime.drains.order import connections_of
@@ -97,7 +97,7 @@ def test_anonymous_users_read_what_all_may_read_and_nothing_else(
     gcs.server.public.add(gcs.name)
     monkeypatch.setenv(VARIABLE, gcs.connection(is_anonymous=True))
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "of another one")
-    place = ObjectPlace.parse("it", f"{gcs.uri}/a")
+    place = ObjectAddress.parse("it", f"{gcs.uri}/a")
     with pickle.loads(pickle.dumps(arrow_files(place))).open_input_file(place.key("b")) as file:
         assert (file.size(), file.read_at(3, 4)) == (10, b"456")
     with pytest.raises(ConfigurationError, match=r"AccessDenied.*Anonymous caller.*right to list, read, write and"):

@@ -24,11 +24,11 @@ from airflow_trident.errors import (
     TridentError,
 )
 from airflow_trident.io.database_limits import CLUSTERS, EVERY
-from airflow_trident.io.hdfs import HdfsPlace
+from airflow_trident.io.hdfs import HdfsAddress
 from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_arrow import open_object
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import Place, sizes
 from airflow_trident.ledger.znodes import Create
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
@@ -113,7 +113,7 @@ def storage_calls(storage: Place) -> Calls:
 
 
 def object_calls(uri: str) -> Calls:
-    place = ObjectPlace.parse("staging", uri).resolved()
+    place = ObjectAddress.parse("staging", uri).resolved()
     storage = ObstorePlace(place)
     return {
         **storage_calls(storage),
@@ -162,7 +162,7 @@ def calls_of(kind: str, hosts: str) -> Calls:
         case "cluster":
             return cluster_calls(hosts)
         case "hdfs":
-            return storage_calls(WebHdfsPlace(HdfsPlace.parse("staging", "hdfs://silenthdfs@/p").resolved()))
+            return storage_calls(WebHdfsPlace(HdfsAddress.parse("staging", "hdfs://silenthdfs@/p").resolved()))
         case _:
             return object_calls({"s3": "s3", "azure": "abfs", "gcs": "gs"}[kind] + f"://silent{kind}@bucket/p")
 
@@ -244,7 +244,7 @@ def test_a_redis_that_falls_silent_leaves_the_outcome_of_a_commit_open_and_ends_
 def test_an_object_store_that_falls_silent_ends_each_verb(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     with SilentProxy(bucket.direct.removeprefix("http://")) as proxy:
         monkeypatch.setenv("AIRFLOW_CONN_HUSHED", s3_connection(f"http://{proxy.hosts}", read_timeout_s=1))
-        storage = ObstorePlace(ObjectPlace.parse("staging", f"s3://hushed@{bucket.name}"))
+        storage = ObstorePlace(ObjectAddress.parse("staging", f"s3://hushed@{bucket.name}"))
         content = b"x" * (8 << 20)
         storage.put("a", lambda file: file.write(content))
         assert storage.read("a") == content

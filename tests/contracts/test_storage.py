@@ -21,7 +21,7 @@ from obstore.store import MemoryStore
 
 from airflow_trident.errors import Outcome, StoreUnavailableError
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import PROBE, Place, PlaceEntry, PosixPlace, clear, open_ranges, sizes
 from airflow_trident.io.places import absolute_root, place_at, temporary_root
 from tests.faults.http_proxy import Request, Verdict, first
@@ -31,7 +31,7 @@ from tests.fixtures.outage import Outage
 
 
 @dataclass(frozen=True, kw_only=True)
-class InMemory(ObjectPlace):
+class InMemory(ObjectAddress):
     """obstore's own store in the memory of this process."""
 
     def store(self) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_trident.errors import ConfigurationError, Outcome, TridentError
 from airflow_trident.io.object_arrow import arrow_files
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import Place
 from airflow_trident.io.places import place_at
 from tests.contracts.test_storage import put
@@ -162,7 +162,7 @@ def test_pyarrow_reads_with_certificates_and_time_outs_of_the_connection(
     extra: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, connection("https://127.0.0.1:1", **extra))
-    place = ObjectPlace.parse("it", f"s3://{CONN_ID}@bucket/a")
+    place = ObjectAddress.parse("it", f"s3://{CONN_ID}@bucket/a")
     with pytest.raises(ConfigurationError, match=text):
         arrow_files(place).open_input_file(place.key("b"))
 
@@ -170,9 +170,9 @@ def test_pyarrow_reads_with_certificates_and_time_outs_of_the_connection(
 IN_A_FORK = """
 import os
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 
-place = ObjectPlace.parse("it", "s3://bucket/a")
+place = ObjectAddress.parse("it", "s3://bucket/a")
 place.store()
 if os.fork() == 0:
     try:

@@ -11,7 +11,7 @@ import pytest
 from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.errors import StagingError
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.parquet import footer_bytes, write_parquet
 from airflow_trident.io.place import PlacedFile, open_ranges
 from tests.contracts.test_tables_on_s3 import FACTORIES, rows_of, table_of
@@ -25,7 +25,7 @@ NAMES = ("words/0001/rows-1.parquet", "words/0001/rows-2.parquet")
 
 def staged_in(place: str, *rows: tuple[Any, ...], names: tuple[str, ...] = NAMES) -> StagedFiles:
     """As the staging area gives them: each object has all of the rows."""
-    storage = ObstorePlace(ObjectPlace.parse("the staging folder", place))
+    storage = ObstorePlace(ObjectAddress.parse("the staging folder", place))
     footers, sizes = list[Any](), dict[str, int]()
     for name in names:
         sizes[storage.at(name)] = storage.put(
@@ -71,7 +71,7 @@ def test_those_of_another_bucket_are_read_and_written(table: Any, lake: Lake) ->
 
 def test_a_staged_object_that_is_gone_commits_nothing(table: Any, lake: Lake) -> None:
     files = staged_in(f"s3://{CONN_ID}@{lake.name}/staging", ("a", 1))
-    ObstorePlace(ObjectPlace.parse("it", f"s3://{CONN_ID}@{lake.name}/staging")).delete(NAMES[1:])
+    ObstorePlace(ObjectAddress.parse("it", f"s3://{CONN_ID}@{lake.name}/staging")).delete(NAMES[1:])
     with table.opened() as state:
         with pytest.raises(StagingError, match=r"rows-2.parquet' is missing"):
             state.apply_files(ticket(1), files)

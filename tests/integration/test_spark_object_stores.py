@@ -14,7 +14,7 @@ import pytest
 from airflow_trident import TableSpout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.io.hadoop import root_in_hadoop, uri_in_hadoop
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from tests.contracts.test_tables_on_gcs import FACTORIES, table_of
 from tests.fixtures.engine import JobOf, run
 from tests.fixtures.gcs import CONN_ID
@@ -33,7 +33,7 @@ def filled(kind: str, lake: Lake, folder: Path) -> None:
 
 def copied(bucket: str, folder: Path) -> None:
     """All objects as files."""
-    store = ObjectPlace.parse("the bucket", f"gs://{CONN_ID}@{bucket}").store()
+    store = ObjectAddress.parse("the bucket", f"gs://{CONN_ID}@{bucket}").store()
     for name in [one["path"] for page in obstore.list(store) for one in page]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(bytes(obstore.get(store, name).bytes()))
@@ -58,7 +58,7 @@ def test_spark_reads_tables_and_files_by_the_file_system_of_its_session(
     for kind in kinds:
         filled(kind, gcs_lake, tmp_path)
     pq.write_table(pa.table({"word": ["a", None], "n": [1, None]}), tmp_path / "one.parquet")
-    store = ObjectPlace.parse("the bucket", f"gs://{CONN_ID}@{gcs_lake.name}").store()
+    store = ObjectAddress.parse("the bucket", f"gs://{CONN_ID}@{gcs_lake.name}").store()
     obstore.put(store, "in/one.parquet", (tmp_path / "one.parquet").read_bytes())
     copied(gcs_lake.name, tmp_path / "same")
     printed = tmp_path / "printed"
@@ -93,10 +93,10 @@ def test_a_session_without_such_a_file_system_leaves_them_to_python_and_says_so(
 
 def test_places_have_the_names_of_hadoops_connectors() -> None:
     def named(uri: str, **settings: str) -> str:
-        place = ObjectPlace.parse("a table", uri)
-        return root_in_hadoop(ObjectPlace(**{**vars_of(place), "settings": tuple(settings.items())}))
+        place = ObjectAddress.parse("a table", uri)
+        return root_in_hadoop(ObjectAddress(**{**vars_of(place), "settings": tuple(settings.items())}))
 
-    def vars_of(place: ObjectPlace) -> dict[str, str]:
+    def vars_of(place: ObjectAddress) -> dict[str, str]:
         return {name: getattr(place, name) for name in ("bucket", "prefix", "scheme", "account_host")}
 
     blob = "https://lake1.blob.core.windows.net"

@@ -14,7 +14,7 @@ from airflow_trident import DeltaTable, IcebergTable, TableSpout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.hadoop import S3AFiles
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.types import parse_declared
 from tests.contracts.test_tables_on_s3 import FACTORIES, table_of
 from tests.fixtures.engine import JobOf, run
@@ -43,7 +43,7 @@ def filled(kind: str, lake: Lake, folder: Path) -> None:
 def test_spark_reads_tables_in_buckets_with_the_keys_of_the_connection(lake: Lake, tmp_path: Path, master: str) -> None:
     for kind in FACTORIES:
         filled(kind, lake, tmp_path)
-    place = ObjectPlace.parse("in", f"s3://{CONN_ID}@{lake.name}/in").resolved()
+    place = ObjectAddress.parse("in", f"s3://{CONN_ID}@{lake.name}/in").resolved()
     for number in range(3):
         rows = pa.table({"word": [f"w{number}", None], "n": [number, None]}, arrow_schema(parse_declared(FIELDS)))
         pq.write_table(rows, tmp_path / "one.parquet")

@@ -22,7 +22,7 @@ from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.run import PlanRun
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import SourceUnavailableError
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from tests.contracts.test_tables_on_s3 import FACTORIES
 from tests.fixtures.engine import keep, make_job, staged
 from tests.fixtures.object_store import CONN_ID
@@ -68,7 +68,7 @@ def both(engine: SparkEngine, folder: Path, spout: TableSpout) -> dict[str, Any]
 def files(engine: SparkEngine, folder: Path, bucket: str) -> dict[str, Any]:
     spout = FileSpout(f"s3://{CONN_ID}@{bucket}/in/*.parquet", format="parquet", fields="word string, n long")
     emitter, metadata = spout.emitter(), spout.coordinator().initialize_transaction(1, None)
-    place = ObjectPlace.parse("in", f"s3://{CONN_ID}@{bucket}/in").resolved()
+    place = ObjectAddress.parse("in", f"s3://{CONN_ID}@{bucket}/in").resolved()
     name = metadata["files"][0][0]
     old = bytes(place.obstore().get(place.store(), name).bytes())
     with engine._attached(make_job(lambda topology: keep(topology.new_stream("rows", spout)), folder)) as attached:

@@ -17,8 +17,8 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io import connections
-from airflow_trident.io.hdfs import HdfsPlace, is_hdfs_uri
-from airflow_trident.io.object_stores import ObjectPlace, is_object_uri
+from airflow_trident.io.hdfs import HdfsAddress, is_hdfs_uri
+from airflow_trident.io.object_stores import ObjectAddress, is_object_uri
 from airflow_trident.io.place import Place, discard, make_folder
 from airflow_trident.io.places import place_at
 from airflow_trident.io.private_files import create_private, file_mode, read_own
@@ -34,7 +34,7 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
     :raises OSError, StoreUnavailableError, ConfigurationError: it cannot be written.
     """
     if is_object_uri(folder):
-        kind = HdfsPlace if is_hdfs_uri(folder) else ObjectPlace
+        kind = HdfsAddress if is_hdfs_uri(folder) else ObjectAddress
         _lend(kind.parse("the staging folder", folder).conn_id)
         address = f"{folder}/{name}-{hashlib.sha256(content).hexdigest()}{ending}"
         orders, own = _split(address)

@@ -42,7 +42,7 @@ from airflow_trident.engine.spark.widening import widens
 from airflow_trident.errors import FieldError, SparkJobError, StagingError, TridentError, UserCodeError, spout_code
 from airflow_trident.io.arrow import Calendar, arrow_schema, require_fit
 from airflow_trident.io.hadoop import SCHEME, require_s3a_place, settings_without_keys
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.parquet import calendar_of, is_within_years, parquet_file, parquet_writer
 from airflow_trident.io.place import Place, discard, folder_error, make_folder, sync_folder
 from airflow_trident.io.places import absolute_root, place_at
@@ -411,7 +411,7 @@ def script_folder(root: str, slot: Slot) -> ScriptFolder:
     place = place_at(root)
     if place.is_local:
         return _LocalFolder(place, slot.path, make_slot_folder(root, slot))
-    return _BucketFolder(place, slot.path, ObjectPlace.parse("the staging folder of a script", root))
+    return _BucketFolder(place, slot.path, ObjectAddress.parse("the staging folder of a script", root))
 
 
 class _LocalFolder(ScriptFolder):
@@ -440,7 +440,7 @@ class _LocalFolder(ScriptFolder):
 class _BucketFolder(ScriptFolder):
     """Spark reaches the bucket by S3A, with keys of its own: none of ours are in settings, which others see."""
 
-    def __init__(self, place: Place, path: str, address: ObjectPlace) -> None:
+    def __init__(self, place: Place, path: str, address: ObjectAddress) -> None:
         place.check()
         super().__init__(place, path, tempfile.mkdtemp(prefix="airflow-trident-script-"))
         self._address = address

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from airflow_trident.errors import TridentError
 from airflow_trident.io.hadoop import FILE_SYSTEM, S3AFiles, root_in_hadoop
 from airflow_trident.io.object_services import S3
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.spouts.files.parquet_in_spark import is_plain_path
 
 T = TypeVar("T")
@@ -182,13 +182,13 @@ def _at_once(function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
         pool.shutdown(cancel_futures=True)
 
 
-def in_place(session: Any, place: ObjectPlace) -> tuple[FilesForSpark | None, Callable[[str], str]]:
+def in_place(session: Any, address: ObjectAddress) -> tuple[FilesForSpark | None, Callable[[str], str]]:
     """The objects of a place, and what their names below it are there; None: this session cannot read them, which the
     log says."""
-    place = place.resolved()
-    if place.scheme in S3.schemes:
-        return in_buckets(session, place.where, dict(place.settings), dict(place.client)), place.key
-    return by_session(session, root_in_hadoop(place), place.where, partial(_opened, place)), str
+    address = address.resolved()
+    if address.scheme in S3.schemes:
+        return in_buckets(session, address.where, dict(address.settings), dict(address.client)), address.key
+    return by_session(session, root_in_hadoop(address), address.where, partial(_opened, address)), str
 
 
 def by_session(session: Any, root: str, where: str, open_file: Callable[[str], Any]) -> FilesOfSession | None:
@@ -204,10 +204,10 @@ def by_session(session: Any, root: str, where: str, open_file: Callable[[str], A
     return FilesOfSession(root, open_file, where)
 
 
-def _opened(place: ObjectPlace, name: str) -> Any:
+def _opened(address: ObjectAddress, name: str) -> Any:
     from airflow_trident.io.object_arrow import open_object
 
-    return open_object(place, name)
+    return open_object(address, name)
 
 
 def _has_file_system(session: Any, scheme: str) -> bool:
@@ -224,7 +224,7 @@ def in_buckets(
 ) -> FilesInBuckets | None:
     """Objects of S3, as :func:`in_place`.
 
-    :param settings: as those of an `ObjectPlace`.
+    :param settings: as those of an `ObjectAddress`.
     """
     found: S3AFiles | str = f"the session has no {FILE_SYSTEM} (hadoop-aws, of Hadoop's version in Spark's jars)"
     if _has_s3a(session):

@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
-from airflow_trident.io.hdfs import HdfsPlace
+from airflow_trident.io.hdfs import HdfsAddress
 from airflow_trident.io.seekable import RangedFile
 from airflow_trident.io.webhdfs import FileStatus
 from airflow_trident.spouts.files.contents import RecordedFile, changed, gone, nothing_to_take, still_written
@@ -50,7 +50,7 @@ class _Child:
 class HdfsFiles(FileSource):
     """`parts`: the pattern below the place. A path without a pattern is a folder, and means the files in it."""
 
-    place: HdfsPlace
+    place: HdfsAddress
     parts: tuple[str, ...]
     written: str
     is_local = False
@@ -62,7 +62,7 @@ class HdfsFiles(FileSource):
         scheme, _, rest = uri.strip().partition("://")
         host, *names = rest.rstrip("/").split("/")
         plain = plain_parts(names)
-        place = HdfsPlace.parse(what, f"{scheme}://{'/'.join([host, *names[:plain]])}")
+        place = HdfsAddress.parse(what, f"{scheme}://{'/'.join([host, *names[:plain]])}")
         return cls(place, tuple(names[plain:]) or (("**", "*") if recursive else ("*",)), uri.strip())
 
     def __getstate__(self) -> dict[str, Any]:

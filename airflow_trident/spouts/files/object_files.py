@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
 from airflow_trident.io.object_service import said
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.seekable import RangedFile
 from airflow_trident.spouts.files.contents import (
     RecordedFile,
@@ -46,7 +46,7 @@ takes the place of a version that was recorded."""
 class ObjectFiles(FileSource):
     """`parts`: the pattern below the place. A path without a pattern means the objects below it."""
 
-    place: ObjectPlace
+    place: ObjectAddress
     parts: tuple[str, ...]
     written: str
     is_local = False
@@ -57,7 +57,7 @@ class ObjectFiles(FileSource):
         scheme, _, rest = uri.strip().partition("://")
         bucket, *names = rest.rstrip("/").split("/")
         plain = plain_parts(names)
-        place = ObjectPlace.parse(what, f"{scheme}://{'/'.join([bucket, *names[:plain]])}")
+        place = ObjectAddress.parse(what, f"{scheme}://{'/'.join([bucket, *names[:plain]])}")
         return cls(place, tuple(names[plain:]) or (("**", "*") if recursive else ("*",)), uri.strip())
 
     def __getstate__(self) -> dict[str, Any]:

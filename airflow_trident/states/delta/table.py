@@ -53,7 +53,7 @@ from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectPlace
+from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.parquet import calendar_of, null_counts, parquet_file, write_parquet
 from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.durable_format import Format
@@ -108,7 +108,7 @@ def require_conditions(place: DeltaPlace) -> None:
         return
     said = {name.lower().removeprefix("aws_"): value for name, value in place.options.items()}
     settings = {_SETTINGS[name]: value for name, value in said.items() if name in _SETTINGS}
-    bucket = ObjectPlace(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
+    bucket = ObjectAddress(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
     ObstorePlace(bucket).check()
 
 
