@@ -32,12 +32,12 @@ from airflow_trident.plugin.rows import (
     named_worker_row,
     row,
     searched,
+    seen,
+    shown,
     summary,
-    waiting_words,
-    waits,
     worker_row,
 )
-from airflow_trident.protocol.diagnosis import Evidence, Stalled, diagnose, diagnose_transaction
+from airflow_trident.protocol.diagnosis import Evidence, Health, Stalled, diagnose_transaction, unreadable
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import LedgerView, Status, TxRecord
 from airflow_trident.tasks.task_instances import abandoned, abandoned_of, eventless_text, without_event
@@ -140,7 +140,7 @@ def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
 
 
 def topologies(sight: Sight) -> list[dict[str, Any]]:
-    """One summary for each topology, sorted by name; for one that cannot be read, its `problem`.
+    """One summary for each topology, the worst state first, then by name; for one that cannot be read, why.
 
     :raises TridentError: ZooKeeper does not answer; the text says why.
     """
@@ -150,7 +150,8 @@ def topologies(sight: Sight) -> list[dict[str, Any]]:
         name: ([one.lowest], one.workers) for name, one in read.items() if isinstance(one, Overview) and one.lowest
     }
     gone = abandoned_of(stuck)
-    return [_overview_of(one, name, beside, sight, gone.get(name, {})) for name, one in read.items()]
+    every = [_overview_of(one, name, beside, sight, gone.get(name, {})) for name, one in read.items()]
+    return sorted(every, key=lambda overview: list(Health).index(overview["diagnosis"]["state"]))
 
 
 def transactions(topology: str, sight: Sight, txid: int | None = None, choice: Choice | None = None) -> dict[str, Any]:
@@ -180,21 +181,33 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
     red = [run for run in airflow_runs.red_runs([*history, *unfinished]) if run[0] in sight.dags] if visible else []
     gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
-    def shown(record: TxRecord) -> dict[str, Any]:
-        return _row(view, record, sight, visible, gone)
+    records = {record.txid: record for record in [*page, *unfinished, *([] if chosen is None else [chosen])]}
+    evidence = seen(
+        Evidence(
+            view=view,
+            outcome=outcome,
+            records=records,
+            stalled=gone,
+            workers=beside.standstill(view.topology),
+            red_runs=bool(red),
+        ),
+        sight,
+        visible,
+    )
 
-    lowest = next((one for one in unfinished if one.txid == view.lowest_uncommitted(view.next_txid)), None)
-    about = summary(view, outcome, sight, visible, str(beside.standstill(view.topology) or ""))
+    def shown_row(record: TxRecord) -> dict[str, Any]:
+        return {**row(record, sight, visible), "diagnosis": _diagnosed(evidence, record)}
+
+    about = summary(evidence, visible)
     return {
         **about,
         "notes": [*about["notes"], *([f"{eventless_text(eventless).capitalize()}."] if eventless else [])],
-        "actions": diagnose(Evidence(view=view, red_runs=bool(red)))[0].actions,
         "plan": None if picture is None else asdict(picture),
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red],
-        "transactions": [shown(record) for record in page],
+        "transactions": [shown_row(record) for record in page],
         "more": more,
         "found": found,
-        "open": [shown(record) for record in unfinished],
+        "open": [shown_row(record) for record in unfinished],
         "history": [_point(record) for record in history if record.status is Status.COMMITTED],
         "workers": [worker_row(worker, sight, visible) for worker in workers],
         "named_workers": [named_worker_row(one, sight, visible) for one in beside.rows(topology)],
@@ -202,8 +215,8 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         if chosen is None
         else {
             **details(chosen, sight, visible),
-            "waiting": waiting_words(view, chosen, lowest, sight, visible),
-            "code": code if shown(chosen)["visible"] else "",
+            "diagnosis": _diagnosed(evidence, chosen),
+            "code": code if row(chosen, sight, visible)["visible"] else "",
         },
         "dags": sorted(dags_of(near, outcome) - {""}) if visible else [],
     }
@@ -264,13 +277,19 @@ def _overview_of(
     read: Overview | TridentError, name: str, beside: Beside, sight: Sight, gone: dict[int, Stalled]
 ) -> dict[str, Any]:
     if isinstance(read, TridentError):
-        return {"name": name, "problem": str(read)}
+        return {"name": name, "diagnosis": shown(unreadable(str(read)))}
     visible = sight.may_see(dags_of(read.latest, read.outcome))
     first = read.lowest
+    evidence = Evidence(
+        view=read.view,
+        outcome=read.outcome,
+        records={record.txid: record for record in [*read.latest, *([] if first is None else [first])]},
+        stalled=gone,
+        workers=beside.standstill(read.view.topology),
+    )
     return {
-        **summary(read.view, read.outcome, sight, visible, str(beside.standstill(read.view.topology) or "")),
-        "problem": "",
-        "lowest": None if first is None else row(first, sight, visible, gone.get(first.txid)),
+        **summary(seen(evidence, sight, visible), visible),
+        "lowest": None if first is None else row(first, sight, visible),
         "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],
     }
 
@@ -334,13 +353,9 @@ def _records(ledger: Ledger, txids: Sequence[int]) -> Sequence[TxRecord]:
     return ledger.records(txids) if txids else ()
 
 
-def _row(view: LedgerView, record: TxRecord, sight: Sight, visible: bool, gone: dict[int, Stalled]) -> dict[str, Any]:
-    nobody = gone.get(record.txid)
-    return {
-        **row(record, sight, visible, nobody),
-        "waits": waits(view, record),
-        "actions": diagnose_transaction(Evidence(view=view, stalled=gone), record).actions,
-    }
+def _diagnosed(evidence: Evidence, record: TxRecord) -> dict[str, Any]:
+    """:param evidence: as the user sees it, with the record."""
+    return shown(diagnose_transaction(evidence, evidence.records[record.txid]))
 
 
 def _point(record: TxRecord) -> dict[str, Any]:

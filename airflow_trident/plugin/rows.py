@@ -21,13 +21,11 @@ from airflow_trident.errors import TridentError
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.plan.nodes import changed_code
-from airflow_trident.protocol.decide import Blocked, Wait
-from airflow_trident.protocol.diagnosis import Stalled, waiting
+from airflow_trident.protocol.diagnosis import Diagnosis, Evidence, Stalled, diagnose, troubles
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
-from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, LedgerView, StagedRef, Status, TxRecord
+from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, StagedRef, TxRecord
 from airflow_trident.runtime.staged_batches import manifest_of
 from airflow_trident.staging.area import StagingArea
-from airflow_trident.tasks.waits import Until, decide_wait
 from airflow_trident.types import Json
 
 
@@ -117,16 +115,37 @@ class Sight:
         return not self.dags.isdisjoint(named) if named else self.unowned
 
 
-def summary(
-    view: LedgerView, outcome: CoordinatorOutcome | None, sight: Sight, visible: bool, idle: str = ""
-) -> dict[str, Any]:
-    """`committed`: all up to this txid are committed or skipped; `begun`: the highest txid; `coordinator`: its last
-    outcome, None if there is none; `notes`: for people.
+def seen(evidence: Evidence, sight: Sight, visible: bool) -> Evidence:
+    """The evidence without owners, errors and tasks that the user may not see. State, cause and command of a diagnosis
+    do not depend on them.
 
     :param visible: may the user see what the topology reads and writes?
-    :param idle: see :meth:`airflow_trident.contracts.wing.WingRecords.standstill`.
     """
-    definition = view.topology.definition
+    return replace(
+        evidence,
+        outcome=_seen_outcome(evidence.outcome, sight, visible),
+        records={txid: _seen_record(record, sight, visible) for txid, record in evidence.records.items()},
+        stalled={
+            txid: why if _may_see_work(evidence.records.get(txid), sight, visible) else Stalled("")
+            for txid, why in evidence.stalled.items()
+        },
+    )
+
+
+def shown(diagnosis: Diagnosis) -> dict[str, Any]:
+    """`text`: the diagnosis as commands print it."""
+    return {**asdict(diagnosis), "text": str(diagnosis)}
+
+
+def summary(evidence: Evidence, visible: bool) -> dict[str, Any]:
+    """`committed`: all up to this txid are committed or skipped; `begun`: the highest txid; `coordinator`: its last
+    outcome, None if there is none; `diagnosis`: the state; `troubles`: what a person has to act on; `notes`: for
+    people.
+
+    :param evidence: as :func:`seen`.
+    :param visible: may the user see what the topology reads and writes?
+    """
+    view, definition, diagnoses = evidence.view, evidence.view.topology.definition, diagnose(evidence)
     return {
         "name": view.topology.name,
         "incarnation": view.topology.incarnation,
@@ -139,8 +158,9 @@ def summary(
         "skipped": {"count": len(view.exceptions.skipped), "txids": str(view.exceptions.skipped)},
         "replaying": list(view.exceptions.replaying),
         "late": list(view.exceptions.late),
-        "idle": idle,
-        "coordinator": _coordinator(outcome, sight, visible),
+        "diagnosis": shown(diagnoses[0]),
+        "troubles": [shown(trouble) for trouble in troubles(diagnoses)],
+        "coordinator": None if evidence.outcome is None else _coordinator(evidence.outcome),
         "visible": visible,
         "streams": {name: str(spout) for name, spout in definition.spouts.items() if visible},
         "states": {name: state.text for name, state in definition.states.items() if visible},
@@ -150,24 +170,18 @@ def summary(
     }
 
 
-def row(record: TxRecord, sight: Sight, visible: bool, abandoned: Stalled | None = None) -> dict[str, Any]:
+def row(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
     """A transaction as the page shows it. Only users who may see its DAG get the run and the data; for a transaction
     without a DAG, users who may see the topology. The task that works on it may be of another DAG (a replay): that task
-    is shown only to users who may see both DAGs.
-
-    :param abandoned: why nobody will continue it without a person; None: somebody will.
-    """
+    is shown only to users who may see both DAGs."""
     may_see = _may_see_record(record, sight, visible)
-    may_see_owner = may_see and _may_see_task(record.owner.who, sight, visible)
+    may_see_owner = _may_see_work(record, sight, visible)
     staged = record.staged
     return {
         "txid": record.txid,
         "status": record.status,
         "attempt": None if record.attempt == NO_ATTEMPT else record.attempt,
         "invalidated": record.invalidated,
-        "abandoned": abandoned is not None,
-        "why": abandoned.why if abandoned is not None and may_see_owner else "",
-        "cure": abandoned.cure if abandoned is not None and may_see_owner else "",
         "rows_read": staged.rows_read if staged else None,
         "rows": staged.rows if staged and may_see else {},
         "rows_staged": sum(staged.rows.values()) if staged else None,
@@ -202,32 +216,6 @@ def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
     return {**shown, "metadata": metadata, "metadata_text": text, "attempts": attempts}
 
 
-def waits(view: LedgerView, record: TxRecord) -> str:
-    """Why a transaction does not commit now, in the words of the waiting task; "" if it does not wait."""
-    if record.status.lets_others_pass or record.status is Status.FAILED:
-        return ""
-    decision = decide_wait(replace(view, tx=record), record.txid, Until.READY)
-    if isinstance(decision, Blocked):
-        return f"transaction {decision.by} is FAILED"
-    return decision.why if isinstance(decision, Wait) else ""
-
-
-def waiting_words(view: LedgerView, record: TxRecord, lowest: TxRecord | None, sight: Sight, visible: bool) -> str:
-    """:func:`waits` in full: who works on the transaction that all wait for, and what to do about it. The text comes
-    from two records: each is shown under the permission for its own DAG.
-
-    :param lowest: the lowest uncommitted transaction.
-    """
-    why = waits(view, record)
-    if not why or not _may_see_record(record, sight, visible):
-        return ""
-    if lowest is not None and not _may_see_record(lowest, sight, visible):
-        lowest = replace(lowest, owner=NOBODY, error="")
-    elif lowest is not None and not _may_see_task(lowest.owner.who, sight, visible):
-        lowest = replace(lowest, owner=NOBODY)
-    return str(waiting(view.topology.name, record.txid, why, lowest))
-
-
 def _bytes(staged: StagedRef) -> int | None:
     """None for a member of a group: the bytes of its files cannot be separated, and the last member has them."""
     return staged.bytes if staged.bytes or not sum(staged.rows.values()) else None
@@ -236,20 +224,21 @@ def _bytes(staged: StagedRef) -> int | None:
 # ---- parts -----------------------------------------------------------------------------------------------------
 
 
-def _coordinator(outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> dict[str, Any] | None:
-    if outcome is None:
-        return None
-    may_see = sight.may_see([outcome.dag_id]) if outcome.dag_id else visible
-    return {
-        "kind": outcome.kind,
-        "is_bad": outcome.is_bad,
-        "time_ms": outcome.time_ms,
-        "lag_ms": outcome.lag_ms,
-        "dag_id": outcome.dag_id if may_see else "",
-        "run_id": outcome.run_id if may_see else "",
-        "error": outcome.error if may_see else "",
-        "lag": outcome.lag if may_see else {},
-    }
+def _coordinator(outcome: CoordinatorOutcome) -> dict[str, Any]:
+    names = ("kind", "is_bad", "time_ms", "lag_ms", "dag_id", "run_id", "error", "lag")
+    return {name: getattr(outcome, name) for name in names}
+
+
+def _seen_outcome(outcome: CoordinatorOutcome | None, sight: Sight, visible: bool) -> CoordinatorOutcome | None:
+    if outcome is None or (sight.may_see([outcome.dag_id]) if outcome.dag_id else visible):
+        return outcome
+    return replace(outcome, dag_id="", run_id="", error="", lag={})
+
+
+def _seen_record(record: TxRecord, sight: Sight, visible: bool) -> TxRecord:
+    if not _may_see_record(record, sight, visible):
+        return replace(record, owner=NOBODY, error="")
+    return record if _may_see_work(record, sight, visible) else replace(record, owner=NOBODY)
 
 
 _UNSHOWN = ("name", "process_ids")
@@ -258,6 +247,13 @@ _TASK = re.compile(r"([^/]+)/.+/[^/]+ try \d+(?: on .*)?", re.DOTALL)
 
 def _may_see_record(record: TxRecord, sight: Sight, visible: bool) -> bool:
     return sight.may_see([record.claim.dag_id]) if record.claim.dag_id else visible
+
+
+def _may_see_work(record: TxRecord | None, sight: Sight, visible: bool) -> bool:
+    """May the user see the owner of a transaction, and the states of its tasks?"""
+    if record is None or not _may_see_record(record, sight, visible):
+        return False
+    return _may_see_task(record.owner.who, sight, visible)
 
 
 def _may_see_task(task: str, sight: Sight, visible: bool) -> bool:

@@ -48,13 +48,13 @@ def test_the_overview_shows_at_first_sight_which_topology_stands_still_and_why(l
     assert states[: len(still)] == still
     expect(window.locator("#overview-count")).to_contain_text(f"{len(still)} blocked")
     why = window.locator("#overview-rows tr").filter(has_text="orders")
-    expect(why).to_contain_text("transaction 10001 is FAILED: UserCodeError")
+    expect(why).to_contain_text("transaction 10001 is FAILED, and nothing above it may commit before it: UserCodeError")
     picture(window, "page-overview")
     window.get_by_label("Find").first.fill("sourceunavail")
     expect(window.locator("#overview-rows tr")).to_have_count(1)
     window.locator("#overview-rows a").click()
     expect(window.locator("h1")).to_have_text(re.compile("pipeline-"))
-    expect(window.locator("#notice")).to_contain_text("The coordinator of run run-2 failed")
+    expect(window.locator("#notice")).to_contain_text("the coordinator failed, and begins nothing: error at")
     window.get_by_role("link", name="All topologies").click()
     expect(window.locator("#overview")).to_be_visible()
 
@@ -108,7 +108,7 @@ def test_a_row_opens_to_its_batch_in_words_why_it_waits_and_its_error_as_text(lo
     expect(inside).to_contain_text("ValueError: <b>row 7</b>")
     expect(inside.locator("b")).to_have_count(0)
     open_row(window, 2)
-    expect(inside).to_contain_text("transaction 1 is FAILED, attempt 0 by somebody")
+    expect(inside).to_contain_text("transaction 1 is FAILED, and nothing above it may commit before it: ValueError")
     expect(window.locator("#pipeline li")).to_have_count(3)
 
 

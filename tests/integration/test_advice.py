@@ -50,7 +50,7 @@ from airflow_trident.tasks.topology_search import topology_named
 from airflow_trident.topology.topology import Topology
 from airflow_trident.triggers.transaction import TridentTurnTrigger
 from tests.fixtures.runtime import copy_of
-from tests.unit.test_documented_commands import SOURCE, Advice, advices, parse
+from tests.unit.test_documented_commands import Advice, advices, parse
 
 pytestmark = pytest.mark.airflow
 
@@ -394,18 +394,6 @@ def two_failed(desk: Desk) -> str:
     return desk.doctor()
 
 
-@shown_by("plugin/page/topology.js", "backfill {...} --failed", "skip {...} {...}")
-def failed_on_the_page(desk: Desk) -> str:
-    failed(desk)
-    return on_the_page(first=2)
-
-
-@shown_by("plugin/page/topology.js", BACKFILL)
-def left_on_the_page(desk: Desk) -> str:
-    left(desk)
-    return on_the_page(first=2)
-
-
 @shown_by("operators/base.py", "backfill {...} --failed")
 def a_backfill_run_of_airflow(desk: Desk) -> str:
     failed(desk)
@@ -560,13 +548,6 @@ def a_step_that_is_not_allowed(desk: Desk) -> str:
 def no_groups(desk: Desk) -> str:
     desk.flag("apart")
     return desk.run("drain words --group 3").text
-
-
-def on_the_page(**values: int) -> str:
-    """The page's texts about topology words, as its script makes them."""
-    script = (SOURCE / "plugin" / "page" / "topology.js").read_text(encoding="utf-8")
-    script = re.sub(r"`\s*\+\s*`", "", script).replace("${name}", "words")
-    return re.sub(r"\$\{[^{}]*\}", str(values["first"]), script).replace("`", "")
 
 
 # ---- definitions and ledgers -------------------------------------------------------------------------------------
@@ -801,7 +782,7 @@ def advice_in(text: str, file: str, command: str) -> Advice:
     candidates = [
         advice for advice in advices() if (advice.file, advice.command) == (file, f"airflow trident {command}")
     ]
-    texts = [advice for advice in candidates if file.endswith(".js") or re.search(pattern_of(advice.text), text)]
+    texts = [advice for advice in candidates if re.search(pattern_of(advice.text), text)]
     assert texts, f"{text!r} is none of {candidates}"
     return texts[0]
 

@@ -24,6 +24,7 @@ from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.plugin import page_data, rows, web_app
 from airflow_trident.plugin.rows import Sight
+from airflow_trident.protocol.diagnosis import Evidence
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import Claim
 from airflow_trident.protocol.topologies import Definition, SpoutDefinition, StateDefinition
@@ -248,7 +249,7 @@ def test_what_belongs_to_no_dag_is_for_those_who_may_see_connections(here: Embed
         view = ledger.view(0)
     assert Sight(frozenset(), unowned=True).may_see([""])
     assert not Sight(frozenset({"hidden"}), unowned=False).may_see([""])
-    assert rows.summary(view, None, OF_ANOTHER, visible=True)["streams"] == {"lines": "FixedBatchSpout transactional"}
+    assert rows.summary(Evidence(view=view), visible=True)["streams"] == {"lines": "FixedBatchSpout transactional"}
 
 
 @pytest.mark.parametrize("route", ["names", "topologies", "topologies/words", "topologies/words/transactions/1"])
@@ -321,7 +322,7 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
         )
         shown = page_data.transactions("words", OF_HIDDEN)["named_workers"]
         hidden = page_data.transactions("words", OF_ANOTHER)["named_workers"]
-        idle = page_data.transactions("words", OF_ANOTHER)["idle"]
+        page = page_data.transactions("words", OF_ANOTHER)
         [overview] = [one for one in page_data.topologies(OF_ANOTHER) if one["name"] == "words"]
         undeploy(ledger)
     told = f"introduce {epoch}"
@@ -332,8 +333,8 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
     assert (shown[0]["host"], shown[0]["pid"], shown[0]["error"]) == ("secret-host", 7, "no secret folder")
     assert [one["status"] for one in hidden] == ["init_failed", "missing"]
     assert "secret" not in json.dumps([hidden, overview])
-    assert overview["idle"] == idle
-    assert "w2 is not there and w1 cannot load it" in idle
+    assert overview["troubles"] == page["troubles"]
+    assert any("w2 is not there and w1 cannot load it" in one["why"] for one in page["troubles"])
 
 
 @pytest.fixture

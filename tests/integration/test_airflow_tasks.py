@@ -240,7 +240,7 @@ TridentCommitterOperator.execute = works
 sight = page_data.Sight(frozenset({"words"}), unowned=False)
 
 def shown():
-    return [[one["txid"], one["status"], one["abandoned"], one["why"]] for one in
+    return [[one["txid"], one["status"], one["diagnosis"]["state"], one["diagnosis"]["detail"]] for one in
         page_data.transactions("words", sight)["transactions"]]
 
 before = shown()
@@ -250,11 +250,11 @@ tell({"run": run, "before": before, "after": shown()})
         AIRFLOW__TRIDENT__TURN_WAIT_S="1",
     )
     assert (result["run"]["emit"], result["run"]["commit"]) == ("success", "failed")
-    ((txid, status, abandoned, why),) = result["before"]
-    assert (txid, status, abandoned) == (1, "PROCESSED", True)
+    ((txid, status, state, why),) = result["before"]
+    assert (txid, status, state) == (1, "PROCESSED", "blocked")
     assert "task 'words.commit' of run" in why
     assert why.endswith("is failed")
-    assert [one[:3] for one in result["after"]] == [[2, "COMMITTED", False], [1, "COMMITTED", False]]
+    assert [one[:3] for one in result["after"]] == [[2, "COMMITTED", "idle"], [1, "COMMITTED", "idle"]]
 
 
 def test_an_asset_event_says_which_transaction_was_committed_and_how_many_rows(airflow_home: AirflowHome) -> None:

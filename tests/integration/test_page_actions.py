@@ -73,7 +73,7 @@ def test_what_was_skipped_and_passed_is_closed(page: PageServer, topology: str) 
 
 def test_pause_and_resume_are_the_commands_of_the_topology(page: PageServer, topology: str) -> None:
     for action, command in (("pause", Command.PAUSE), ("resume", Command.RUN)):
-        offered = page.shown(topology)["actions"]
+        offered = page.shown(topology)["diagnosis"]["actions"]
         assert action in offered
         assert page.act("ada", topology, action=action, **seen(page, topology)).status_code == 200
         with page.ledger(topology) as ledger:
@@ -151,7 +151,7 @@ def test_a_run_with_another_failed_task_than_the_topologys_is_not_cleared(page: 
         ledger.skip(1, "nobody wants it")
     shown = page.shown(name)
     assert shown["red_runs"] == []
-    assert "clear-runs" not in shown["actions"]
+    assert "clear-runs" not in shown["diagnosis"]["actions"]
     answer = page.act("ada", name, action="clear-runs", **seen(page, name))
     assert answer.status_code == 409
     assert "no failed run" in answer.json()["detail"]

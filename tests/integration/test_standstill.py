@@ -50,7 +50,9 @@ def said():
         one = ledgers.ledger("words")
         still = "; ".join(each.text for each in blocks(diagnose(evidence_of(one, ledgers.beside(["words"])))))
     found = [one.text for one in ledger_checks(ZooKeeperHook()) if "no task works" in one.text]
-    return [top["lowest"]["why"], [row["why"], row["cure"]], found, still]
+    page, rows = top["diagnosis"], row["diagnosis"]
+    assert (page["state"], page["text"]) == (rows["state"], rows["text"]) or rows["state"] == "running"
+    return [page["detail"], [rows["detail"], rows["cure"]], found, still]
 
 TridentCommitterOperator.execute = fails
 play(dag)
@@ -109,8 +111,8 @@ tell(found)
         lowest, shown, (doctor,), still = result[name]
         assert lowest.startswith("task 'words.commit' of run")
         assert lowest.endswith(f"of DAG 'words' is not started: {why}")
-        assert shown == [lowest, cure]
         backfill = "`airflow trident backfill words --txid 1`"
+        assert shown == [lowest, f"{cure}, or type {backfill}"]
         assert still == f"no task works on transaction 1, which is PROCESSED: {lowest}"
         assert doctor == f"topology words: {still}. {cure}, or type {backfill}"
     listed = airflow_home.command("trident", "ledger", "list", "--check", environment=airflow_home.environment)

@@ -13,7 +13,8 @@ from airflow_trident.contracts.state import Capabilities, StateKind
 from airflow_trident.errors import PlanError
 from airflow_trident.plan.checks import EXACTLY_ONCE
 from airflow_trident.plan.show.explain import explain
-from airflow_trident.plugin.page_data import Sight, summary
+from airflow_trident.plugin.page_data import summary
+from airflow_trident.protocol.diagnosis import Evidence
 from airflow_trident.protocol.records import CommitPointer, Exceptions, LedgerView, TopologyRecord
 from airflow_trident.protocol.spout_kinds import SpoutKind
 from tests.fixtures.plan import PaperSpout, PaperState
@@ -115,7 +116,7 @@ def test_what_is_allowed_without_the_promise_is_shown_in_plan_definition_and_pag
         exceptions=Exceptions(),
         tx=None,
     )
-    shown = summary(view, None, Sight(frozenset(), unowned=True), visible=True)
+    shown = summary(Evidence(view=view), visible=True)
     assert shown["notes"] == [f"State count is not exactly once: stream words is {spout}, the state {state}."]
 
 

@@ -13,6 +13,7 @@ from airflow_trident.ledger.memory_znodes import MemoryZNodes
 from airflow_trident.plugin import page_data
 from airflow_trident.plugin.page_data import Choice
 from airflow_trident.plugin.rows import Sight, summary
+from airflow_trident.protocol.diagnosis import Evidence
 from airflow_trident.protocol.records import Claim, Exceptions, StagedRef, Status
 from airflow_trident.protocol.txids import Txids
 from tests.fixtures import single
@@ -80,6 +81,6 @@ def test_skipped_transactions_do_not_make_an_answer_long() -> None:
     view = ledger.view(0)
     many = Exceptions(skipped=Txids.span(2, 200_001))
     object.__setattr__(view, "exceptions", many)
-    shown = summary(view, None, SIGHT, visible=True)
+    shown = summary(Evidence(view=view), visible=True)
     assert shown["skipped"] == {"count": 200_000, "txids": "2 to 200001"}
     assert len(json.dumps(shown)) < 2_000

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
 from airflow_trident.ledger.workers import Worker
-from airflow_trident.plugin.rows import Sight, details, named_worker_row, row, waiting_words, worker_row
-from airflow_trident.protocol.diagnosis import Stalled
+from airflow_trident.plugin.rows import Sight, details, named_worker_row, row, seen, shown, summary, worker_row
+from airflow_trident.protocol.diagnosis import Evidence, Stalled, diagnose, diagnose_transaction
+from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.protocol.records import (
     Claim,
     CommitPointer,
@@ -99,15 +101,23 @@ def test_nothing_of_a_dag_that_the_user_may_not_see_is_in_any_text_of_the_page(
             exceptions=Exceptions(),
             tx=own,
         )
-        gone = Stalled(f"task of run {own.owner.run_id}", "Clear that task")
-        waiting = waiting_words(view, own, lowest, SIGHT, visible)
-        shown = [row(own, SIGHT, visible, gone), details(own, SIGHT, visible), waiting]
-        for secret in ("row of hidden", "run-hidden", "host-hidden", "file-of-hidden", "hidden/"):
-            assert secret not in json.dumps(shown, default=str)
-        if not visible:
-            assert "uwe" not in json.dumps(shown, default=str)
-        if dag == "open":
-            assert "transaction 1 is not" in waiting or "transaction 1 is PROCESSING" in waiting
-        if dag == lowest_dag == lowest_owner == "open":
-            assert "host-open" in waiting
-            assert "row of open" in waiting
+        for stalled in ({}, {2: Stalled(f"task of run {own.owner.run_id}", "Clear that task")}):
+            outcome = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id=dag, run_id=f"run-{dag}", error=f"row of {dag}")
+            whole = Evidence(view=view, outcome=outcome, records={1: lowest, 2: own}, stalled=stalled)
+            require_hidden(whole, own, visible)
+
+
+def require_hidden(whole: Evidence, own: TxRecord, visible: bool) -> None:
+    """Only details and cures depend on what the user may see."""
+    evidence = seen(whole, SIGHT, visible)
+    diagnosis, told = diagnose_transaction(evidence, evidence.records[2]), diagnose_transaction(whole, own)
+    texts = [row(own, SIGHT, visible), details(own, SIGHT, visible), shown(diagnosis), summary(evidence, visible)]
+    answer = json.dumps(texts, default=str)
+    for secret in ("row of hidden", "run-hidden", "host-hidden", "file-of-hidden", "hidden/"):
+        assert secret not in answer
+    assert visible or "uwe" not in answer
+    for hidden, full in zip([diagnosis, *diagnose(evidence)], [told, *diagnose(whole)], strict=True):
+        assert replace(hidden, detail="", cure="") == replace(full, detail="", cure="")
+    if whole.records[1].claim.dag_id == "open" and whole.records[1].owner.dag_id == "open" and 2 not in whole.stalled:
+        assert "host-open" in diagnosis.detail
+        assert "row of open" in diagnosis.detail

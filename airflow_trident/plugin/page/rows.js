@@ -1,13 +1,14 @@
 import {badge, at, count, make, moment, phaseMs, phases, PHASES, runLink, size, span} from "./dom.js";
 import {button} from "./actions.js";
 
+const held = tx => ["blocked", "waiting"].includes(tx.diagnosis.state);
+
 /* `invalidated`: with an opaque spout a transaction loses its batch when a lower one is attempted again. */
 function statusOf(tx) {
   const cell = make("span", {}, badge(tx.status));
   if (tx.invalidated) cell.append(" (invalidated)");
   if (tx.late) cell.append(" (late)");
-  if (tx.abandoned) cell.append(make("div", {className: "error", textContent: "no worker"}));
-  else if (tx.waits) cell.append(make("div", {className: "faint", textContent: `waits: ${tx.waits}`}));
+  if (held(tx)) cell.append(make("div", {className: "faint", textContent: tx.diagnosis.why}));
   if (tx.error) cell.append(make("div", {className: "error brief", textContent: tx.error.split("\n")[0]}));
   return cell;
 }
@@ -66,15 +67,14 @@ function inside(tx, shown) {
   put("Rows by state", Object.entries(tx.rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
   put("Size", tx.bytes === null ? "" : size(tx.bytes));
   put("Too late for all their windows, or without a time", Object.entries(tx.late_rows).map(([name, n]) => `${name}: ${count(n)}`).join(", "));
-  put("Why it waits", details ? details.waiting : tx.waits);
+  if (held(tx)) put("Why it is not committed", (details || tx).diagnosis.text);
   put("Plan", tx.plan && `${tx.plan}${tx.plan_changed ? ": it changed with this transaction" : ""}`);
   put("Code of transforms", details && details.code);
   put("Last written by", tx.owner);
   for (const [name, ms] of Object.entries(tx.times_ms).sort((a, b) => a[1] - b[1])) put(name, moment(ms));
   if (details && details.attempts && details.attempts.length) put("Attempts that failed", attempts(details.attempts));
   if (details && details.metadata_text) put("Metadata", make("pre", {textContent: details.metadata_text, tabIndex: 0}));
-  if (tx.abandoned) put("No worker", `${tx.why || "its tasks have ended"}.`);
-  const acts = shown.mayAct ? tx.actions.map(action => button(action, shown.data, tx, shown.reload)) : [];
+  const acts = shown.mayAct ? tx.diagnosis.actions.map(action => button(action, shown.data, tx, shown.reload)) : [];
   return [acts.length ? make("div", {className: "acts"}, acts) : null, tx.error ? make("p", {className: "error", textContent: tx.error}) : null, list];
 }
 

@@ -1,7 +1,7 @@
-import {at, badge, count, make, moment, phaseMs, phases, runLink, say, sourceLag, span, rate, throughput, tile} from "./dom.js";
+import {at, badge, count, make, phaseMs, phases, runLink, say, sourceLag, span, rate, throughput, tile} from "./dom.js";
 import {button} from "./actions.js";
 import {charts} from "./charts.js";
-import {COLOURS, judged} from "./overview.js";
+import {COLOURS} from "./overview.js";
 import {planPicture, planSummary} from "./plan.js";
 import {drawRows} from "./rows.js";
 
@@ -13,30 +13,10 @@ function coordinatorTiles(data, now) {
   return [tile(one.kind, `coordinator${when}`, one.is_bad), tile(sourceLag(one), "lag of the sources: not yet claimed")];
 }
 
-/* Troubles that only a person can end. */
-function troubles(data) {
-  const found = [], one = data.coordinator, name = data.name;
-  if (one && one.kind === "error")
-    found.push(`The coordinator ${one.run_id ? `of run ${one.run_id} ` : ""}failed at ${moment(one.time_ms)}, and nothing ` +
-      `new is begun: ${one.error || "see its task's log."}`);
-  const failed = data.failed.filter(txid => txid > data.committed);
-  if (failed.length)
-    found.push(`Transaction ${Math.min(...failed)} is FAILED: nothing above it commits before it. Replay it, or skip it to ` +
-      `let the others pass: open its row, or "airflow trident backfill ${name} --failed" and ` +
-      `"airflow trident skip ${name} ${Math.min(...failed)}".`);
-  if (data.idle) found.push(`The topology is blocked: ${data.idle}`);
-  const gone = data.open.filter(tx => tx.abandoned).sort((a, b) => a.txid - b.txid), first = gone[0];
-  if (gone.length)
-    found.push(`No worker for ${gone.length > 1 ? "transactions" : "transaction"} ${gone.map(tx => tx.txid).join(", ")}` +
-      `${first.why ? `: ${first.why}` : ""}. ${first.cure ? `${first.cure}, replay` : "Replay"} it here, or ` +
-      `"airflow trident backfill ${name} --txid ${first.txid}".`);
-  return found;
-}
-
 /* The open transactions with their statuses, lowest first. */
 function pipeline(data) {
   return data.open.slice(0, 40).map(tx => {
-    const made = make("span", {className: "step", title: tx.waits ? `waits: ${tx.waits}` : tx.status.toLowerCase()}, `${tx.txid} `, badge(tx.status));
+    const made = make("span", {className: "step", title: tx.diagnosis.why}, `${tx.txid} `, badge(tx.status));
     return make("li", {}, made);
   });
 }
@@ -61,12 +41,12 @@ export function drawTopology(data, shown) {
     `${one.host ? `${one.host}/${one.pid}` : "a worker"}${one.txid ? `: transaction ${one.txid}` : ""}` +
     `${one.task ? ` (${one.task})` : ""}`).join(" · ");
   at("workers-line").hidden = !data.workers.length;
-  const [state] = judged({...data, problem: "", lowest: data.open.find(tx => tx.txid > data.committed) || null});
+  const {state, actions} = data.diagnosis;
   at("command").textContent = data.command === "run" || state === "paused" ? state : `${state}, ${data.command}`;
   at("command").style.background = `var(--${COLOURS[state]})`;
-  unchanged(at("acts"), JSON.stringify([data.may_act, data.actions, data.epoch, data.incarnation, data.red_runs]), () =>
-    data.may_act ? data.actions.map(action => button(action, data, null, shown.reload)) : []);
-  unchanged(at("pipeline"), JSON.stringify(data.open.map(tx => [tx.txid, tx.status, tx.waits])), () => pipeline(data));
+  unchanged(at("acts"), JSON.stringify([data.may_act, actions, data.epoch, data.incarnation, data.red_runs]), () =>
+    data.may_act ? actions.map(action => button(action, data, null, shown.reload)) : []);
+  unchanged(at("pipeline"), JSON.stringify(data.open.map(tx => [tx.txid, tx.status, tx.diagnosis.why])), () => pipeline(data));
   at("pipeline-line").hidden = !data.open.length;
   unchanged(at("charts"), JSON.stringify(data.history), () => charts(data.history));
   at("charts-part").hidden = data.history.length < 2;
@@ -82,7 +62,7 @@ export function drawTopology(data, shown) {
   at("mending-part").hidden = !data.mending.length;
   unchanged(at("named"), JSON.stringify(data.named_workers), () => data.named_workers.map(namedWorker));
   at("named-part").hidden = !data.named_workers.length;
-  say("notice", ...troubles(data));
+  say("notice", ...data.troubles.map(one => `Topology ${data.name} is ${one.state}: ${one.text}`));
   const red = data.red_runs.length;
   say("hint", ...data.notes, red ? `${red === 1 ? `Run ${data.red_runs[0].run_id} is` : `${red} runs are`} red in Airflow although what ${red === 1 ? "it" : "they"} began is committed.` : "", data.visible ? "" : "What this topology reads and writes belongs to DAGs that you may not see.");
   drawList(data, shown, sorted(all, shown.sort));
