@@ -333,7 +333,7 @@ def test_the_workers_of_a_topology_are_shown_with_status_and_epoch_and_to_strang
     assert (shown[0]["host"], shown[0]["pid"], shown[0]["error"]) == ("secret-host", 7, "no secret folder")
     assert [one["status"] for one in hidden] == ["init_failed", "missing"]
     assert "secret" not in json.dumps([hidden, overview])
-    assert overview["troubles"] == page["troubles"]
+    assert overview["diagnosis"]["text"] == page["diagnosis"]["text"]
     assert any("w2 is not there and w1 cannot load it" in one["why"] for one in page["troubles"])
 
 
