@@ -763,7 +763,7 @@ ELSEWHERE = {
     ("states/delta/state.py", "airflow trident state fold {...} {...}"): (
         "needs a large Delta table; tests/integration/test_cli_upkeep.py folds one as typed"
     ),
-    ("states/redis/state.py", "airflow trident rebuild"): ("needs a Redis; `a_state_that_was_deleted` runs it"),
+    ("states/redis/map.py", "airflow trident rebuild"): ("needs a Redis; `a_state_that_was_deleted` runs it"),
     ("tasks/asset_events.py", "airflow db clean"): "names what was done; it is no advice",
     ("tasks/topology_search.py", "airflow dags list"): "a command of Airflow",
     ("triggers/transaction.py", "airflow connections add {...} --conn-type zookeeper --conn-host HOST:2181"): (
