@@ -286,7 +286,7 @@ def parse_txid(value: object) -> int:
         nothing = " The coordinator returned none: it was skipped, or a person marked it as success. Clear it."
         raise ConfigurationError(
             f"{value!r} is not a txid",
-            "Give the coordinator's output, as in txid=coordinator.output."
+            "Give a whole number from 1 upwards, or the coordinator's output, as in txid=coordinator.output."
             + (nothing if str(value).strip() in ("", "None") else ""),
         )
     return txid

@@ -74,15 +74,17 @@ def trident_transaction(
     :param turn_sensor: wait for the turn in a task of its own; without it the committer waits.
     :param deferrable: wait in the triggerer; None: as configured, and since Airflow 3.3 the turn sensor waits there.
     :param allow_backfill_runs: see :class:`TridentCoordinatorOperator`.
-    :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. The tasks rank
-        themselves, so a `weight_rule` has no effect: if there are few slots, a task that waits goes behind each task
-        that it may wait for (:class:`~airflow_trident.tasks.waits.Rank`). `priority_weight` raises all of them.
+    :param task_args: arguments of every task, such as ``retries``; only the committer gets ``outlets``. A
+        `trigger_rule`, also one in `default_args`, is for the coordinator alone. The tasks rank themselves, so a
+        `weight_rule` has no effect: if there are few slots, a task that waits goes behind each task that it may wait
+        for (:class:`~airflow_trident.tasks.waits.Rank`). `priority_weight` raises all of them.
     :raises ConfigurationError: `group` has nothing to take together, or no room; or the topology takes one at a time;
         or tasks are to be mapped in a task group that is mapped itself.
     """
     require_topology(topology)
     _require_group(group, max_transactions, max_pending)
     outlets = task_args.pop("outlets", None)
+    begins = {"trigger_rule": task_args.pop("trigger_rule")} if "trigger_rule" in task_args else {}
     for name in ("task_id", "txid", "task_group"):
         if name in task_args:
             raise ConfigurationError(f"{name} cannot be the same for all tasks of a group", f"Leave out {name}.")
@@ -103,9 +105,11 @@ def trident_transaction(
     commits: dict[str, Any] = {"retention": retention, "outlets": outlets or []}
 
     def work(txid: Any, turn_txid: Any, **mapped: Any) -> None:
-        emit = TridentEmitterOperator(task_id=EMIT, txid=txid, group=group, **ledger, **runs, **mapped)
+        # Explicit, because a rule in the DAG's default_args could skip what is begun, and the run would be green.
+        after: dict[str, Any] = {"trigger_rule": TriggerRule.ALL_SUCCESS}
         # Processed transactions are committed, no matter how others of the run ended.
-        behind: dict[str, Any] = {"trigger_rule": TriggerRule.ALL_DONE_MIN_ONE_SUCCESS} if group is not None else {}
+        behind = after if group is None else {"trigger_rule": TriggerRule.ALL_DONE_MIN_ONE_SUCCESS}
+        emit = TridentEmitterOperator(task_id=EMIT, txid=txid, group=group, **after, **ledger, **runs, **mapped)
         commit = partial(TridentCommitterOperator, task_id=COMMIT, txid=txid, **runs, **waits, **commits, **mapped)
         if turn_sensor:
             turn = TridentTurnSensor(
@@ -116,7 +120,7 @@ def trident_transaction(
                 **waits,
                 **mapped,
             )
-            committer = commit(**ledger)
+            committer = commit(**after | ledger)
             committer.rank_as(Rank.COMMIT_AFTER_TURN)
             emit >> turn >> committer
             if group is not None:
@@ -130,7 +134,7 @@ def trident_transaction(
             max_transactions=max_transactions,
             max_pending=max_pending,
             allow_backfill_runs=allow_backfill_runs,
-            **ledger,
+            **begins | ledger,
             **waits,
         )
         if group is not None:

@@ -101,14 +101,9 @@ def _fail(error: Exception, code: int) -> None:
 
 
 def text_of(error: Exception) -> str:
-    """The text of an error; with a cure, if it is Airflow's error and has none."""
-    from airflow.providers.common.compat.sdk import AirflowNotFoundException
+    """The text of an error; with a cure, if it is of Airflow's database."""
     from sqlalchemy.exc import OperationalError, ProgrammingError
 
-    from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION
-
-    if isinstance(error, AirflowNotFoundException):
-        return f"{str(error).rstrip('.')}. {ADD_A_CONNECTION}"
     if isinstance(error, OperationalError | ProgrammingError):
         return f"Airflow's metadata database cannot be used ({error.orig}). Create it with `airflow db migrate`."
     return str(error) or type(error).__name__

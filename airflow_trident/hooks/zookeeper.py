@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from airflow_trident import settings
-from airflow_trident.errors import ConfigurationError, TridentError
+from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
+from airflow_trident.io.connections import parse_extra
 from airflow_trident.io.private_files import AnyPath
 from airflow_trident.ledger.embedded.server import read_login
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
@@ -42,7 +43,7 @@ ADD_A_CONNECTION = (
     'AIRFLOW_CONN_<ID>=\'{"conn_type": "zookeeper", "host": "zk1:2181"}\'; '
     "`airflow trident zookeeper start --add-connection` runs a server on this machine and adds it."
 )
-"""What to do if Airflow knows no connection of that name; Airflow's own error does not say it."""
+"""What to do if Airflow gives no connection of that name; Airflow's own error does not say it."""
 
 
 class ZooKeeperHook(BaseHook):
@@ -113,8 +114,15 @@ class ZooKeeperHook(BaseHook):
         return list_topologies(self.zookeeper_settings(), root=settings.text(settings.ROOT))
 
     def zookeeper_settings(self) -> ZooKeeperSettings:
-        """:raises ConfigurationError: the connection is invalid."""
-        return settings_of(self.get_connection(self.zookeeper_conn_id))
+        """
+        :raises ConfigurationError: the connection is invalid.
+        :raises RetryableError: Airflow does not give it. It calls a connection "not defined" also if it had no answer.
+        """
+        try:
+            connection = self.get_connection(self.zookeeper_conn_id)
+        except AirflowNotFoundException as error:
+            raise RetryableError(str(error), ADD_A_CONNECTION) from error
+        return settings_of(connection)
 
     def test_connection(self) -> tuple[bool, str]:
         """For the button of the connection form: whether the ensemble answers, and if not, the real reason."""
@@ -148,7 +156,12 @@ def settings_of(connection: Connection) -> ZooKeeperSettings:
             f"{name} is of type {connection.conn_type!r}, not {ZooKeeperHook.conn_type!r}",
             "Name a connection of type zookeeper.",
         )
-    extra = connection.extra_dejson
+    try:
+        extra = parse_extra(connection.extra)
+    except ValueError:  # its text would show the extras
+        raise ConfigurationError(
+            f"the extras of {name} are not a JSON object", 'Write them like {"use_ssl": true}.'
+        ) from None
     unknown = sorted(set(extra) - _EXTRAS)
     if unknown:
         raise ConfigurationError(

@@ -271,7 +271,8 @@ class Ledger(Closing, KeepsStaged):
         names = topology_names(self.znodes, self._root)
         return UnknownTopologyError(
             f"there is no ledger of a topology {self.topology_name!r} in {self.znodes.describe()} below {self._root}",
-            f"Known topologies: {', '.join(names) or 'none'}. A topology's first coordinator run creates its ledger.",
+            f"Known topologies: {', '.join(names) or 'none'}. A topology's first coordinator run creates its ledger. "
+            "If it has run, check the ZooKeeper connection and [trident] root of this process.",
         )
 
     # ---- reading -----------------------------------------------------------------------------------------------

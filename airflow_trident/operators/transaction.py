@@ -102,6 +102,7 @@ class TridentCoordinatorOperator(TridentOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
+        self._require_followers()
         if max_transactions < 1:
             raise ConfigurationError(f"max_transactions = {max_transactions} is below 1", "Claim at least one.")
         pending_of(topology.states, max_transactions)
@@ -114,6 +115,21 @@ class TridentCoordinatorOperator(TridentOperator):
         self.on_failure = on_failure_of(topology.states, on_failure)
         self.allow_backfill_runs = allow_backfill_runs
         self.rank_as(Rank.COORDINATE)
+
+    def _require_followers(self) -> None:
+        """:raises ConfigurationError: the tasks behind this one would not get the txid, or a failure would not show."""
+        for name, needed in (("do_xcom_push", True), ("multiple_outputs", False)):
+            if getattr(self, name) is not needed:
+                raise ConfigurationError(
+                    f"{name}={not needed} for task {self.task_id}: the tasks after it get the txid from its XCom",
+                    f"Give this task {name}={needed}; default_args of the DAG may have another value.",
+                )
+        if self.has_dag() and self.dag.fail_fast:  # type: ignore[no-untyped-call]
+            raise ConfigurationError(
+                f"DAG {self.dag_id} has fail_fast=True: Airflow skips the tasks after a failed one, and a run is green "
+                "although its transaction is FAILED",
+                "Leave out fail_fast. The tasks of a transaction end each other anyway.",
+            )
 
     def execute(self, context: Context) -> int | list[int]:
         from airflow_trident.runtime.outcomes import tell, tell_plan

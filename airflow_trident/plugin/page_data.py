@@ -16,11 +16,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
-
 from airflow_trident.contracts.wing import Beside
-from airflow_trident.errors import ConfigurationError, TridentError
-from airflow_trident.hooks.zookeeper import ADD_A_CONNECTION, ZooKeeperHook
+from airflow_trident.errors import TridentError
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.open import Ledgers, Overview, SessionPool
 from airflow_trident.ledger.plan_pictures import picture_in
@@ -237,12 +235,8 @@ def transaction(topology: str, txid: int, sight: Sight) -> dict[str, Any] | None
 
 @contextmanager
 def open_ledgers() -> Iterator[Ledgers]:
-    """:raises ConfigurationError: Airflow has no such connection."""
-    try:
-        found = ZooKeeperHook().get_ledgers(deadline_s=DEADLINE_S)
-    except AirflowNotFoundException as error:  # which says nothing of what to do
-        raise ConfigurationError(str(error), ADD_A_CONNECTION) from error
-    with SESSIONS.used(found) as ledgers:
+    """:raises RetryableError: Airflow has no such connection."""
+    with SESSIONS.used(ZooKeeperHook().get_ledgers(deadline_s=DEADLINE_S)) as ledgers:
         yield ledgers
 
 

@@ -64,8 +64,9 @@ class Selection:
         first = 1 if self.first is None else self.first
         last = view.next_txid - 1 if self.last is None else self.last
         if first < 1 or last >= view.next_txid or first > last:
+            asked = f"{first}" if first == last else f"{first} to {last}"
             raise TransitionError(
-                f"topology {view.topology.name!r} has transactions 1 to {view.next_txid - 1}, not {first} to {last}",
+                f"topology {view.topology.name!r} has transactions 1 to {view.next_txid - 1}, not {asked}",
                 f"See `airflow trident ledger list {view.topology.name}`.",
             )
         return list(range(first, last + 1))

@@ -60,9 +60,7 @@ def make_engine(
         # py4j logs every connection to the JVM, which nobody needs in a task's log.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         return SparkEngine(LocalSessions(app_name=app_name, conf=started, one_shot=one_shot))
-    from airflow.providers.common.compat.sdk import BaseHook
-
-    connection = BaseHook.get_connection(conn_id)
+    connection = from_airflow(conn_id)
     if connection.conn_type == "spark_connect":
         hooks = require_extra("airflow.providers.apache.spark.hooks.spark_connect", SUBMIT_EXTRA)
         from airflow_trident.engine.spark.sessions.connect import ConnectSessions
@@ -96,13 +94,11 @@ def script_engine(
 
     :raises ConfigurationError: there is no connection of type ``spark``.
     """
-    from airflow.providers.common.compat.sdk import BaseHook
-
     from airflow_trident.engine.spark.script import ScriptEngine
     from airflow_trident.tasks.spark_submit import HookSubmit
 
     conn_id = require_submitted(kind, conn_id)
-    found = BaseHook.get_connection(conn_id).conn_type
+    found = from_airflow(conn_id).conn_type
     if found != "spark":
         raise ConfigurationError(
             f"a script is run by spark-submit, and connection {conn_id!r} is of type {found!r}",
@@ -135,7 +131,7 @@ _ASKING = threading.Lock()
 answer could reach the wrong thread or none (InProcessSupervisorComms of the task SDK)."""
 
 _DENIED = "PERMISSION_DENIED"
-"""Airflow's word for what no retry cures."""
+"""What Airflow says if no retry helps; since 3.3 it raises a PermissionError of its own."""
 
 
 def install_resolver() -> None:
@@ -145,8 +141,9 @@ def install_resolver() -> None:
 
 def from_airflow(conn_id: str) -> Connection:
     """
-    :raises ConfigurationError: the connection does not exist, cannot be read, or its extras are not a JSON object.
-    :raises RetryableError: Airflow, or its secrets backend, does not give it now.
+    :raises ConfigurationError: the connection cannot be read, or its extras are not a JSON object.
+    :raises RetryableError: Airflow, or its secrets backend, does not give it now. Airflow calls a connection "not
+        defined" also if it had no answer.
     """
     from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
@@ -154,7 +151,11 @@ def from_airflow(conn_id: str) -> Connection:
         with _ASKING:
             found = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise connections.unknown(conn_id) from error
+        raise RetryableError(
+            f"there is no connection {conn_id!r}, or Airflow had no answer about it",
+            f"Add it in Airflow, or set {connections.variable(conn_id)}. If it exists, check that Airflow's API server "
+            "and its secrets backend answer.",
+        ) from error
     except Exception as error:
         if not is_of_driver(error):
             raise
@@ -163,7 +164,7 @@ def from_airflow(conn_id: str) -> Connection:
                 f"the connection {conn_id!r} cannot be read ({type(error).__name__})",
                 "Correct it where it is kept: in Airflow, in its secrets backend or in the environment.",
             ) from None
-        if _DENIED in str(error):
+        if isinstance(error, PermissionError) or _DENIED in str(error):
             raise ConfigurationError(
                 f"this task may not have the connection {conn_id!r} from Airflow", "Give its team the connection."
             ) from error

@@ -26,7 +26,7 @@ from airflow_trident.runtime.drains.order import (
     removing,
 )
 from airflow_trident.tasks.drivers import ClusterKind, Driver, DriverCluster, DriverProcess, wait_for_end
-from airflow_trident.tasks.engines import EngineKind
+from airflow_trident.tasks.engines import EngineKind, from_airflow
 from airflow_trident.tasks.spark_submit import HookSubmit
 
 if TYPE_CHECKING:
@@ -45,11 +45,9 @@ APPLICATION = os.path.abspath(drain_app.__file__)
 
 def is_submitted(engine: EngineKind | str, conn_id: str | None) -> bool:
     """Does this connection run a drain as its own application?"""
-    from airflow.providers.common.compat.sdk import BaseHook
-
     if EngineKind(engine) is not EngineKind.SPARK or not conn_id:
         return False
-    return BaseHook.get_connection(conn_id).conn_type == "spark"
+    return from_airflow(conn_id).conn_type == "spark"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,7 +260,7 @@ def test_without_the_connection_the_page_says_how_to_add_it(
     monkeypatch.setattr(web_app, "_sight", lambda _user: OF_HIDDEN)
     monkeypatch.setitem(web_app.app.dependency_overrides, get_user, lambda: None)
     answer = TestClient(web_app.app, raise_server_exceptions=False).get(f"/api/{route}")
-    assert answer.status_code == 422
+    assert answer.status_code == 503
     said = answer.json()["detail"]
     assert "`zookeeper_default`" in said
     assert "`airflow trident zookeeper start --add-connection`" in said

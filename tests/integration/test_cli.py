@@ -31,11 +31,14 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.airflow]
 
 def test_a_new_site_has_no_topologies_and_an_unknown_one_is_one_line_that_names_the_cure(site: Site) -> None:
     everything, as_json, unknown = site.tridents("ledger list", "ledger list -o json", "ledger list wrods")
-    assert (everything.code, everything.out) == (0, "no topology has a ledger yet\n")
+    place = f"ZooKeeper at {site.home.hosts} below {site.home.root}"
+    assert (everything.code, everything.out) == (0, f"no topology has a ledger in {place}\n")
     assert as_json.json() == []
     assert unknown.code == 1
     assert "no ledger of a topology 'wrods'" in unknown.error
     assert "Known topologies: none" in unknown.error
+    assert place in unknown.error
+    assert "[trident] root" in unknown.error
 
 
 def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
@@ -297,7 +300,8 @@ def test_a_ledger_that_was_lost_is_repaired_by_the_commands_of_the_how_to(site: 
     site.home.run([sys.executable, "-c", wipe])
 
     planned, nothing, refused, done, again = site.tridents(seen, "ledger list", *repairs[:2], repairs[1])
-    assert (planned.code, nothing.out) == (0, "no topology has a ledger yet\n"), planned.err
+    assert (planned.code, nothing.code) == (0, 0), planned.err
+    assert nothing.out.startswith("no topology has a ledger in ZooKeeper at ")
     assert (refused.code, "the ledger that is there never was that one" in refused.err) == (1, True), refused
     assert done.code == 0, done.err
     assert again.code == 1

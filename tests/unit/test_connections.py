@@ -12,12 +12,16 @@ import pytest
 from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time import supervisor, task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
+from airflow.sdk.execution_time.secrets.execution_api import ExecutionAPISecretsBackend
 
 from airflow_trident.errors import ConfigurationError, Outcome, RetryableError
+from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection, resolve
-from airflow_trident.tasks.engines import install_resolver
+from airflow_trident.tasks.engines import EngineKind, install_resolver, make_engine
+from airflow_trident.tasks.submitted_drain import is_submitted
 
 SECRET = "s3cr/t@:word"
 
@@ -106,7 +110,8 @@ def test_an_unknown_connection_is_one_error_that_says_where_to_add_it(
 ) -> None:
     if installed:
         install_resolver()
-    with pytest.raises(ConfigurationError, match=r"no connection 'nobody_knows'.*AIRFLOW_CONN_NOBODY_KNOWS"):
+    expected = RetryableError if installed else ConfigurationError
+    with pytest.raises(expected, match=r"no connection 'nobody_knows'.*AIRFLOW_CONN_NOBODY_KNOWS"):
         resolve("nobody_knows")
 
 
@@ -175,6 +180,7 @@ def of_airflow(kind: ErrorType) -> AirflowRuntimeError:
         (of_airflow(ErrorType.GENERIC_ERROR), Outcome.RETRY),
         (ConnectionRefusedError(111, "Connection refused"), Outcome.RETRY),
         (of_airflow(ErrorType.PERMISSION_DENIED), Outcome.FAIL),
+        (PermissionError("Access denied for connection 'mine' by Execution API"), Outcome.FAIL),
         (ValueError(f"no URI: postgres://user:{SECRET}@h"), Outcome.FAIL),
     ],
     ids=lambda one: str(one)[:20],
@@ -193,3 +199,38 @@ def test_what_airflow_or_its_secrets_backend_raises_names_the_connection_and_not
     assert caught.value.outcome is expected
     assert caught.value.cure
     assert SECRET not in str(caught.value)
+
+
+class Silent:
+    """A secrets backend that fails, and the answers of Airflow's API server to a task."""
+
+    def __init__(self, answer: ErrorType) -> None:
+        self.answer = answer
+
+    def get_connection(self, **_which: str) -> None:
+        raise TimeoutError
+
+    def send(self, _asked: object) -> ErrorResponse:
+        return ErrorResponse(error=self.answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [ErrorType.CONNECTION_NOT_FOUND, ErrorType.API_SERVER_ERROR, ErrorType.GENERIC_ERROR]
+)
+def test_a_connection_that_airflow_calls_undefined_without_an_answer_is_retried(
+    answer: ErrorType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = Silent(answer)
+    monkeypatch.setattr(supervisor, "ensure_secrets_backend_loaded", lambda: [silent, ExecutionAPISecretsBackend()])
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", silent, raising=False)
+    install_resolver()
+    for ask in (
+        lambda: resolve("mine"),
+        lambda: make_engine(EngineKind.SPARK, conn_id="mine", conf={}, app_name="words"),
+        lambda: is_submitted("spark", "mine"),
+        lambda: ZooKeeperHook("mine").get_ledger("words"),
+    ):
+        with pytest.raises(RetryableError, match=r"mine.*[Aa]dd") as caught:
+            ask()
+        asks_for_zookeeper = "type zookeeper" in caught.value.cure
+        assert asks_for_zookeeper == ("isn't defined" in str(caught.value))

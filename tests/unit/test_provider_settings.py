@@ -77,6 +77,8 @@ def test_tls_checks_the_host_name_unless_told_otherwise(tmp_path: Path) -> None:
         ({"extra": '{"ca": "/ca.pem"}'}, "without use_ssl"),
         ({"extra": '{"session_timeout_s": "soon"}'}, "no number of seconds"),
         ({"extra": '{"chroot": "airflow"}'}, "chroot"),
+        ({"extra": '["use_ssl"]'}, "'zk' are not a JSON object"),
+        ({"extra": "use_ssl=true"}, "'zk' are not a JSON object"),
     ],
 )
 def test_a_connection_that_cannot_be_meant_is_one_clear_error(fields: dict[str, Any], says: str) -> None:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, TriggerRule
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import Template
@@ -202,6 +202,35 @@ def test_a_group_is_coordinate_emit_turn_commit(dag: DAG) -> None:
         "my_words.commit": [],
     }
     assert {task.retries for task in dag.tasks} == {3}
+
+
+@pytest.mark.parametrize("rule", [rule for rule in TriggerRule if rule is not TriggerRule.ALL_SUCCESS])
+def test_a_trigger_rule_is_the_coordinators_alone_because_it_could_skip_what_is_begun(rule: TriggerRule) -> None:
+    for by_default in (True, False):
+        with DAG("d", schedule=None, default_args={"trigger_rule": rule} if by_default else {}) as dag:
+            trident_transaction(words(name="plain"), **({} if by_default else {"trigger_rule": rule}))
+            trident_transaction(words(name="alone"), turn_sensor=False)
+            trident_transaction(words(name="mapped"), max_transactions=3)
+            trident_transaction(words(name="group"), max_transactions=3, group="auto")
+        rules = {task.task_id: task.trigger_rule for task in dag.tasks if task.label != "coordinate"}
+        assert rules.pop("group.turn") is TriggerRule.ALL_DONE_MIN_ONE_SUCCESS
+        assert set(rules.values()) == {TriggerRule.ALL_SUCCESS}
+        assert dag.get_task("plain.coordinate").trigger_rule is rule
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"default_args": {"do_xcom_push": False}}, r"do_xcom_push=False for task words\.coordinate"),
+        ({"default_args": {"multiple_outputs": True}}, r"multiple_outputs=True for task words\.coordinate"),
+        ({"fail_fast": True}, "a run is green although its transaction is FAILED"),
+    ],
+)
+def test_a_dag_whose_runs_would_begin_and_never_show_that_nothing_follows_is_refused(
+    arguments: dict[str, Any], says: str
+) -> None:
+    with DAG("d", schedule=None, **arguments), pytest.raises(ConfigurationError, match=says):
+        trident_transaction(words())
 
 
 @pytest.mark.parametrize("turn_sensor", [True, False])

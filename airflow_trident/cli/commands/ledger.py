@@ -117,7 +117,7 @@ def _plan(record: TxRecord) -> str:
 def _list_topologies(args: Namespace) -> int:
     rows, has_problem = [], False
     with open_hook(args).get_ledgers() as ledgers:
-        beside = ledgers.beside()
+        beside, place = ledgers.beside(), f"{ledgers.znodes.describe()} below {ledgers.root}"
         for name in ledgers.names():
             try:
                 evidence = evidence_of(ledgers.ledger(name), beside)
@@ -128,7 +128,7 @@ def _list_topologies(args: Namespace) -> int:
                 has_problem = True
                 problem = _problem([unreadable(str(error))])
                 rows.append({**dict.fromkeys(_TOPOLOGY_COLUMNS), "topology": name, "problem": problem})
-    print_rows(_fitting(rows, args.output), args.output, empty="no topology has a ledger yet")
+    print_rows(_fitting(rows, args.output), args.output, empty=f"no topology has a ledger in {place}")
     return PROBLEM if has_problem else OK
 
 
