@@ -91,8 +91,10 @@ with ZooKeeperHook().get_ledger("words") as ledger:
     waiting = deadlines("one")
     commit(ledger, 2), commit(ledger, 3)
     rests = deadlines("two")
-tell({"exact": waiting["late_words"] == begun_s, "unknown": waiting["late_nowhere"] >= before,
+    from airflow_trident.tasks.deadline import sessions as pool
+    sessions = len(pool()._idle)
+tell({"sessions": sessions, "exact": waiting["late_words"] == begun_s, "unknown": waiting["late_nowhere"] >= before,
     "rests": rests["late_words"] >= before})
 """
     )
-    assert found == {"exact": True, "unknown": True, "rests": True}
+    assert found == {"sessions": 1, "exact": True, "unknown": True, "rests": True}
