@@ -82,7 +82,7 @@ class OldestUncommittedDeadline(BaseDeadlineReference):  # type: ignore[misc,unu
 
 @cache
 def sessions() -> SessionPool:
-    """Of this process. Not a constant, because each process of Airflow loads this module, and few need a ledger."""
+    """This process has one pool. It is made late, because each process of Airflow loads this module."""
     from airflow_trident.ledger.open import SessionPool
 
     return SessionPool()
