@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,60 @@ def parquet_file(file: Any) -> Any:
     # Spark writes microsecond timestamps in an old format, which Arrow reads as nanoseconds: a range of only 584 years
     unit = "us" if WRITTEN_BY_SPARK in (footer.metadata or {}) else None
     return pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit, page_checksum_verification=True)
+
+
+def with_all_years(parquet: Any, file: Any, columns: Collection[str]) -> Any:
+    """The same file with its INT96 moments in microseconds, if none has a finer part. Arrow reads them in nanoseconds,
+    of which 64 bits hold the years 1677 to 2262, and wraps others.
+
+    :param parquet: as :func:`parquet_file` opened `file`.
+    :param columns: those that will be read.
+    :raises pyarrow.ArrowException, OSError: it cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    footer = parquet.metadata
+    leaves = (footer.schema.column(place) for place in range(footer.num_columns))
+    old = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path.split(".")[0] in columns]
+    if not old or WRITTEN_BY_SPARK in (footer.metadata or {}):
+        return parquet
+    wide = pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    for group in range(footer.num_row_groups):
+        exact, rounded = (each.read_row_group(group, columns=old) for each in (parquet, wide))
+        if not all(map(_is_whole, _leaves(exact), _leaves(rounded))):
+            return parquet
+    return wide
+
+
+def _leaves(nested: Any) -> Iterator[Any]:
+    """The arrays of values below a table or an array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(nested, pa.Table):
+        parts = [column.combine_chunks() for column in nested.columns]
+    elif pa.types.is_struct(nested.type):
+        parts = nested.flatten()
+    elif pa.types.is_map(nested.type):
+        parts = [nested.keys, nested.items]
+    elif pa.types.is_list(nested.type):
+        parts = [pc.list_flatten(nested)]
+    else:
+        yield nested
+        return
+    for part in parts:
+        yield from _leaves(part)
+
+
+def _is_whole(nanoseconds: Any, microseconds: Any) -> bool:
+    """Both wrap alike, so equality shows that nothing is below a microsecond."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_timestamp(microseconds.type):  # a key of a map, say
+        return True
+    wrapped = pc.multiply(microseconds.cast(pa.int64()), 1000)
+    return bool(pc.all(pc.equal(wrapped, nanoseconds.cast(pa.int64())), min_count=0).as_py())
 
 
 @contextmanager

@@ -261,6 +261,30 @@ def test_a_parquet_column_of_another_kind_is_an_error_that_names_it(
         read(parquet(tmp_path, n=column), format="parquet", fields=field)
 
 
+@pytest.mark.parametrize(
+    ("kind", "declared", "shape"),
+    [
+        (pa.timestamp("us"), "timestamp", lambda moment: moment),
+        (pa.list_(pa.timestamp("us")), "array<timestamp>", lambda moment: [moment, None]),
+        (pa.struct([("a", pa.timestamp("us"))]), "struct<a:timestamp>", lambda moment: {"a": moment}),
+        (pa.map_(pa.string(), pa.timestamp("us")), "map<string,timestamp>", lambda moment: {"k": moment}),
+    ],
+)
+def test_old_timestamps_of_all_years_are_read_and_none_loses_nanoseconds(
+    tmp_path: Path, kind: pa.DataType, declared: str, shape: Callable[[Any], Any]
+) -> None:
+    """Arrow reads INT96 in nanoseconds, and wraps what is not within the years 1677 to 2262."""
+    moments = [datetime.datetime(1, 1, 1), datetime.datetime(2024, 2, 29, 12), datetime.datetime(9999, 12, 31, 23, 59)]
+    column = pa.array([None, *map(shape, moments)], kind)
+    pq.write_table(pa.table({"v": column}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    expected = [(None,), *((shape(moment.replace(tzinfo=UTC)),) for moment in moments)]
+    assert read(tmp_path, format="parquet", fields=f"v {declared}") == expected
+    fine = pa.table({"v": pa.array([0, 1_001], pa.timestamp("ns"))})
+    pq.write_table(fine, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+    with pytest.raises(DamagedInputError, match=r"the field 'v' of row 2 holds .*would lose data"):
+        read(tmp_path, format="parquet", fields="v timestamp")
+
+
 def test_missing_and_extra_parquet_columns_are_errors_that_name_them(tmp_path: Path) -> None:
     path = parquet(tmp_path, n=pa.array([1]), m=pa.array([2]))
     with pytest.raises(DamagedInputError, match=r"lacks the column 's'"):

@@ -20,7 +20,7 @@ from airflow_trident.io.arrow import (
     single,
     wide_decimal,
 )
-from airflow_trident.io.parquet import calendar_of, damage_as_arrow_error, parquet_file
+from airflow_trident.io.parquet import calendar_of, damage_as_arrow_error, parquet_file, with_all_years
 from airflow_trident.io.values import UnfitValueError, shown
 from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Field, Schema, members, names_of
 
@@ -286,6 +286,7 @@ def rows_of_file(
         there, calendar = parquet.schema_arrow, calendar_of(parquet.metadata)
         own = named(there) if named else {name: name for name in there.names}
         wanted = {own[name]: name for name in names_of(row_schema) if name in own}
+        parquet = with_all_years(parquet, file, wanted)
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)):
             names = [wanted[name] for name in batch.schema.names]
             yield _fitted_rows(batch.rename_columns(names), row_schema, partition, rows, calendar)

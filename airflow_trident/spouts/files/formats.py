@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_trident.io.arrow import StructRule, fitted_batch
-from airflow_trident.io.parquet import calendar_of, parquet_file
+from airflow_trident.io.parquet import calendar_of, parquet_file, with_all_years
 from airflow_trident.spouts.files.csv_files import read_csv
 from airflow_trident.spouts.files.json_files import read_json
 from airflow_trident.spouts.files.reading import (
@@ -65,7 +65,8 @@ def _read_parquet(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Itera
         if groups != every:
             what = f"{what}, in row groups {groups}"
         columns = list(names_of(reading.read_schema))
-        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
+        wide = with_all_years(parquet, file, columns)
+        for batch in wide.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
             yield fitted_batch(
                 batch,
                 reading.read_schema,
