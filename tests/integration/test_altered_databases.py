@@ -6,16 +6,20 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from airflow_trident.contracts.state import Applied, StateFactory, StateSpec
 from airflow_trident.errors import ConfigurationError, CorruptRecordError, TridentError
+from airflow_trident.io.connections import Connection
 from airflow_trident.operations.aggregators import Max, Sum
+from airflow_trident.states.sql.sqlalchemy_state import SqlState
 from airflow_trident.states.sql.sqlite import SqliteState
 from airflow_trident.states.sql.store import SqlStore
 from airflow_trident.states.sql.table_sink import TableSink
@@ -205,6 +209,32 @@ def test_a_key_that_is_twice_is_an_error_and_not_a_choice(tmp_path: Path) -> Non
         at.run("ALTER TABLE {t} DROP PRIMARY KEY", "INSERT INTO {t} SELECT * FROM {t}")
         with pytest.raises(CorruptRecordError, match=r"the key \('a',\) twice"):
             state.get_many([("a",)])
+
+
+@pytest.mark.parametrize("make", [counts, product])
+@pytest.mark.parametrize("kind", ["sqlite", "sqlalchemy"])
+@given(value=st.one_of(st.text("ab01-N", min_size=1, max_size=5), st.binary(min_size=1, max_size=3)))
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_value_of_another_type_that_somebody_else_wrote_is_an_error(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, make: Callable[[StateFactory], StateSpec], value: Any
+) -> None:
+    """SQLite adds a number to a text as if the text were one, or zero."""
+    at = in_sqlite(tmp_path_factory.mktemp("kept"))
+    path = str(at.factory.path)  # type: ignore[attr-defined]
+    other = SqlState("db", "kept", connection=Connection(conn_type="sqlite", host=path))
+    spec = make(at.factory if kind == "sqlite" else other)
+    with at.open(spec) as state:
+        state.apply(ticket(1), batch(spec, ("a", 2), ("b", 2)))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE kept SET n = ? WHERE word = 'a'", (value,))
+            ((kept,),) = connection.execute("SELECT n FROM kept WHERE word = 'a'")
+        is_number = isinstance(kept, int)  # the column's affinity has made one of the text
+        with nullcontext() if is_number else pytest.raises(CorruptRecordError, match=r"has .* in column 'n', .* long"):
+            state.apply(ticket(2), batch(spec, ("a", 1), ("b", 1)))
+        with nullcontext() if is_number else pytest.raises(CorruptRecordError, match="in column 'n'"):
+            content(state)
+        changed = is_number and make is counts
+        assert state.get_many([("b",)]) == [(3 if changed else 2,)]
 
 
 def test_a_sink_counts_its_rows(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,6 +13,7 @@ from airflow_trident.contracts.state import StagedBatch, StateSpec
 from airflow_trident.errors import (
     ConfigurationError,
     CorruptError,
+    CorruptRecordError,
     OutcomeUnknownError,
     StoreUnavailableError,
     TridentError,
@@ -22,7 +24,7 @@ from airflow_trident.names import Composed
 from airflow_trident.operations.interfaces import MergeKind
 from airflow_trident.states.core.merge import Changes, Key, Value
 from airflow_trident.states.sql.alterations import Alteration
-from airflow_trident.types import Field, ddl
+from airflow_trident.types import INTERVAL, REAL_TYPES, WHOLE_TYPES, Field, ddl
 
 if TYPE_CHECKING:
     pass
@@ -215,6 +217,43 @@ def changed_otherwise(spec: StateSpec, table: str, sent: object, changed: object
         "A trigger, a rule, a changed column or another kind of table does that: make the table as it was. "
         "Nothing was applied.",
     )
+
+
+_STORED: dict[str, type] = {
+    **dict.fromkeys(WHOLE_TYPES, int),
+    **dict.fromkeys(REAL_TYPES, float),
+    "string": str,
+    "boolean": bool,
+    "binary": bytes,
+    "date": datetime.date,
+    "time": datetime.time,
+    "timestamp": datetime.datetime,
+    INTERVAL: datetime.timedelta,
+}
+
+
+def own_values(
+    fields: Sequence[Field], decoders: Sequence[Callable[[Any], Any]], parts: Sequence[Any], table: str
+) -> Value:
+    """The values of columns, which other programs may have written, or made columns of other types.
+
+    :raises CorruptRecordError: a value is none of its field's type.
+    """
+    values = []
+    for field, decode, part in zip(fields, decoders, parts, strict=True):
+        try:
+            value = None if part is None else decode(part)
+            kind = _STORED.get(field.type)
+            if value is not None and kind is not None and type(value) is not kind:
+                raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
+        except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
+            raise CorruptRecordError(
+                f"the table {table} has {part!r:.100} in column {field.name!r}, which is {field.type} ({error})",
+                "Another program wrote it, or the column has another type now: correct it, or restore the table from "
+                "a copy.",
+            ) from error
+        values.append(value)
+    return tuple(values)
 
 
 def quote(name: str) -> str:

@@ -43,6 +43,7 @@ from airflow_trident.states.sql.dialect import (
     changed_otherwise,
     default_table,
     fields_of,
+    own_values,
     require_table,
     store_error,
 )
@@ -193,14 +194,14 @@ class Tables:
 
     def pair(self, row: sa.RowMapping) -> tuple[Key, Value]:
         """:param row: by names of columns."""
-        parts = [None if row[name] is None else decode(row[name]) for name, _, decode in self._codes]
+        names, decoders = [name for name, *_ in self._codes], [decode for *_, decode in self._codes]
+        parts = own_values(self._fields, decoders, [row[name] for name in names], self.name)
         if self._hides_floats and row[SPECIAL]:
             hidden = json.loads(row[SPECIAL])
-            parts = [
-                float(hidden[code[0]]) if code[0] in hidden else part
-                for code, part in zip(self._codes, parts, strict=True)
-            ]
-        return tuple(parts[: len(self.spec.keys)]), tuple(parts[len(self.spec.keys) :])
+            parts = tuple(
+                float(hidden[name]) if name in hidden else part for name, part in zip(names, parts, strict=True)
+            )
+        return parts[: len(self.spec.keys)], parts[len(self.spec.keys) :]
 
     # ---- reading and writing, inside a transaction -------------------------------------------------------------
 

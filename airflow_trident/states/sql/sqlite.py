@@ -180,6 +180,9 @@ class SqliteDialect(Dialect):
             self._require_rows(batch.num_rows, self.file.connection.executemany(layout.merge, self._encoded(batch)))
         except sqlite3.IntegrityError as error:
             column = violated_column(error)
+            if column not in self.spec.value_names:
+                raise  # of somebody else
+            self._find(layout, [row[0] for row in self._encoded(batch)])  # names what another program wrote
             raise does_not_fit(self.spec, f"{column} is beyond the largest 64-bit number") from error
         return True
 

@@ -170,7 +170,7 @@ def _store_error(error: sqlite3.Error, path: str) -> TridentError:
         )
     if code == sqlite3.SQLITE_CORRUPT:
         return CorruptError(f"the state file {path!r} is damaged ({error})", "Restore it from a copy.")
-    if code == sqlite3.SQLITE_ERROR:
+    if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT):
         return ConfigurationError(
             f"the state file {path!r} is not as it was made ({error})",
             "Somebody changed its tables: restore it from a copy, or give the state another path.",

@@ -31,7 +31,7 @@ from airflow_trident.states.core.text_values import (
     real,
     same,
 )
-from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of, merges_natively, quote
+from airflow_trident.states.sql.dialect import KEY_COLUMN, fields_of, merges_natively, own_values, quote
 from airflow_trident.types import INTERVAL, WHOLE_TYPES, Field, is_nested
 
 _AFFINITY = {
@@ -133,12 +133,12 @@ class SqliteLayout:
 
     def decode(self, row: Sequence[Any]) -> tuple[Key, Value]:
         """Decodes a row of `select`."""
-        keys = zip(self.spec.keys, row[1:], strict=False)
-        return tuple([decoder(field.type)(part) for field, part in keys]), self.decode_value(row)
+        fields = self.spec.keys
+        decoders = [decoder(field.type) for field in fields]
+        return own_values(fields, decoders, row[1 : 1 + len(fields)], self.table), self.decode_value(row)
 
     def decode_value(self, row: Sequence[Any]) -> Value:
-        values = zip(self._value_decoders, row[1 + len(self.spec.keys) :], strict=True)
-        return tuple([decode(part) for decode, part in values])
+        return own_values(self.spec.values, self._value_decoders, row[1 + len(self.spec.keys) :], self.table)
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------
@@ -167,7 +167,8 @@ def _merged(kind: MergeKind | None, field: Field, table: str) -> str:
     if _AFFINITY[field.type] == "REAL":
         nan = f" WHEN typeof({old}) = 'text' OR typeof({new}) = 'text' THEN 'NaN'"
         return f"{head}{nan} ELSE coalesce({old} + {new}, 'NaN') END"
-    return f"{head} ELSE {old} + {new} END"
+    # A text plus a number would be the number: what another program wrote fails by the column's check.
+    return f"{head} WHEN typeof({old}) <> 'integer' THEN 0.5 ELSE {old} + {new} END"
 
 
 # ---- values ---------------------------------------------------------------------------------------------------

@@ -39,6 +39,8 @@ SESSION_CONF: dict[str, str] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "UTC",
+    # "timestamp" is an instant; otherwise casts of texts would drop their zones.
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
     # Spark skips cached batches by their minimum and maximum, which ignore NaN: filters would lose rows of NaN.
     "spark.sql.inMemoryColumnarStorage.partitionPruning": "false",
     # The type for times of day is a preview in Spark 4.2, and off.
