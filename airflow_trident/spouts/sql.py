@@ -252,7 +252,8 @@ class SqlSource:
         columns: list[Any] = [sa.column(name) for name in dict.fromkeys((*names_of(self.fields), self.key))]
         if self.query:
             # A colon is a colon, in texts and in casts: the query has no parameters.
-            source: Any = sa.text(_COLON.sub(r"\:", self.query)).columns(*columns).subquery("source")
+            query = self.query.rstrip().removesuffix(";") + "\n"  # a comment may end it
+            source: Any = sa.text(_COLON.sub(r"\:", query)).columns(*columns).subquery("source")
         else:
             schema, _, name = self.table.rpartition(".")
             source = sa.table(name, *columns, schema=schema or None)

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.errors import is_expression_error
 from airflow_trident.engine.spark.expressions import compile_expression
-from airflow_trident.engine.spark.sessions.session import Attached
+from airflow_trident.engine.spark.sessions.session import SESSION_CONF, Attached, _configured
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.operations.evaluate import TEXT_PATTERNS, bind
 from airflow_trident.operations.expressions import (
@@ -31,6 +31,9 @@ from airflow_trident.staging.manifest import Slot
 from airflow_trident.types import parse_declared
 from tests.generated.expressions import LEAVES, ROWS, SCHEMA, Trees
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.spark
 
 
@@ -39,6 +42,14 @@ def attached(spark_engine: SparkEngine) -> Iterator[Attached]:
     session = spark_engine._sessions.open(Slot(topology="expressions", incarnation="0", txid=1, attempt=0))
     yield session
     session.release()
+
+
+def test_a_timestamp_is_an_instant_on_a_cluster_whose_timestamps_are_none(spark_session: SparkSession) -> None:
+    session = spark_session.newSession()
+    session.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    at = "CAST('2024-02-29 01:02:03+05:30' AS timestamp)"
+    (row,) = _configured(session, SESSION_CONF).sql(f"SELECT unix_micros({at}) AS at").collect()
+    assert row.at == 1_709_148_723_000_000
 
 
 def in_jvm(attached: Attached, expressions: list[Expression], rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -115,6 +115,14 @@ def test_values_of_mariadb_come_as_they_are(mariadb: MariaDbServer) -> None:
     ]
 
 
+@pytest.mark.parametrize("end", [";", " -- the end", " ; ", " --"])
+@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+def test_a_query_may_end_in_a_semicolon_or_a_comment(request: pytest.FixtureRequest, server: str, end: str) -> None:
+    where = request.getfixturevalue(server).connection
+    one = SqlSpout("db", query=f"SELECT 7 AS id{end}", fields="id long", settle_s=0.0, connection=where)
+    assert read(one, one.coordinator().initialize_transaction(1, None)) == [{"id": 7}]
+
+
 def test_a_float_of_mariadb_is_read_with_all_its_digits(mariadb: MariaDbServer) -> None:
     """The server writes six digits of it as text."""
     database = "floats"

@@ -251,6 +251,19 @@ def test_data_and_record_of_a_namespace_that_lost_each_other_are_noticed(where: 
             state.commit(2, fence=1)
 
 
+def test_what_somebody_else_wrote_into_a_namespace_is_named(where: Any, client: Any) -> None:
+    with RedisStateProvider(**where).new_state("n") as state:
+        state.put("a", 1)
+        state.prepare_commit(1, fence=1)
+        state.commit(1, fence=1)
+        (name,) = [name for name in client.keys("*") if name.endswith("committed")]
+        for text in (b"\xff", b'"\xff"', b"abc"):
+            client.hset(name, client.hkeys(name)[0], text)
+            for read in (lambda: state.get("a"), lambda: list(state.committed_items())):
+                with pytest.raises(CorruptRecordError, match=r"no UTF-8|not JSON"):
+                    read()
+
+
 def test_who_may_only_read_looks_up_keys(where: Any, client: Any) -> None:
     spec = counts(RedisState(**where))
     with spec.factory.make_state(spec) as state:

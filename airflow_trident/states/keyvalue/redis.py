@@ -166,7 +166,7 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             found = self._session.patiently(partial(self._values, some, committed_only))
             for name, text in zip(some, found, strict=True):
                 if text is not None:
-                    yield name.decode(), text
+                    yield _decoded(name), text
 
     def _names(self, committed_only: bool) -> list[bytes]:
         hashes = [self._committed] if committed_only else [self._prepared, self._committed]
@@ -230,4 +230,14 @@ def _encode(marks: Marks, op: str) -> bytes:
 
 
 def _text(found: bytes | None) -> str | None:
-    return None if found is None or found == GONE else found.decode()
+    return None if found is None or found == GONE else _decoded(found)
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(
+            f"the data of a namespace have {text[:80]!r}, which is no UTF-8: another program wrote it",
+            "Restore the store from a copy, or rebuild the state.",
+        ) from error
