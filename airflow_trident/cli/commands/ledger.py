@@ -232,7 +232,8 @@ def show(args: Namespace) -> int | None:
     with open_ledger(args) as ledger:
         view = ledger.view(args.txid)
         before = ledger.view(args.txid - 1).tx if args.txid > 1 else None
-        evidence = evidence_of(ledger, Beside(()))
+        is_open = view.tx is not None and not view.tx.status.lets_others_pass
+        evidence = evidence_of(ledger, Beside(())) if is_open and args.output in _TABLES else None
     if view.tx is None:
         if args.txid < view.next_txid:
             raise TransitionError(
@@ -251,7 +252,7 @@ def show(args: Namespace) -> int | None:
         record["times_ms"] = {name: f"{time_text(value)} UTC" for name, value in sorted(view.tx.times_ms.items())}
         record["times"] = record.pop("times_ms")
         record["attempts"] = {str(one.attempt): _past(one) for one in view.tx.attempts}
-        if not view.tx.status.lets_others_pass:
+        if evidence is not None:
             record["diagnosis"] = str(diagnose_transaction(evidence, view.tx))
     print_record({"topology": args.topology, **record}, args.output)
     return OK
