@@ -205,14 +205,20 @@ def staging_root(given: AnyPath | None = None) -> str:
     """The place of staged batches: the task's own argument, else as configured, else a folder below AIRFLOW_HOME. An
     absolute path, or the URI of an object store.
 
-    :raises ConfigurationError: it is neither.
+    :raises ConfigurationError: it is neither, or a configured path is relative.
     """
     configured = given or text(STAGING_DIR)
     if configured:
         from airflow_trident.io.object_stores import require_place
         from airflow_trident.io.places import absolute_root
 
-        return absolute_root(require_place("staging_dir", configured))
+        place = require_place("staging_dir", configured)
+        if not given and ":" not in place.partition("/")[0] and not os.path.isabs(os.path.expanduser(place)):
+            raise ConfigurationError(
+                f"[{SECTION}] {STAGING_DIR.name} = {place!r} is another folder in each process: it is relative",
+                "Give the whole path of a folder that every worker and Spark executor sees.",
+            )
+        return absolute_root(place)
     home = os.path.expandvars(os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow")))
     return os.path.join(os.path.abspath(home), "trident", "staging")
 

@@ -111,6 +111,9 @@ def test_staging_is_where_the_task_says_else_as_configured_else_in_the_home(monk
     monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", "/shared/staging")
     assert settings.staging_root() == "/shared/staging"
     assert settings.staging_root("/mine") == "/mine"
+    monkeypatch.setenv("AIRFLOW__TRIDENT__STAGING_DIR", "shared/staging")
+    with pytest.raises(ConfigurationError, match="'shared/staging' is another folder in each process"):
+        settings.staging_root()
 
 
 @pytest.mark.parametrize(
