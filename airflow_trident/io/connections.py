@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from airflow_trident.errors import ConfigurationError, MissingExtraError
+from airflow_trident.errors import ConfigurationError, MissingExtraError, RetryableError
 
 _PUBLIC_LENGTH = 3
 """Shorter texts stay in messages: to replace them would hide nothing and garble everything."""
@@ -76,6 +76,7 @@ def resolve(conn_id: str) -> Connection:
     """The connection of this id.
 
     :raises ConfigurationError: there is none, or it cannot be read.
+    :raises RetryableError: Airflow does not give it now.
     """
     return (_Installed.resolver or from_environment)(conn_id)
 
@@ -84,10 +85,11 @@ def resolve_if(conn_id: str | None, *, required: bool) -> Connection | None:
     """The connection of this id; None: no id, or there is no such connection.
 
     :raises ConfigurationError: `required`, and there is no such connection.
+    :raises RetryableError: `required`, and Airflow does not give it now.
     """
     try:
         return resolve(conn_id) if conn_id is not None else None
-    except ConfigurationError:
+    except (ConfigurationError, RetryableError):
         if required:
             raise
         return None

@@ -19,7 +19,7 @@ from airflow.sdk.execution_time.secrets.execution_api import ExecutionAPISecrets
 from airflow_trident.errors import ConfigurationError, Outcome, RetryableError
 from airflow_trident.hooks.zookeeper import ZooKeeperHook
 from airflow_trident.io import connections
-from airflow_trident.io.connections import Connection, resolve
+from airflow_trident.io.connections import Connection, resolve, resolve_if
 from airflow_trident.tasks.engines import EngineKind, install_resolver, make_engine
 from airflow_trident.tasks.submitted_drain import is_submitted
 
@@ -110,6 +110,7 @@ def test_an_unknown_connection_is_one_error_that_says_where_to_add_it(
 ) -> None:
     if installed:
         install_resolver()
+    assert resolve_if("nobody_knows", required=False) is None
     expected = RetryableError if installed else ConfigurationError
     with pytest.raises(expected, match=r"no connection 'nobody_knows'.*AIRFLOW_CONN_NOBODY_KNOWS"):
         resolve("nobody_knows")

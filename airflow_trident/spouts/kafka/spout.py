@@ -208,15 +208,10 @@ class KafkaTopics:
 
         :raises ConfigurationError: `required`, and the connection is unknown; or the connection cannot be used.
         """
-        if self.conn_id is None:
+        found = connections.resolve_if(self.conn_id, required=required)
+        if found is None:
             return self
-        try:
-            extra = connections.resolve(self.conn_id).extra
-        except ConfigurationError:
-            if required:
-                raise
-            return self
-        settings = {**extra, **self.settings}
+        settings = {**found.extra, **self.settings}
         if "bootstrap.servers" not in settings:
             raise ConfigurationError(
                 f"the connection {self.conn_id!r} does not say bootstrap.servers in its extras", "Add it there."
