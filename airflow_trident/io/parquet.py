@@ -86,12 +86,12 @@ def parquet_file(file: Any) -> Any:
     return pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit, page_checksum_verification=True)
 
 
-def with_all_years(parquet: Any, file: Any, columns: Collection[str]) -> Any:
+def with_all_years(parquet: Any, file: Any, columns: Collection[str], groups: Iterable[int] | None = None) -> Any:
     """The same file with its INT96 moments in microseconds, if none has a finer part. Arrow reads them in nanoseconds,
     of which 64 bits hold the years 1677 to 2262, and wraps others.
 
     :param parquet: as :func:`parquet_file` opened `file`.
-    :param columns: those that will be read.
+    :param columns: those that will be read. `groups`: the row groups; None: all.
     :raises pyarrow.ArrowException, OSError: it cannot be read.
     """
     import pyarrow.parquet as pq
@@ -102,7 +102,7 @@ def with_all_years(parquet: Any, file: Any, columns: Collection[str]) -> Any:
     if not old or WRITTEN_BY_SPARK in (footer.metadata or {}):
         return parquet
     wide = pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
-    for group in range(footer.num_row_groups):
+    for group in range(footer.num_row_groups) if groups is None else groups:
         exact, rounded = (each.read_row_group(group, columns=old) for each in (parquet, wide))
         if not all(map(_is_whole, _leaves(exact), _leaves(rounded))):
             return parquet
@@ -120,7 +120,9 @@ def _leaves(nested: Any) -> Iterator[Any]:
         parts = nested.flatten()
     elif pa.types.is_map(nested.type):
         parts = [nested.keys, nested.items]
-    elif pa.types.is_list(nested.type):
+    elif (
+        pa.types.is_list(nested.type) or pa.types.is_large_list(nested.type) or pa.types.is_fixed_size_list(nested.type)
+    ):
         parts = [pc.list_flatten(nested)]
     else:
         yield nested
@@ -135,7 +137,7 @@ def _is_whole(nanoseconds: Any, microseconds: Any) -> bool:
     import pyarrow.compute as pc
 
     if not pa.types.is_timestamp(microseconds.type):  # a key of a map, say
-        return True
+        return not pa.types.is_nested(microseconds.type)
     wrapped = pc.multiply(microseconds.cast(pa.int64()), 1000)
     return bool(pc.all(pc.equal(wrapped, nanoseconds.cast(pa.int64())), min_count=0).as_py())
 

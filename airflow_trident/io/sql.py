@@ -164,6 +164,8 @@ def taking_extras(where: Connection) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, AttributeError, NotImplementedError, FileNotFoundError, PermissionError) as error:
+        if not driver_extras(where):
+            raise
         raise ConfigurationError(
             f"the driver does not take an extra of {where.describe()}: {where.conceal(str(error))}",
             f"Correct the extras of the connection {where.conn_id!r}, or remove them.",

@@ -14,6 +14,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from functools import lru_cache
 from typing import Any
 
 from airflow_trident.errors import text_of
@@ -68,11 +69,16 @@ def exact_decimal(value: int | str | Decimal, precision: int, scale: int) -> Dec
     """
     if isinstance(value, str) and not _DECIMAL_TEXT.fullmatch(value):
         raise ValueError("no decimal")
-    unit, context = Decimal(1).scaleb(-scale), Context(prec=precision, traps=[Inexact, InvalidOperation])
+    unit, context = _places(precision, scale)
     result = Decimal(value).quantize(unit, context=context)
     if not result.is_finite():
         raise OverflowError("no finite number")
     return result if result else abs(result)  # Java's decimals have no negative zero
+
+
+@lru_cache
+def _places(precision: int, scale: int) -> tuple[Decimal, Context]:
+    return Decimal(1).scaleb(-scale), Context(prec=precision, traps=[Inexact, InvalidOperation])
 
 
 def coercer(type_text: str, *, of_source: bool = False) -> Callable[[Any], Any]:
@@ -246,7 +252,8 @@ def _require(value: Any, *kinds: type) -> Any:
 
 
 def _text(value: Any) -> str:
-    text = str.__str__(_require(value, str))  # the class of an Enum's member says another text
+    # The class of an Enum's member says another text.
+    text = value if type(value) is str else str.__str__(_require(value, str))
     if not is_unicode(text):
         raise _Unfit("a lone surrogate is no character")
     return text
@@ -282,19 +289,31 @@ def _decimal(type_text: str) -> Callable[[Any], Decimal]:
 
 def _real(value: Any) -> float:
     """Accepts numbers of Python and NumPy, but no text and no Decimal."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    number = value if type(value) is float else _number(value)
+    real: float = float(number)
+    return _unrounded(real, number)
+
+
+def _number(value: Any) -> Any:
+    """A real number of Python or NumPy, whose arrays without dimensions are numbers, too."""
+    if type(value) is int:
+        return value
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(plain, bool) or not isinstance(plain, numbers.Real):
         raise TypeError
-    return _unrounded(float(value), value)
+    return plain
 
 
 def _single(value: Any) -> float:
     """:raises OverflowError: it would be infinite."""
     (rounded,) = struct.unpack("<f", struct.pack("<f", _real(value)))
-    return _unrounded(rounded, value) if isinstance(value, numbers.Integral) else rounded
+    number = value if type(value) is float else _number(value)
+    return _unrounded(rounded, number) if isinstance(number, numbers.Integral) else float(rounded)
 
 
 def _unrounded(real: float, value: Any) -> float:
-    exact = operator.index(value) if isinstance(value, numbers.Integral) else value  # NumPy compares as doubles
+    # NumPy compares as doubles.
+    exact = operator.index(value) if type(value) is not int and isinstance(value, numbers.Integral) else value
     if real != exact and real == real:
         raise _Unfit("it would be rounded")
     return real
@@ -348,12 +367,16 @@ def _require_microseconds(value: Any, name: str) -> None:
         raise _Unfit("it has nanoseconds, and times are in microseconds")
 
 
+def _bytes(value: Any) -> bytes:
+    return bytes(memoryview(_require(value, bytes, bytearray, memoryview)))
+
+
 _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "string": _text,
     "double": _real,
     "float": _single,
     "boolean": _boolean,
-    "binary": lambda value: bytes(memoryview(_require(value, bytes, bytearray, memoryview))),
+    "binary": lambda value: value if type(value) is bytes else _bytes(value),
     "date": _date,
     "time": _time,
     "timestamp": _timestamp,

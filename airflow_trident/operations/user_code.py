@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from types import AsyncGeneratorType, FunctionType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_trident.errors import SET_BACK, ConfigurationError, UserCodeError, error_text, is_foreign, is_raised
@@ -120,9 +120,12 @@ def _live(border: Border, call: Callable[..., Any], method: str, *arguments: Any
             raise
 
 
+_PENDING = (GeneratorType, CoroutineType, AsyncGeneratorType)
+
+
 def is_pending(result: Any) -> bool:
     """Has the function that returned this not run yet?"""
-    return isinstance(result, GeneratorType | AsyncGeneratorType) or inspect.isawaitable(result)
+    return isinstance(result, _PENDING) or hasattr(type(result), "__await__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +193,8 @@ class Border:
         if given is None or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise self.error(
                 values,
-                f"gave {shown(given)}, where an iterable of outputs is expected: yield each one, or annotate the "
-                "function to return a single value, as in `-> str`",
+                f"gave {shown(given)}, where an iterable of outputs is expected: yield each one, or give list() of "
+                "a mapping. Annotate a function that returns a single value, as in `-> str`",
             )
 
     def _tuple(self, output: Any, values: tuple[Any, ...], arity: int) -> tuple[Any, ...]:

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_trident import settings
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import GoneOverError, TridentError
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import Worker
 from airflow_trident.plan.nodes import changed_code
-from airflow_trident.protocol.diagnosis import Diagnosis, Evidence, Stalled, diagnose, troubles
+from airflow_trident.protocol.diagnosis import Diagnosis, Evidence, Stalled, diagnose, is_gone_over, troubles
 from airflow_trident.protocol.outcomes import CoordinatorOutcome
 from airflow_trident.protocol.records import NO_ATTEMPT, NOBODY, StagedRef, TxRecord
 from airflow_trident.runtime.staged_batches import manifest_of
@@ -237,7 +237,7 @@ def _seen_outcome(outcome: CoordinatorOutcome | None, sight: Sight, visible: boo
 
 def _seen_record(record: TxRecord, sight: Sight, visible: bool) -> TxRecord:
     if not _may_see_record(record, sight, visible):
-        return replace(record, owner=NOBODY, error="")
+        return replace(record, owner=NOBODY, error=GoneOverError.__name__ if is_gone_over(record) else "")
     return record if _may_see_work(record, sight, visible) else replace(record, owner=NOBODY)
 
 

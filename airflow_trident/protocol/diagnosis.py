@@ -204,11 +204,16 @@ def _failed(evidence: Evidence) -> Iterator[Diagnosis]:
         yield blocked(evidence.name, Blocked(txid), evidence.records.get(txid))
 
 
+def is_gone_over(record: TxRecord) -> bool:
+    """Did a state refuse the transaction because a commit had gone over it?"""
+    return record.status is Status.COMMITTING and record.error.startswith(GoneOverError.__name__)
+
+
 def _gone_over(evidence: Evidence) -> Iterator[Diagnosis]:
     """A state has a group that went over a transaction, which was taken up again afterwards, as after the restore of a
     ledger. The state refuses that transaction until it is skipped again."""
     lowest = None if evidence.lowest is None else evidence.records.get(evidence.lowest)
-    if lowest is None or lowest.status is not Status.COMMITTING or not lowest.error.startswith(GoneOverError.__name__):
+    if lowest is None or not is_gone_over(lowest):
         return
     over = max((txid for txid, above in evidence.records.items() if txid > lowest.txid and above.touched), default=None)
     if over is None:

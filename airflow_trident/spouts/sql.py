@@ -347,7 +347,7 @@ class SqlSource:
 
 _FLOAT_OF_MYSQL = 4
 """The type in the protocol of a column that is FLOAT."""
-_NANOSECONDS = re.compile(r"[.,]\d{7}", re.ASCII)
+_NANOSECONDS = re.compile(r"[.,]\d{6}0*[1-9]", re.ASCII)
 _COLON = re.compile(r"(?<!\\):")
 _CURES = {
     Fault.RIGHTS: "Let the user of the connection read it.",

@@ -168,6 +168,20 @@ def test_a_late_copy_of_a_committer_that_was_overtaken_brings_nothing_back(
         assert rows_of(other) == expected(spec, OTHER)
 
 
+def test_a_sink_whose_records_vanish_while_it_is_open_begins_no_new_ones(tmp_path: Path) -> None:
+    """As a share that is unmounted: the batch would be published again later, by who does not know its marker."""
+    spec = spec_of("files", tmp_path)
+    with spec.factory.make_state(spec) as state:
+        assert isinstance(state, OpenFileSink)
+        state.apply(ticket(1), batch(spec, *ROWS))
+        os.rename(state.files.at(META), tmp_path / "unmounted")
+        with pytest.raises(StoreUnavailableError, match=r"the records of sink 'rows' .* are gone"):
+            state.apply(ticket(2), batch(spec, *OTHER))
+        os.rename(tmp_path / "unmounted", state.files.at(META))
+        state.apply(ticket(2), batch(spec, *OTHER))
+        assert rows_of(state) == expected(spec, ROWS, OTHER)
+
+
 def test_a_driver_elsewhere_is_told_the_connection_of_a_sink(bucket: Bucket) -> None:
     topology = Topology("letters")
     letters = topology.new_stream("letters", FixedBatchSpout("letter string", ["a"]))

@@ -266,6 +266,8 @@ def test_a_parquet_column_of_another_kind_is_an_error_that_names_it(
     [
         (pa.timestamp("us"), "timestamp", lambda moment: moment),
         (pa.list_(pa.timestamp("us")), "array<timestamp>", lambda moment: [moment, None]),
+        (pa.large_list(pa.timestamp("us")), "array<timestamp>", lambda moment: [moment, None]),
+        (pa.list_(pa.timestamp("us"), 2), "array<timestamp>", lambda moment: [moment, None]),
         (pa.struct([("a", pa.timestamp("us"))]), "struct<a:timestamp>", lambda moment: {"a": moment}),
         (pa.map_(pa.string(), pa.timestamp("us")), "map<string,timestamp>", lambda moment: {"k": moment}),
     ],
@@ -279,10 +281,21 @@ def test_old_timestamps_of_all_years_are_read_and_none_loses_nanoseconds(
     pq.write_table(pa.table({"v": column}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
     expected = [(None,), *((shape(moment.replace(tzinfo=UTC)),) for moment in moments)]
     assert read(tmp_path, format="parquet", fields=f"v {declared}") == expected
-    fine = pa.table({"v": pa.array([0, 1_001], pa.timestamp("ns"))})
-    pq.write_table(fine, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
-    with pytest.raises(DamagedInputError, match=r"the field 'v' of row 2 holds .*would lose data"):
-        read(tmp_path, format="parquet", fields="v timestamp")
+    finer = {
+        "timestamp": pa.array([None, 1_001], pa.timestamp("ns")),
+        "array<timestamp>": pa.array([None, [1_001, None]], replaced(kind, pa.timestamp("ns"))),
+    }
+    if declared in finer:
+        pq.write_table(pa.table({"v": finer[declared]}), tmp_path / "a.parquet", use_deprecated_int96_timestamps=True)
+        with pytest.raises(DamagedInputError, match=r"the field 'v' of row 2 holds .*would lose data"):
+            read(tmp_path, format="parquet", fields=f"v {declared}")
+
+
+def replaced(kind: pa.DataType, value: pa.DataType) -> pa.DataType:
+    """The list type with other values."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
 
 
 def test_missing_and_extra_parquet_columns_are_errors_that_name_them(tmp_path: Path) -> None:

@@ -220,6 +220,14 @@ def test_digits_of_a_text_in_sqlite_that_a_type_cannot_hold_are_not_dropped(
         read(one, one.coordinator().initialize_transaction(1, None))
 
 
+def test_zeros_behind_the_microseconds_of_a_text_in_sqlite_are_none_of_its_digits(tmp_path: Path) -> None:
+    where = Connection(conn_type="sqlite", host=str(tmp_path / "rows.db"))
+    query = "SELECT 7 AS id, '2024-02-29 12:00:00.1234560' AS v"
+    one = SqlSpout("db", query=query, fields="id long, v timestamp", connection=where)
+    (row,) = read(one, one.coordinator().initialize_transaction(1, None))
+    assert row["v"] == datetime.datetime(2024, 2, 29, 12, 0, 0, 123456, datetime.UTC)
+
+
 def test_a_row_below_the_first_range_that_comes_late_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rows.db"
 

@@ -78,7 +78,7 @@ def test_a_value_that_arrow_would_change_is_refused(type_text: str, value: Any) 
         ("long", 2.0, 2), ("long", Decimal(7), 7), ("int", Decimal("7.00"), 7), ("long", np.int64(3), 3),
         ("long", 2**63 - 1, 2**63 - 1), ("date", DAY, DAY), ("timestamp", NOON, NOON), ("double", 1, 1.0),
         ("array<long>", [1, None], [1, None]), ("struct<a: long>", {"a": None}, {"a": None}),
-        ("map<string, long>", [("a", 1)], {"a": 1}), ("double", Fraction(1, 2), 0.5),
+        ("map<string, long>", [("a", 1)], {"a": 1}), ("double", Fraction(1, 2), 0.5), ("double", np.array(1.5), 1.5),
         ("double", np.float32(0.1), 0.10000000149011612), ("binary", Spoken(b"a"), b"a"),
         ("string", Colour.RED, "red"), ("map<string, long>", {Colour.RED: 1}, {"red": 1}),
         ("timestamp", pendulum.datetime(2026, 1, 2, 13, tz="Europe/Berlin"), NOON),

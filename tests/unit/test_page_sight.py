@@ -107,6 +107,22 @@ def test_nothing_of_a_dag_that_the_user_may_not_see_is_in_any_text_of_the_page(
             require_hidden(whole, own, visible)
 
 
+def test_a_state_that_refuses_blocks_the_topology_for_all_who_look() -> None:
+    """The error says that it refuses, and some may not see the error."""
+    refused = replace(drawn(1, "hidden", "hidden"), status=Status.COMMITTING, error="GoneOverError: row of hidden")
+    over = replace(drawn(2, "hidden", "hidden"), touched=True)
+    view = LedgerView(
+        topology=TopologyRecord(name="shared", incarnation="i", definition=Definition(spouts={}, states={})),
+        next_txid=3,
+        pointer=CommitPointer(committed=0, fence=0),
+        exceptions=Exceptions(),
+        tx=over,
+    )
+    whole = Evidence(view=view, records={1: refused, 2: over})
+    assert diagnose(whole)[0].command == "airflow trident take-back shared 1"
+    require_hidden(whole, over, visible=False)
+
+
 def require_hidden(whole: Evidence, own: TxRecord, visible: bool) -> None:
     """Only details and cures depend on what the user may see."""
     evidence = seen(whole, SIGHT, visible)

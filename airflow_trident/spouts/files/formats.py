@@ -65,7 +65,7 @@ def _read_parquet(reading: ReadOptions, part: FilePart, file: BinaryIO) -> Itera
         if groups != every:
             what = f"{what}, in row groups {groups}"
         columns = list(names_of(reading.read_schema))
-        wide = with_all_years(parquet, file, columns)
+        wide = with_all_years(parquet, file, columns, groups)
         for batch in wide.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns) if groups else ():
             yield fitted_batch(
                 batch,

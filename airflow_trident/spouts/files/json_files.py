@@ -21,7 +21,7 @@ from airflow_trident.io.values import is_unicode
 from airflow_trident.operations.expressions import kind
 from airflow_trident.spouts.files.columns import reading_type
 from airflow_trident.spouts.files.contents import MENDED
-from airflow_trident.spouts.files.json_maps import Real, decimal_in_json, distinct, needs_rewrite, rewritten
+from airflow_trident.spouts.files.json_maps import Real, decimal_in_json, distinct, for_arrow
 from airflow_trident.spouts.files.reading import (
     FilePart,
     ReadOptions,
@@ -141,7 +141,7 @@ class _JsonLines:
         import pyarrow.json as pj
 
         schema = self.reading.schema
-        lines = rewritten(self.chunk, schema) if needs_rewrite(self.chunk, schema) else self.chunk
+        lines = for_arrow(self.chunk, schema)
         table = pj.read_json(
             io.BytesIO(lines),
             read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 1),

@@ -30,18 +30,44 @@ class Real(float):
         return made
 
 
-_NO_PLAIN_DECIMAL = re.compile(rb"[0-9.][eE][+-]?[0-9]|[0-9.]{39}")
+_SHAPES = bytes.maketrans(b'123456789.E-:[,{}]"\t\r ', b"0000000000e+||||||||||")
+"""Digits become 0, signs +, and what is beside numbers |."""
+_EXPONENT = re.compile(rb"[|+]0+e\+?0+(?=\|)")
+_MANY = b"0" * 39
+_LONG = re.compile(rb"[^0]0{39}")
 _encode = json.JSONEncoder(check_circular=False).encode
 
 
-def needs_rewrite(lines: bytes, schema: Schema) -> bool:
-    """Would Arrow's parser not take the lines for what they are?"""
+def for_arrow(lines: bytes, schema: Schema) -> bytes:
+    """The lines as Arrow's parser takes them for what they are: all of them rewritten if a field has a map, else those
+    with a number that it would change as a decimal.
+
+    :raises ValueError, ArithmeticError: see :func:`_rewritten`.
+    """
     if any("map<" in field.type for field in schema):
-        return True
-    return any("decimal(" in field.type for field in schema) and _NO_PLAIN_DECIMAL.search(lines) is not None
+        return _rewritten(lines, schema)
+    if not any("decimal(" in field.type for field in schema):
+        return lines
+    parts, done = list[bytes](), 0
+    for at in _doubtful_numbers(lines):
+        if at < done:
+            continue
+        begin, end = lines.rfind(b"\n", 0, at) + 1, lines.find(b"\n", at)
+        end = len(lines) if end < 0 else end
+        parts += [lines[done:begin], _rewritten(lines[begin:end], schema)]
+        done = end
+    return b"".join([*parts, lines[done:]]) if parts else lines
 
 
-def rewritten(lines: bytes, schema: Schema) -> bytes:
+def _doubtful_numbers(lines: bytes) -> list[int]:
+    """Where there are numbers with an exponent, or with many digits; in rising order. Numbers in texts count, too."""
+    shapes = lines.translate(_SHAPES)
+    with_exponent = _EXPONENT.finditer(shapes) if b"0e0" in shapes or b"0e+" in shapes else ()
+    long = _LONG.finditer(shapes) if _MANY in shapes else ()
+    return sorted(match.start() + 1 for match in (*with_exponent, *long))
+
+
+def _rewritten(lines: bytes, schema: Schema) -> bytes:
     """The lines, with ``{"key": [..], "value": [..]}`` instead of each object that is a map in the schema, and with
     texts of plain digits instead of decimals.
 

@@ -145,6 +145,7 @@ class OpenFileSink(AdmittingState):
         self._unfinished = re.compile(re.escape(self._name) + r"\.(\d{19})\.json\.[^.]*\.tmp\Z")
         self._hidden = re.compile(rf"\.{re.escape(self._name)}-(\d{{19}})-[0-9a-f]{{32}}\Z")
         self._notes.check()
+        self._seen_version = 0
         self._read()
 
     def marker(self) -> Marker | None:
@@ -258,6 +259,7 @@ class OpenFileSink(AdmittingState):
         }
         if not self._notes.put_once(self._record_name(version), json.dumps(content).encode()):
             return False
+        self._seen_version = version
         # A very late committer may succeed after this version's record was removed; it then published an outdated
         # record. That takes KEEP versions: fewer are of others who have read this one since.
         return max(self._versions(), default=0) < version + KEEP
@@ -280,7 +282,13 @@ class OpenFileSink(AdmittingState):
             if version != before:
                 continue
             if content is not None:
+                self._seen_version = version
                 return version, self._decode(content, self._notes.at(name))
+        if self._seen_version:
+            raise StoreUnavailableError(
+                f"the records of sink {self._spec.name!r} in {self._notes.where!r} are gone, and were there before",
+                "Bring the folder back as it was, and run the task again.",
+            )
         return 0, _Record()
 
     def _decode(self, data: bytes, path: str) -> _Record:
