@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from airflow_trident.errors import BlockedError
-from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.ledger.workers import is_alive
 from airflow_trident.protocol import diagnosis
 from airflow_trident.protocol.decide import Blocked, Wait
 from airflow_trident.protocol.records import Command, CommitTicket, LedgerView, Status, TxRecord
+
+if TYPE_CHECKING:
+    from airflow_trident.ledger.ledger import Ledger
 
 T = TypeVar("T")
 E = TypeVar("E")
