@@ -341,7 +341,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "s": _of(str, _text),
     "r": _of(float, lambda value: float(value) + 0.0),
     "b": _of(bool),
-    "f": _of(float, lambda value: _single(float(value) + 0.0)),
+    "f": _of(float, lambda value: _single(float(value)) + 0.0),
     "t": _of(dict, _struct),
     "l": _of(list, lambda value: [_whole(64)(part) for part in value]),
 }
