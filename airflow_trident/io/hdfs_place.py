@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.hdfs import HdfsAddress
-from airflow_trident.io.place import PROBE, Place, PlaceEntry, WriteTo
+from airflow_trident.io.place import PlaceEntry, RemotePlace, WriteTo
 from airflow_trident.io.webhdfs import FileStatus, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable
 
@@ -30,42 +29,17 @@ _PRIVATE = "700"
 
 
 @dataclass(frozen=True)
-class WebHdfsPlace(Place):
+class WebHdfsPlace(RemotePlace):
     """A folder of an HDFS. No name in HDFS has a colon: it and a percent sign are written as ``%3A`` and ``%25``."""
 
     address: HdfsAddress
-    is_local = False
     is_flat = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address.resolved(required=False)}
-
-    @property
-    def where(self) -> str:
-        return self.address.where
-
-    @property
-    def conn_id(self) -> str:
-        return self.address.conn_id
 
     def below(self, folder: str) -> WebHdfsPlace:
         return WebHdfsPlace(replace(self.address, path=f"{self.address.path}/{folder}"))
 
-    def resolved(self) -> WebHdfsPlace:
-        return WebHdfsPlace(self.address.resolved())
-
-    def put_once(self, name: str, content: bytes) -> bool:
-        try:
-            return self._takes(name, content) or self._holds(name, content)
-        except StoreUnavailableError:  # perhaps only its answer was lost
-            with suppress(TridentError, FileNotFoundError):
-                if self.read(name) == content:
-                    return True
-            raise
-
     def _takes(self, name: str, content: bytes, *, anew: bool = False) -> bool:
-        """False: the name is taken, perhaps by an earlier try of this call whose answer was lost.
-
+        """
         :param anew: an earlier content of the name is replaced.
         """
         tried, taken = list[str](), False
@@ -85,14 +59,11 @@ class WebHdfsPlace(Place):
                         client.delete(left)
         return taken
 
-    def _holds(self, name: str, content: bytes) -> bool:
-        try:
-            return self.read(name) == content
-        except FileNotFoundError:
-            raise StoreUnavailableError(
-                f"{name!r} was put into {self.where!r} and is not there: another process deletes its folder",
-                "Allow no other process to delete there, and run the task again.",
-            ) from None
+    def _absent(self, name: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{name!r} was put into {self.where!r} and is not there: another process deletes its folder",
+            "Allow no other process to delete there, and run the task again.",
+        )
 
     def put(self, name: str, write: WriteTo) -> int:
         buffer = io.BytesIO()
@@ -195,7 +166,7 @@ def _require_usable(place: WebHdfsPlace, _process: int) -> None:
         if above:
             place.address.client().make_folder(above)
         place.address.client().make_folder(f"/{place.address.path}", _PRIVATE)
-    if place._takes(PROBE, b"") and place._takes(PROBE, b""):
+    if place.takes_twice():
         raise ConfigurationError(
             f"{place.where!r} takes a name twice: what answers there renames over other files, so that two attempts "
             "could both publish",

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
-from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError, is_of_driver
+from airflow_trident.errors import ConfigurationError, StoreUnavailableError, is_of_driver
 from airflow_trident.io.object_service import is_behind_the_end, said
 from airflow_trident.io.object_stores import ObjectAddress
-from airflow_trident.io.place import PROBE, Place, PlaceEntry, WriteTo
+from airflow_trident.io.place import Place, PlaceEntry, RemotePlace, WriteTo
 from airflow_trident.io.seekable import Seekable
 
 _PAGE = 1000
@@ -27,42 +27,17 @@ _FIRST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class ObstorePlace(Place):
+class ObstorePlace(RemotePlace):
     """`address`: of the bucket, with the prefix of all names."""
 
     address: ObjectAddress
-    is_local = False
     is_flat = True
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"address": self.address.resolved(required=False)}
-
-    @property
-    def where(self) -> str:
-        return self.address.where
-
-    @property
-    def conn_id(self) -> str:
-        return self.address.conn_id
 
     def below(self, folder: str) -> ObstorePlace:
         prefix = f"{self.address.prefix}/{folder}" if self.address.prefix else folder
         return ObstorePlace(replace(self.address, prefix=prefix))
 
-    def resolved(self) -> ObstorePlace:
-        return ObstorePlace(self.address.resolved())
-
-    def put_once(self, name: str, content: bytes) -> bool:
-        try:
-            return self._takes(name, content) or self._holds(name, content)
-        except StoreUnavailableError:  # perhaps only its answer was lost
-            with suppress(TridentError, FileNotFoundError):
-                if self.read(name) == content:
-                    return True
-            raise
-
     def _takes(self, name: str, content: bytes) -> bool:
-        """False: the name is taken, perhaps by an earlier try of this call whose answer was lost."""
         client = self.address.obstore()
         with self.address.errors(f"put {name!r}"):
             try:
@@ -73,13 +48,9 @@ class ObstorePlace(Place):
                 return False
         return True
 
-    def _holds(self, name: str, content: bytes) -> bool:
-        try:
-            return self.read(name) == content
-        except FileNotFoundError:  # S3 says that somebody took it at the same moment, and has not ended yet
-            raise StoreUnavailableError(
-                f"{name!r} is being put into {self.where!r} by another one", "Run the task again."
-            ) from None
+    def _absent(self, name: str) -> StoreUnavailableError:
+        """S3 says that another process took it at the same moment, and has not ended yet."""
+        return StoreUnavailableError(f"{name!r} is being put into {self.where!r} by another one", "Run the task again.")
 
     def put(self, name: str, write: WriteTo) -> int:
         buffer = io.BytesIO()
@@ -202,7 +173,7 @@ class ObstorePlace(Place):
 @lru_cache(maxsize=16)
 def _require_conditions(place: ObstorePlace, _process: int) -> None:
     """Runs once per process, if it succeeds."""
-    if place._takes(PROBE, b"") and place._takes(PROBE, b""):
+    if place.takes_twice():
         raise ConfigurationError(
             f"{place.where!r} takes a name twice: this object store ignores the condition of a write, so that two "
             "attempts could both publish",

@@ -83,6 +83,13 @@ def parquet_file(file: Any) -> Any:
     footer = pq.read_metadata(file)
     # Spark writes microsecond timestamps in an old format, which Arrow reads as nanoseconds: a range of only 584 years
     unit = "us" if WRITTEN_BY_SPARK in (footer.metadata or {}) else None
+    return _with_unit(file, footer, unit)
+
+
+def _with_unit(file: Any, footer: Any, unit: str | None) -> Any:
+    """:param unit: of INT96 moments; None: nanoseconds."""
+    import pyarrow.parquet as pq
+
     return pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit=unit, page_checksum_verification=True)
 
 
@@ -94,14 +101,12 @@ def with_all_years(parquet: Any, file: Any, columns: Collection[str], groups: It
     :param columns: those that will be read. `groups`: the row groups; None: all.
     :raises pyarrow.ArrowException, OSError: it cannot be read.
     """
-    import pyarrow.parquet as pq
-
     footer = parquet.metadata
     leaves = (footer.schema.column(place) for place in range(footer.num_columns))
     old = [leaf.path for leaf in leaves if leaf.physical_type == "INT96" and leaf.path.split(".")[0] in columns]
     if not old or WRITTEN_BY_SPARK in (footer.metadata or {}):
         return parquet
-    wide = pq.ParquetFile(file, metadata=footer, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    wide = _with_unit(file, footer, "us")
     for group in range(footer.num_row_groups) if groups is None else groups:
         exact, rounded = (each.read_row_group(group, columns=old) for each in (parquet, wide))
         if not all(map(_is_whole, _leaves(exact), _leaves(rounded))):

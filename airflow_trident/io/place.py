@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, Self, cast
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
 from airflow_trident.io.private_files import create_private, make_private, require_local_path
@@ -288,6 +288,67 @@ class Place(ABC):
         :raises ConfigurationError: there is no such connection.
         """
         return self
+
+
+class RemoteAddress(Protocol):
+    """Where a place is that is reached by requests."""
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def conn_id(self) -> str: ...
+
+    def resolved(self, *, required: bool = True) -> Self: ...
+
+
+@dataclass(frozen=True)
+class RemotePlace(Place):
+    """A place that is reached by requests, whose answers may be lost."""
+
+    address: RemoteAddress
+    is_local = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"address": self.address.resolved(required=False)}
+
+    @property
+    def where(self) -> str:
+        return self.address.where
+
+    @property
+    def conn_id(self) -> str:
+        return self.address.conn_id
+
+    def resolved(self) -> Self:
+        return replace(self, address=self.address.resolved())
+
+    def put_once(self, name: str, content: bytes) -> bool:
+        try:
+            return self._takes(name, content) or self._holds(name, content)
+        except StoreUnavailableError:  # perhaps only its answer was lost
+            with suppress(TridentError, FileNotFoundError):
+                if self.read(name) == content:
+                    return True
+            raise
+
+    @abstractmethod
+    def _takes(self, name: str, content: bytes) -> bool:
+        """False: the name is taken, perhaps by an earlier try of this call whose answer was lost."""
+
+    @abstractmethod
+    def _absent(self, name: str) -> StoreUnavailableError:
+        """The error for a name that is taken and not there."""
+
+    def _holds(self, name: str, content: bytes) -> bool:
+        try:
+            return self.read(name) == content
+        except FileNotFoundError:
+            raise self._absent(name) from None
+
+    def takes_twice(self) -> bool:
+        """Does the place ignore that a name is taken?"""
+        return self._takes(PROBE, b"") and self._takes(PROBE, b"")
 
 
 @dataclass(frozen=True, slots=True)

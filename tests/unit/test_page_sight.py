@@ -86,6 +86,16 @@ def drawn(txid: int, dag: str, owner: str) -> TxRecord:
     )
 
 
+def view_of(tx: TxRecord) -> LedgerView:
+    return LedgerView(
+        topology=TopologyRecord(name="shared", incarnation="i", definition=Definition(spouts={}, states={})),
+        next_txid=3,
+        pointer=CommitPointer(committed=0, fence=0),
+        exceptions=Exceptions(),
+        tx=tx,
+    )
+
+
 @pytest.mark.parametrize("visible", [True, False])
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("dag", ["open", "hidden", ""])
@@ -94,13 +104,7 @@ def test_nothing_of_a_dag_that_the_user_may_not_see_is_in_any_text_of_the_page(
 ) -> None:
     for lowest_dag, lowest_owner in product(("open", "hidden", ""), OWNERS):
         lowest, own = drawn(1, lowest_dag, lowest_owner), drawn(2, dag, owner)
-        view = LedgerView(
-            topology=TopologyRecord(name="shared", incarnation="i", definition=Definition(spouts={}, states={})),
-            next_txid=3,
-            pointer=CommitPointer(committed=0, fence=0),
-            exceptions=Exceptions(),
-            tx=own,
-        )
+        view = view_of(own)
         for stalled in ({}, {2: Stalled(f"task of run {own.owner.run_id}", "Clear that task")}):
             outcome = CoordinatorOutcome(kind=OutcomeKind.ERROR, dag_id=dag, run_id=f"run-{dag}", error=f"row of {dag}")
             whole = Evidence(view=view, outcome=outcome, records={1: lowest, 2: own}, stalled=stalled)
@@ -111,14 +115,7 @@ def test_a_state_that_refuses_blocks_the_topology_for_all_who_look() -> None:
     """The error says that it refuses, and some may not see the error."""
     refused = replace(drawn(1, "hidden", "hidden"), status=Status.COMMITTING, error="GoneOverError: row of hidden")
     over = replace(drawn(2, "hidden", "hidden"), touched=True)
-    view = LedgerView(
-        topology=TopologyRecord(name="shared", incarnation="i", definition=Definition(spouts={}, states={})),
-        next_txid=3,
-        pointer=CommitPointer(committed=0, fence=0),
-        exceptions=Exceptions(),
-        tx=over,
-    )
-    whole = Evidence(view=view, records={1: refused, 2: over})
+    whole = Evidence(view=view_of(over), records={1: refused, 2: over})
     assert diagnose(whole)[0].command == "airflow trident take-back shared 1"
     require_hidden(whole, over, visible=False)
 

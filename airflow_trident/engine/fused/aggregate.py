@@ -119,9 +119,9 @@ class Fold:
             return aggregator.init(batch, emitted), emitted
 
         def step(value: tuple[Any, Emitted], row: tuple[Any, ...]) -> tuple[Any, Emitted]:
-            given = take(value[0], value[1], *row)
-            if given is not None:
-                self.border.require_in_place(row, given, value[0])
+            result = take(value[0], value[1], *row)
+            if result is not None:
+                self.border.require_in_place(row, result, value[0])
             return value
 
         self.begin, self.step = begin, step
@@ -308,14 +308,18 @@ def _initial(node: AggregateStep, before: Schema, frame: Frame, txid: int) -> pa
     return pa.table(columns)
 
 
-def _of_type(column: pa.Array, one: Aggregation, node: AggregateStep, txid: int) -> pa.Array:
+def _of_type(column: pa.Array, aggregation: Aggregation, node: AggregateStep, txid: int) -> pa.Array:
     """
     :raises UserCodeError: a value does not fit the declared result.
     """
     try:
-        return fitted(column, one.output[0].type)
+        return fitted(column, aggregation.output[0].type)
     except UnfitValueError as error:
-        raise Border(node.name, function_name(one.aggregator), one.reads, txid).error((), f"gave {error}") from error
+        raise _border(node, aggregation, txid).error((), f"gave {error}") from error
+
+
+def _border(node: AggregateStep, aggregation: Aggregation, txid: int) -> Border:
+    return Border(node.name, function_name(aggregation.aggregator), aggregation.reads, txid)
 
 
 def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
@@ -341,8 +345,7 @@ def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
         try:
             columns.append(column.cast(table.schema.field(name).type))
         except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as in SQL
-            border = Border(node.name, function_name(one.aggregator), one.reads, txid)
-            raise border.error((), f"gave a value that does not fit ({error})") from error
+            raise _border(node, one, txid).error((), f"gave a value that does not fit ({error})") from error
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 

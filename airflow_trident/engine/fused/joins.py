@@ -213,18 +213,18 @@ class _Calls:
 
     def execute(self, state: Any, stream: int, group: Row, values: Row) -> None:
         if isinstance(self._reducer, GroupedMultiReducer):
-            given = self._call(stream, values, self._reducer.execute, state, stream, group, self._emitted, *values)
+            result = self._call(stream, values, self._reducer.execute, state, stream, group, self._emitted, *values)
         else:
-            given = self._call(stream, values, self._reducer.execute, state, stream, self._emitted, *values)
-        if given is not None:
-            self._borders[stream].require_in_place(values, given, state)
+            result = self._call(stream, values, self._reducer.execute, state, stream, self._emitted, *values)
+        if result is not None:
+            self._borders[stream].require_in_place(values, result, state)
 
     def complete(self, state: Any, group: Row) -> None:
         if isinstance(self._reducer, GroupedMultiReducer):
-            given = self._call(0, (), self._reducer.complete, state, group, self._emitted)
+            result = self._call(0, (), self._reducer.complete, state, group, self._emitted)
         else:
-            given = self._call(0, (), self._reducer.complete, state, self._emitted)
-        self._borders[0].require_in_place((), given)
+            result = self._call(0, (), self._reducer.complete, state, self._emitted)
+        self._borders[0].require_in_place((), result)
 
     def taken(self) -> list[Row]:
         """The outputs emitted since the last call."""

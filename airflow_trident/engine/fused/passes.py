@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import GeneratorType
+from types import GeneratorType, NoneType
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.engine.fused.aggregate import AggregateStep, aggregate
@@ -166,24 +166,14 @@ class _Caller:
                 results.append(call(*values))
         return results
 
-    def truths(self, frame: Frame) -> list[bool]:
-        """Does the function keep the row?"""
-        call, results, truth = self.call, list[bool](), self.border.truth
+    def settled(self, frame: Frame, usual: type, settle: Callable[[tuple[Any, ...], Any], Any]) -> list[Any]:
+        """The function's result for every row; one that is not of the usual class as `settle(row, result)` has it."""
+        call, results = self.call, list[Any]()
         with self._guard(frame, results):
             for values in frame.tuples(self.reads):
-                given = call(*values)
-                results.append(given if given.__class__ is bool else truth(values, given))
+                result = call(*values)
+                results.append(result if result.__class__ is usual else settle(values, result))
         return results
-
-    def run(self, frame: Frame) -> None:
-        """Calls the function for every row, and drops its results."""
-        call, done = self.call, list[None]()
-        with self._guard(frame, done):
-            for values in frame.tuples(self.reads):
-                given = call(*values)
-                if given is not None:
-                    self.border.require_done(values, given)
-                done.append(None)
 
     def spread(self, frame: Frame) -> tuple[list[Any], list[int]]:
         """All outputs of all rows, and their running count after each row."""
@@ -342,7 +332,7 @@ def _filter(node: FilterNode, at: _At, frames: Iterator[Frame]) -> Iterator[Fram
             if mask is not None:
                 kept = np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
             else:
-                kept = np.flatnonzero(caller.truths(frame))
+                kept = np.flatnonzero(caller.settled(frame, bool, caller.border.truth))
             yield frame.only(at.keep) if len(kept) == frame.rows else frame.take(kept, at.keep)
 
 
@@ -360,7 +350,7 @@ def _map(node: MapNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
 def _peek(node: PeekNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     with _calling(node, at, node.reads) as caller:
         for frame in frames:
-            caller.run(frame)
+            caller.settled(frame, NoneType, caller.border.require_done)
             yield frame.only(at.keep)
 
 

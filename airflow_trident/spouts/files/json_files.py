@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -235,9 +234,11 @@ def _is_of(value: Any, type_text: str) -> bool:
     if type_text in REAL_TYPES:
         return type(value) in (int, float, Real) and not _is_beyond(value, type_text)
     if kind(type_text) == "decimal":
-        with suppress(ValueError, ArithmeticError):
-            return bool(decimal_in_json(value, type_text).is_finite())
-        return False
+        try:
+            decimal_in_json(value, type_text)
+        except (ValueError, ArithmeticError):
+            return False
+        return True
     return isinstance(value, str) and is_unicode(value)
 
 
