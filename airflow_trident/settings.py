@@ -19,7 +19,7 @@ from airflow_trident.names import (
 )
 
 if TYPE_CHECKING:
-    from airflow_trident.io.private_files import AnyPath
+    from airflow_trident.io.paths import AnyPath
 
 SECTION = "trident"
 
@@ -229,8 +229,7 @@ def chunk_bytes(staging_dir: AnyPath | None = None) -> int:
     :param staging_dir: the task's own argument.
     :raises ConfigurationError: the option has an unknown value.
     """
-    from airflow_trident.io.object_stores import is_object_uri
-    from airflow_trident.io.private_files import text_of_path
+    from airflow_trident.io.paths import is_object_uri, text_of_path
     from airflow_trident.ledger.ledger import CHUNK_BYTES
 
     value = text(STAGING_IN_LEDGER).strip().lower()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_group
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.names import Composed
 from airflow_trident.operators.base import require_topology
 from airflow_trident.operators.transaction import (

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError, RetryableError, TridentError
 from airflow_trident.io.connections import parse_extra
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.ledger.embedded.server import read_login
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 

@@ -24,8 +24,8 @@ from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_services import AZURE, GCS, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE, S3
 from airflow_trident.io.object_stores import RIGHTS, ObjectAddress
+from airflow_trident.io.paths import AnyPath, require_local_path, text_of_path
 from airflow_trident.io.place import PlacedFile
-from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs

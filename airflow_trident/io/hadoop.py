@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.hdfs import is_hdfs_uri
 from airflow_trident.io.object_services import GCS, S3
-from airflow_trident.io.object_stores import ObjectAddress, is_object_uri
-from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
+from airflow_trident.io.object_stores import ObjectAddress
+from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs

@@ -19,23 +19,19 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection
 from airflow_trident.io.database_limits import HDFS
-from airflow_trident.io.private_files import AnyPath, text_of_path
+from airflow_trident.io.paths import HDFS_SCHEMES
 from airflow_trident.io.webhdfs import Access, WebHdfs
 from airflow_trident.io.webhdfs_errors import RemoteException, Unreachable, translated
 
 DEFAULT_CONN_ID = "webhdfs_default"
 CONN_TYPE = "webhdfs"
 WRITTEN = "hdfs://[connection@][nameservice]/path or webhdfs://namenode[:port]/path"
-_NAMED, _PLAIN, _TLS = SCHEMES = ("hdfs", "webhdfs", "swebhdfs")
+_NAMED, _PLAIN, _TLS = HDFS_SCHEMES
 _PORT, _TLS_PORT = 9870, 9871
 _ODD = re.compile(r"[\x00-\x1f\x7f:]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?\Z")
 _MOST = 1_000_000
 """More is no number of seconds or tries that anybody means."""
-
-
-def is_hdfs_uri(path: AnyPath) -> bool:
-    return str(text_of_path(path)).strip().lower().startswith(tuple(f"{one}://" for one in SCHEMES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +69,7 @@ class HdfsAddress:
         path = parts.path.strip("/")
         odd = _ODD.search(path) or {"", ".", ".."}.intersection(path.split("/"))
         bad_host = _HOST.match(host) is None and (host or scheme != _NAMED)
-        if scheme not in SCHEMES or odd or bad_host or parts.query or parts.fragment:
+        if scheme not in HDFS_SCHEMES or odd or bad_host or parts.query or parts.fragment:
             raise ConfigurationError(
                 f"{what} cannot use {uri.split('?', 1)[0]!r}: it is no {WRITTEN}", "Write it so, without anything else."
             )

@@ -27,24 +27,25 @@ from airflow_trident.errors import (
 from airflow_trident.io import connections
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.database_limits import OBJECT_STORES
-from airflow_trident.io.hdfs import HdfsAddress, is_hdfs_uri
+from airflow_trident.io.hdfs import HdfsAddress
 from airflow_trident.io.object_service import ObjectService, said
 from airflow_trident.io.object_services import AZURE, GCS, OTHERS_OF_AZURE, S3
-from airflow_trident.io.private_files import AnyPath, is_template, require_local_path, text_of_path
+from airflow_trident.io.paths import (
+    AnyPath,
+    is_hdfs_uri,
+    is_object_uri,
+    is_template,
+    require_local_path,
+    text_of_path,
+)
 
 _SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE, GCS) for scheme in one.schemes}
-_URI = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]+://")
 _HTTP = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _RETRIES = 8
 """For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
 _MOST = 1_000_000
 """More is no number of seconds or retries that anybody means."""
 RIGHTS = "list, read, write and delete"
-
-
-def is_object_uri(path: AnyPath) -> bool:
-    """Is it a URI, not a path of a file system?"""
-    return _URI.match(str(text_of_path(path))) is not None
 
 
 def require_place(what: str, path: AnyPath) -> str:
@@ -63,14 +64,12 @@ def require_place(what: str, path: AnyPath) -> str:
     return require_local_path(what, path)
 
 
-def require_place_unless_template(what: str, path: AnyPath | None) -> str | None:
-    """As :func:`require_place`, while a DAG is built: accepts None, and a text that Airflow has yet to render.
+def require_place_unless_template(what: str, path: AnyPath) -> str:
+    """As :func:`require_place`, while a DAG is built: accepts a text that Airflow has yet to render.
 
     :raises ConfigurationError: see there.
     """
-    if path is None or is_template(path):
-        return None if path is None else text_of_path(path)
-    return require_place(what, path)
+    return text_of_path(path) if is_template(path) else require_place(what, path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,8 @@ from itertools import takewhile
 from typing import Any, BinaryIO, Protocol, Self, cast
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, TridentError
-from airflow_trident.io.private_files import create_private, make_private, require_local_path
+from airflow_trident.io.paths import require_local_path
+from airflow_trident.io.private_files import create_private, make_private
 from airflow_trident.io.seekable import RangedFile
 
 WriteTo = Callable[[BinaryIO], object]
@@ -48,12 +49,6 @@ def folder_error(error: OSError, folder: str, what: str, doing: str = "write int
     return StoreUnavailableError(
         f"{what} {folder!r} does not work ({reason})", "Repair its file system and run the task again."
     )
-
-
-def stays_inside(path: str) -> bool:
-    """Is `path`, from a record, below any folder that it is joined to? Judges by its text: links there belong to the
-    owner."""
-    return bool(path) and "\0" not in path and not os.path.isabs(path) and ".." not in path.split("/")
 
 
 def make_folder(folder: str, *, private: bool = True, durably: bool = True) -> None:

@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_trident.io.hdfs import HdfsAddress, is_hdfs_uri
+from airflow_trident.io.hdfs import HdfsAddress
 from airflow_trident.io.hdfs_place import WebHdfsPlace
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_stores import ObjectAddress, is_object_uri
+from airflow_trident.io.object_stores import ObjectAddress
+from airflow_trident.io.paths import is_hdfs_uri, is_object_uri
 from airflow_trident.io.place import STAGING, Place, PosixPlace, clear
 
 

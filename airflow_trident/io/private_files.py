@@ -4,19 +4,16 @@ States, staged batches, spools, orders and the data of servers hold rows and log
 whatever the umask. A folder counts as shared if others may write to it. New files in it are open to the same others,
 its group or everybody, and belong to its group if it has the setgid bit. A sticky folder (``/tmp``) does not count as
 shared: each user keeps separate files there.
-
-Paths of local folders and files, where only a POSIX file system will do.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 import uuid
 from contextlib import suppress
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from airflow_trident.errors import ConfigurationError
 
@@ -117,73 +114,3 @@ def read_own(path: str, what: str) -> bytes:
                 "Run the task again; let nobody change the modes of files in the staging folder.",
             )
         return file.read()
-
-
-# One slash is enough: pathlib makes s3:/bucket of s3://bucket. A single letter is no scheme.
-_SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/")
-_TEMPLATE = "{{"
-_OF_THIS_MACHINE = ("", "file", "local")
-
-
-class StoragePath(Protocol):
-    """A path of fsspec, such as Airflow's ObjectStoragePath: its text is a URI."""
-
-    @property
-    def protocol(self) -> str: ...
-
-    @property
-    def path(self) -> str: ...
-
-
-AnyPath = str | os.PathLike[str] | StoragePath
-"""What users give as an address: a text, a path of pathlib, or Airflow's ObjectStoragePath."""
-
-
-def text_of_path(path: AnyPath) -> str:
-    """A path as its text; what is no path stays what it is, for the error.
-
-    Airflow is not imported for it: an ObjectStoragePath is known by its attributes.
-    """
-    if isinstance(path, str):
-        return path
-    if isinstance(path, os.PathLike):
-        return str(path)
-    protocol, name = getattr(path, "protocol", None), getattr(path, "path", None)
-    if not isinstance(protocol, str) or not isinstance(name, str):
-        return path  # type: ignore[return-value]  # refused by who asked
-    return name if protocol in _OF_THIS_MACHINE else str(path)
-
-
-def require_local_path(what: str, path: AnyPath) -> str:
-    """The path as a text, unchanged.
-
-    POSIX reads ``s3://bucket/out`` as a folder ``s3:`` in the working directory. Data would be written where nobody
-    looks and lost with the worker. ``file://`` is refused for the same reason.
-
-    :param what: whose path it is, for the error.
-    :raises ConfigurationError: it has no text, or begins with a scheme.
-    """
-    text = text_of_path(path)
-    if not isinstance(text, str) or not text:
-        raise ConfigurationError(f"{what} without a path: it got {path!r}", "Name a file or a folder.")
-    found = _SCHEME.match(text)
-    if found is None:
-        return text
-    scheme = found[1].lower()
-    if scheme == "file":
-        raise ConfigurationError(
-            f"{what} cannot use the path {text!r}: it takes paths, not URIs",
-            f"Leave the scheme out: {re.sub('^/+', '/', text.strip()[5:])!r}.",
-        )
-    raise ConfigurationError(
-        f"{what} cannot use the path {text!r}: it works on mounted file systems only, and would make a folder "
-        f"'{found[1]}:' in the working directory",
-        "Give it a folder that every worker and executor sees under the same path. FileSpout, FileSink, DeltaState "
-        "and others take URIs of object stores.",
-    )
-
-
-def is_template(path: AnyPath) -> bool:
-    """Is its text one that Airflow has yet to render?"""
-    text = text_of_path(path)
-    return isinstance(text, str) and _TEMPLATE in text

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.object_stores import require_place_unless_template
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.links import SparkUiLink
 from airflow_trident.operators.base import TridentOperator, owner
 from airflow_trident.protocol.records import OnFailure
@@ -81,7 +80,7 @@ class EngineOperator(TridentOperator):
         self.spark_conf = dict(spark_conf or {})
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
-        self.staging_dir = require_place_unless_template(f"staging_dir of {self.task_id}", staging_dir)
+        self.staging_dir = _place(self.task_id, staging_dir)
         self.rank_as(Rank.WORK)
         self.spark_ui_url = ""
         self._running: Engine | None = None
@@ -175,3 +174,12 @@ def _seconds(limit: timedelta | float | None) -> float | None:
     if seconds is not None and not 0 < seconds < float("inf"):
         raise ConfigurationError(f"attempt_timeout = {limit!r}", "Give more than 0 seconds, or None for no limit.")
     return seconds
+
+
+def _place(task_id: str, staging_dir: AnyPath | None) -> str | None:
+    """:raises ConfigurationError: it is no place for staged batches."""
+    if staging_dir is None:
+        return None
+    from airflow_trident.io.object_stores import require_place_unless_template
+
+    return require_place_unless_template(f"staging_dir of {task_id}", staging_dir)

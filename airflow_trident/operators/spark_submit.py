@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.hadoop import require_s3a_place
-from airflow_trident.io.private_files import is_template
+from airflow_trident.io.paths import is_template
 from airflow_trident.operators.drain import TridentDrainOperator
 from airflow_trident.tasks.engines import require_submitted, script_engine
 from airflow_trident.topology.script import Script, ScriptApplication

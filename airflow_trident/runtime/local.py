@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from airflow_trident.engine.engine import Engine, quiet
 from airflow_trident.io.object_stores import require_place
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger, topology_names
 from airflow_trident.names import DEFAULT_RETENTION
 from airflow_trident.protocol.decide import Blocked

@@ -24,7 +24,8 @@ from airflow_trident.contracts.state import ReplacedFiles, StagedBatch, StagedFi
 from airflow_trident.errors import ConfigurationError, InseparableError, StagingError, UnseenFilesError, UserCodeError
 from airflow_trident.io.arrow import arrow_schema, require_fit
 from airflow_trident.io.parquet import footer_bytes, write_parquet, write_parquet_pieces
-from airflow_trident.io.place import Place, PlacedFile, clear, make_folder, open_ranges, sizes, stays_inside
+from airflow_trident.io.paths import stays_inside
+from airflow_trident.io.place import Place, PlacedFile, clear, make_folder, open_ranges, sizes
 from airflow_trident.io.places import absolute_root, place_at
 from airflow_trident.io.values import UnfitValueError
 from airflow_trident.protocol.codec import staged_chunk_name

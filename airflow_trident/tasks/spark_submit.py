@@ -27,7 +27,7 @@ from airflow_trident.engine.spark.versions import require_master
 from airflow_trident.errors import MissingExtraError, SparkJobError, TridentError
 from airflow_trident.io.connections import KUBERNETES_PROVIDER, SUBMIT_EXTRA, require_extra
 from airflow_trident.io.database_limits import CLUSTERS
-from airflow_trident.io.object_stores import is_object_uri
+from airflow_trident.io.paths import is_object_uri
 from airflow_trident.io.places import absolute_root
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.tasks.drivers import (

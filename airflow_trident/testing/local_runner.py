@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.ledger.ledger import Ledger, MemoryLedger
 from airflow_trident.operations.state_functions import Row
 from airflow_trident.runtime.local import LocalRunner

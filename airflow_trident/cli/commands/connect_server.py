@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_trident.cli.console import OK, PROBLEM, spark_conf, trident_command
-from airflow_trident.io.private_files import require_local_path
+from airflow_trident.io.paths import require_local_path
 
 if TYPE_CHECKING:
     from airflow_trident.engine.spark.sessions.connect import EmbeddedConnectServer

@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_trident import settings
 from airflow_trident.cli.added_connection import require_free, write
 from airflow_trident.cli.console import OK, PROBLEM, trident_command
-from airflow_trident.io.private_files import require_local_path
+from airflow_trident.io.paths import require_local_path
 from airflow_trident.io.servers import ServerStatus
 from airflow_trident.ledger.embedded.server import EmbeddedZooKeeper
 from airflow_trident.ledger.zookeeper.settings import DEFAULT_PORT

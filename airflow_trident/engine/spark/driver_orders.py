@@ -17,8 +17,9 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io import connections
-from airflow_trident.io.hdfs import HdfsAddress, is_hdfs_uri
-from airflow_trident.io.object_stores import ObjectAddress, is_object_uri
+from airflow_trident.io.hdfs import HdfsAddress
+from airflow_trident.io.object_stores import ObjectAddress
+from airflow_trident.io.paths import is_hdfs_uri, is_object_uri
 from airflow_trident.io.place import Place, discard, make_folder
 from airflow_trident.io.places import place_at
 from airflow_trident.io.private_files import create_private, file_mode, read_own

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.errors import SparkJobError, TridentError
-from airflow_trident.io.object_stores import is_object_uri
+from airflow_trident.io.paths import is_object_uri
 from airflow_trident.protocol.durable_format import Format
 
 _TAKER = Format(noun="who took the order", version=1, cure="Run the task again.", error=SparkJobError)

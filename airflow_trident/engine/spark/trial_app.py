@@ -20,7 +20,7 @@ def main(order_path: str, result_path: str) -> int:
     from airflow_trident.engine.spark.engine import tried
     from airflow_trident.engine.spark.errors import to_json, translate
     from airflow_trident.engine.spark.sessions.session import GivenSession
-    from airflow_trident.io.object_stores import is_object_uri
+    from airflow_trident.io.paths import is_object_uri
 
     session = SparkSession.builder.getOrCreate()
     try:

@@ -13,7 +13,7 @@ from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.hadoop import OTHER_SERVICE, uri_in_hadoop
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.spouts.delta.log import DeltaLog, Places, names_in_file, of_batch
 from airflow_trident.spouts.files.by_spark import FileOfTable, LastSplits, files_for_script, frame_of
 from airflow_trident.spouts.files.columns import rows_of_file

@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_trident.contracts.spout import TAKE_AS_IT_IS, not_metadata_of
 from airflow_trident.errors import CorruptRecordError, SourceChangedError, SourceUnavailableError
-from airflow_trident.io.place import stays_inside
+from airflow_trident.io.paths import stays_inside
 from airflow_trident.spouts.files.listing import FoundFile
 from airflow_trident.types import Json
 

@@ -17,9 +17,7 @@ from typing import Any
 from airflow_trident.contracts.spout import Coordinator, Spout, one_of, require_simple_types
 from airflow_trident.errors import ConfigurationError, TridentError
 from airflow_trident.io.datasets import Dataset, file_dataset
-from airflow_trident.io.hdfs import is_hdfs_uri
-from airflow_trident.io.object_stores import is_object_uri
-from airflow_trident.io.private_files import AnyPath, require_local_path, text_of_path
+from airflow_trident.io.paths import AnyPath, is_hdfs_uri, is_object_uri, require_local_path, text_of_path
 from airflow_trident.protocol.outcomes import Lag
 from airflow_trident.spouts.files.batch_limits import BatchLimits, LateFiles
 from airflow_trident.spouts.files.consumed import (

@@ -43,9 +43,9 @@ from airflow_trident.errors import (
 )
 from airflow_trident.io.arrow import arrow_schema, fitting, rows_to_table
 from airflow_trident.io.object_stores import require_place
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.io.place import Place
 from airflow_trident.io.places import place_at
-from airflow_trident.io.private_files import AnyPath
 from airflow_trident.protocol.txids import Txids
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource

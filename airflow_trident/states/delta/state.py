@@ -25,7 +25,7 @@ from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.delta import EXTRA, DeltaPlace
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.protocol.records import NO_ATTEMPT, CommitTicket
 from airflow_trident.states.core.checks import application_of, file_names, require_plain_keys
 from airflow_trident.states.core.groups import Group, answers

@@ -55,7 +55,7 @@ from airflow_trident.io.delta import EXTRA, DeltaPlace
 from airflow_trident.io.object_place import ObstorePlace
 from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.parquet import calendar_of, null_counts, parquet_file, write_parquet
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.states.core.checks import application_of, file_names, require_columns

@@ -29,9 +29,9 @@ from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.datasets import Dataset, file_dataset
 from airflow_trident.io.object_stores import require_place
 from airflow_trident.io.parquet import write_parquet_pieces
-from airflow_trident.io.place import Place, stays_inside
+from airflow_trident.io.paths import AnyPath, stays_inside
+from airflow_trident.io.place import Place
 from airflow_trident.io.places import place_at
-from airflow_trident.io.private_files import AnyPath
 from airflow_trident.operations.evaluate import microseconds_of
 from airflow_trident.protocol.durable_format import Format
 from airflow_trident.protocol.records import CommitTicket

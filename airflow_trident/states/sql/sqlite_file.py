@@ -16,8 +16,9 @@ from airflow_trident.errors import (
     StoreUnavailableError,
     TridentError,
 )
+from airflow_trident.io.paths import require_local_path
 from airflow_trident.io.place import folder_error, make_folder
-from airflow_trident.io.private_files import require_local_path, touch_private
+from airflow_trident.io.private_files import touch_private
 
 _PAUSE_S = 0.01
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.io.private_files import require_local_path
+from airflow_trident.io.paths import require_local_path
 from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
 from airflow_trident.storm.components.process import Carrier, Channel, Program

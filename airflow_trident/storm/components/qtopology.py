@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError
-from airflow_trident.io.private_files import require_local_path
+from airflow_trident.io.paths import require_local_path
 from airflow_trident.storm.components.bolt import ChildBolt
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES, Message
 from airflow_trident.storm.components.process import Carrier, Channel, Program

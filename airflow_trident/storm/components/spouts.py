@@ -16,7 +16,7 @@ from typing import Any
 
 from airflow_trident.errors import ConfigurationError, DamagedInputError, TridentError
 from airflow_trident.io.arrow import rows_to_table
-from airflow_trident.io.private_files import AnyPath
+from airflow_trident.io.paths import AnyPath
 from airflow_trident.spouts.spool.sources import Polled, SpoolSource
 from airflow_trident.spouts.spool.spout import SpooledSpout
 from airflow_trident.storm.components.framing import MAX_MESSAGE_BYTES
