@@ -163,13 +163,13 @@ def taken(table: pa.Table, places: Any, *, most_bytes: int = _MOST_BYTES) -> pa.
         return table.take(pa.array(places) if isinstance(places, np.ndarray) else places)
     wanted = np.asarray(places, dtype=np.int64)
     order = np.argsort(wanted, kind="stable")
-    found = pa.concat_tables([table.slice(0, 0), *_taken_in_order(table, wanted[order])])
+    selected = pa.concat_tables([table.slice(0, 0), *_taken_in_order(table, wanted[order])])
     if (order[:-1] < order[1:]).all():
-        return found
-    if len(wanted) > 1 and max(column.nbytes for column in found.columns) > most_bytes:
+        return selected
+    if len(wanted) > 1 and max(column.nbytes for column in selected.columns) > most_bytes:
         half = len(wanted) // 2
         return pa.concat_tables([taken(table, some, most_bytes=most_bytes) for some in (wanted[:half], wanted[half:])])
-    return found.take(pa.array(np.argsort(order)))
+    return selected.take(pa.array(np.argsort(order)))
 
 
 def _taken_in_order(table: pa.Table, places: Any) -> Iterator[pa.Table]:
@@ -269,9 +269,9 @@ _TYPE_CURE = "Declare the type that the values have, convert them before they co
 
 
 def fitted_batch(
-    given: pa.RecordBatch,
+    batch: pa.RecordBatch,
     schema: Schema,
-    what: str,
+    subject: str,
     *,
     first_row: int = 0,
     structs: StructRule = StructRule.EXACT,
@@ -280,7 +280,7 @@ def fitted_batch(
 ) -> pa.RecordBatch:
     """The columns of the schema, each as :func:`fitted` gives it.
 
-    :param what: the source, for the error text: a file, a partition, a stream.
+    :param subject: the source, for the error text: a file, a partition, a stream.
     :param first_row: the place of the first row in it.
     :raises DamagedInputError: a value does not fit; it names source, row, field and value.
     """
@@ -289,10 +289,10 @@ def fitted_batch(
     columns = []
     for field in schema:
         try:
-            columns.append(_of_field(field, partial(fitted, given.column(field.name), field.type, structs, calendar)))
+            columns.append(_of_field(field, partial(fitted, batch.column(field.name), field.type, structs, calendar)))
         except UnfitValueError as error:
             error.position += first_row
-            raise DamagedInputError(f"{what}: {error}", cure) from error
+            raise DamagedInputError(f"{subject}: {error}", cure) from error
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(schema))
 
 
@@ -324,12 +324,12 @@ def single(column: pa.Array) -> pa.Array:
 
     if not pa.types.is_float64(column.type):
         return column
-    result = column.cast(pa.float32())
-    grown = pc.and_not(pc.is_inf(result), pc.is_inf(column)).fill_null(False)
+    rounded = column.cast(pa.float32())
+    grown = pc.and_not(pc.is_inf(rounded), pc.is_inf(column)).fill_null(False)
     if pc.any(grown).as_py():
         position = pc.index(grown, True).as_py()
         raise UnfitValueError(shown(column[position].as_py()), "float", "it is too large", position=position)
-    return result
+    return rounded
 
 
 class _Misfit(Exception):
@@ -403,41 +403,41 @@ def _fit(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types, given = pa.types, column.type
+    types, source_type = pa.types, column.type
     if isinstance(column, pa.ExtensionArray):
         return _fit(column.storage, target, how)
-    if types.is_dictionary(given):
+    if types.is_dictionary(source_type):
         return _fit(column.dictionary_decode(), target, how)
-    if types.is_run_end_encoded(given):
+    if types.is_run_end_encoded(source_type):
         return _fit(pc.run_end_decode(column), target, how)
-    if types.is_null(given):
+    if types.is_null(source_type):
         return pa.nulls(len(column), target)
     nested = {"list": types.is_list, "map": types.is_map, "struct": types.is_struct}
     for shape, is_shape in nested.items():
         if is_shape(target):
-            if _shape(given) != shape:
+            if _shape(source_type) != shape:
                 raise _Misfit(column)
             return _NESTED[shape](column, target, how)
     return _simple(column, target, how.calendar)
 
 
-def _shape(given: pa.DataType) -> str:
+def _shape(data_type: pa.DataType) -> str:
     from pyarrow import types
 
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    if any(is_list(given) for is_list in lists):
+    if any(is_list(data_type) for is_list in lists):
         return "list"
-    return "map" if types.is_map(given) else "struct" if types.is_struct(given) else ""
+    return "map" if types.is_map(data_type) else "struct" if types.is_struct(data_type) else ""
 
 
 def _list(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    given = pc.list_flatten(column)
+    elements = pc.list_flatten(column)
     with _inside("[]"):
-        values = _fit(given, target.value_type, how)
-    if values is given and column.type == target:
+        values = _fit(elements, target.value_type, how)
+    if values is elements and column.type == target:
         return column
     return pa.ListArray.from_arrays(_offsets(pc.list_value_length(column)), values, type=target, mask=column.is_null())
 
@@ -455,8 +455,8 @@ def _map(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    given = column.type
-    pairs = column.cast(pa.list_(pa.struct([("key", given.key_type), ("value", given.item_type)])))
+    source_type = column.type
+    pairs = column.cast(pa.list_(pa.struct([("key", source_type.key_type), ("value", source_type.item_type)])))
     keys, items = pc.list_flatten(pairs).flatten()
     with _inside("its keys"):
         new_keys = _fit(keys, target.key_type, how)
@@ -471,7 +471,7 @@ def _map(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     named = pa.table({"row": pc.list_parent_indices(pairs), "key": new_keys})
     if named.group_by(["row", "key"]).aggregate([]).num_rows != len(new_keys):
         raise _Misfit(column, "it has a key twice", have_keys)
-    if new_keys is keys and new_items is items and given == target:
+    if new_keys is keys and new_items is items and source_type == target:
         return column
     lengths = pc.list_value_length(pairs)
     return pa.MapArray.from_arrays(_offsets(lengths), new_keys, new_items, type=target, mask=column.is_null())
@@ -480,11 +480,11 @@ def _map(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
 def _struct(column: pa.Array, target: pa.DataType, how: _How) -> pa.Array:
     import pyarrow as pa
 
-    given, wanted = [column.type.names, target.names]
+    source_names, wanted = [column.type.names, target.names]
     rules = {"may_lack": how.structs is StructRule.MAY_LACK, "may_have_more": how.structs is StructRule.MAY_HAVE_MORE}
-    if why := unlike_members(given, wanted, **rules):
+    if why := unlike_members(source_names, wanted, **rules):
         raise _Misfit(column, why)
-    parts = dict(zip(given, column.flatten(), strict=True))
+    parts = dict(zip(source_names, column.flatten(), strict=True))
     fits = []
     for member in target:
         part = parts.get(member.name)
@@ -528,14 +528,14 @@ def _simple(column: pa.Array, target: pa.DataType, calendar: Calendar) -> pa.Arr
     if kinds[0] != kinds[1] and not (kinds[1] == "interval" and pa.types.is_integer(column.type)):
         raise _Misfit(column)
     try:
-        result = column if column.type == target else _converted(column, target)
-        _require_valid(result, calendar)
+        converted = column if column.type == target else _converted(column, target)
+        _require_valid(converted, calendar)
     except pa.ArrowException as error:
         raise _Misfit(column, str(error), fits) from error
-    return result
+    return converted
 
 
-def _kind(given: pa.DataType) -> str:
+def _kind(data_type: pa.DataType) -> str:
     """No value of one kind is a value of another."""
     from pyarrow import types
 
@@ -551,7 +551,7 @@ def _kind(given: pa.DataType) -> str:
         "time": (types.is_time,),
         "interval": (types.is_duration,),
     }
-    return next((kind for kind, tests in kinds.items() if any(test(given) for test in tests)), str(given))
+    return next((kind for kind, tests in kinds.items() if any(test(data_type) for test in tests)), str(data_type))
 
 
 def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
@@ -561,23 +561,24 @@ def _converted(column: pa.Array, target: pa.DataType) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types, given = pa.types, column.type
-    if types.is_float16(given):  # Arrow compares none of them
+    types, source_type = pa.types, column.type
+    if types.is_float16(source_type):  # Arrow compares none of them
         single = column.cast(pa.float32())
         return single if target == single.type else _converted(single, target)
-    if types.is_timestamp(given):
-        return (column if given.tz else pc.assume_timezone(column, "UTC")).cast(target)
-    if types.is_decimal(target) and types.is_integer(given):
+    if types.is_timestamp(source_type):
+        return (column if source_type.tz else pc.assume_timezone(column, "UTC")).cast(target)
+    if types.is_decimal(target) and types.is_integer(source_type):
         return column.cast(pa.decimal256(20 + target.scale, target.scale)).cast(target)
-    if types.is_decimal(target) and types.is_decimal(given):
+    if types.is_decimal(target) and types.is_decimal(source_type):
         return _rescaled(column, target)
-    if types.is_floating(given) and types.is_decimal(target):
+    if types.is_floating(source_type) and types.is_decimal(target):
         return _by_text(_without_gaps(column.cast(pa.float64())), target)
-    if types.is_floating(target) and not types.is_integer(given):  # Arrow's safe cast rounds, and overflows to infinity
-        result = column.cast(target) if types.is_floating(given) else _without_gaps(_by_text(column, target))
-        back = result.cast(given) if types.is_floating(given) else _by_text(result, given)
+    if types.is_floating(target) and not types.is_integer(source_type):
+        # Arrow's safe cast rounds, and overflows to infinity
+        converted = column.cast(target) if types.is_floating(source_type) else _without_gaps(_by_text(column, target))
+        back = converted.cast(source_type) if types.is_floating(source_type) else _by_text(converted, source_type)
         _require_equal(column, back, target)
-        return result
+        return converted
     return column.cast(target)
 
 
@@ -588,11 +589,11 @@ def _rescaled(column: pa.Array, target: pa.DataType) -> pa.Array:
     """
     import pyarrow as pa
 
-    given = column.type
-    if target.scale > given.scale:
-        digits = max(1, target.precision - target.scale + given.scale)
-        if digits < given.precision:
-            column = column.cast(pa.decimal256(digits, given.scale))
+    source_type = column.type
+    if target.scale > source_type.scale:
+        digits = max(1, target.precision - target.scale + source_type.scale)
+        if digits < source_type.precision:
+            column = column.cast(pa.decimal256(digits, source_type.scale))
         column = column.cast(wide_decimal(target))
     return column.cast(target)
 
@@ -706,10 +707,10 @@ def _require_interval(column: pa.Array) -> None:
 
 
 @contextmanager
-def fitting(what: str, schema: Schema, cure: str) -> Iterator[None]:
+def fitting(message: str, schema: Schema, cure: str) -> Iterator[None]:
     """Wraps the conversion of rows to a table.
 
-    :param what: says that they do not fit, for the error text.
+    :param message: says that they do not fit, for the error text.
     :raises DamagedInputError: they do not fit.
     """
     import pyarrow as pa
@@ -718,7 +719,7 @@ def fitting(what: str, schema: Schema, cure: str) -> Iterator[None]:
         yield
     # NotImplementedError: from a driver that cannot read what its database sends
     except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError) as error:
-        raise DamagedInputError(f"{what} ({', '.join(map(str, schema))}): {error}", cure) from error
+        raise DamagedInputError(f"{message} ({', '.join(map(str, schema))}): {error}", cure) from error
 
 
 def grouped(table: pa.Table, keys: Sequence[str], verbs: Sequence[tuple[str, str]]) -> list[pa.ChunkedArray]:
@@ -731,10 +732,10 @@ def grouped(table: pa.Table, keys: Sequence[str], verbs: Sequence[tuple[str, str
     names = list(dict.fromkeys((*keys, *(name for name, _ in verbs))))
     number = {name: str(place) for place, name in enumerate(names)}
     by = [number[key] for key in keys]
-    what = [(number[name], verb) for name, verb in verbs]
+    aggregations = [(number[name], verb) for name, verb in verbs]
     numbered = table.select(names).rename_columns(list(number.values()))
-    found = numbered.group_by(by, use_threads=False).aggregate(what)
-    return [found.column(name) for name in (*by, *(f"{name}_{verb}" for name, verb in what))]
+    groups = numbered.group_by(by, use_threads=False).aggregate(aggregations)
+    return [groups.column(name) for name in (*by, *(f"{name}_{verb}" for name, verb in aggregations))]
 
 
 _ONE = "one row"
@@ -754,9 +755,11 @@ def split_by(table: pa.Table, names: Sequence[str]) -> Iterator[tuple[PartitionV
         return
     if table.select(names).group_by(list(names)).aggregate([]).num_rows > 1:
         table = table.sort_by([(name, "ascending") for name in names])
-    one = table.append_column(_ONE, pa.repeat(1, table.num_rows))
+    with_ones = table.append_column(_ONE, pa.repeat(1, table.num_rows))
     first = 0
-    for *values, rows in zip(*(column.to_pylist() for column in grouped(one, names, [(_ONE, "sum")])), strict=True):
+    for *values, rows in zip(
+        *(column.to_pylist() for column in grouped(with_ones, names, [(_ONE, "sum")])), strict=True
+    ):
         yield tuple(values), table.slice(first, rows)
         first += rows
 
@@ -766,8 +769,10 @@ def values_in(footer: Any, names: Sequence[str]) -> PartitionValues | None:
 
     :param footer: `pyarrow.parquet.FileMetaData`.
     """
-    found = [_only(footer, name) for name in names]
-    return None if any(one is None for one in found) else tuple(one[0] for one in found if one is not None)
+    common_values = [_only(footer, name) for name in names]
+    if None in common_values:
+        return None
+    return tuple(common[0] for common in common_values if common is not None)
 
 
 def _only(footer: Any, name: str) -> tuple[Any] | None:

@@ -343,10 +343,10 @@ class DatabaseFault:
         return self.kind in PASSING
 
 
-def fault_of(error: BaseException, database: str, where: Connection) -> DatabaseFault:
+def fault_of(error: BaseException, database: str, connection: Connection) -> DatabaseFault:
     """:param database: SQLAlchemy's name. :param error: of SQLAlchemy, of the driver, or of the network."""
     original = getattr(error, "orig", None) or error
-    code, text = _code_of(original), " ".join(where.conceal(str(original)).split())
+    code, text = _code_of(original), " ".join(connection.conceal(str(original)).split())
     kind = _kind_by_code(code, database, text) or _kind_by_class(error, original, text)
     return DatabaseFault(kind, code, text, _CURES.get(code, "") or _BY_KIND.get(kind, ""))
 
@@ -355,8 +355,8 @@ def errors_of(dialect: sqlalchemy.Dialect | None) -> tuple[type[Exception], ...]
     """What SQLAlchemy, the driver and the network raise, for ``except``."""
     sa: Any = require_extra("sqlalchemy", EXTRA)
     driver: Any = getattr(dialect, "dbapi", None)
-    own = (driver.Error, driver.Warning) if driver is not None else ()
-    return (sa.exc.SQLAlchemyError, ConnectionError, TimeoutError, UnicodeDecodeError, *own)
+    driver_errors = (driver.Error, driver.Warning) if driver is not None else ()
+    return (sa.exc.SQLAlchemyError, ConnectionError, TimeoutError, UnicodeDecodeError, *driver_errors)
 
 
 # ---- codes -----------------------------------------------------------------------------------------------------

@@ -33,12 +33,12 @@ class Limits:
     lock_s: float = 30.0
     statement_s: float = 600.0
 
-    def require_positive(self, what: str) -> None:
-        """:raises ConfigurationError: a limit is not above 0. :param what: whose limits, for the error."""
+    def require_positive(self, subject: str) -> None:
+        """:raises ConfigurationError: a limit is not above 0. :param subject: whose limits, for the error."""
         limits = {"connect": self.connect_s, "lock": self.lock_s, "statement": self.statement_s}
         for name, seconds in limits.items():
             if seconds <= 0:
-                raise ConfigurationError(f"{what} with {name}_timeout_s={seconds}", "It must be above 0.")
+                raise ConfigurationError(f"{subject} with {name}_timeout_s={seconds}", "It must be above 0.")
 
     @property
     def answer_s(self) -> float:
@@ -125,7 +125,7 @@ def _of_postgres(limits: Limits, *, writes: bool, options: str) -> str:
         "idle_in_transaction_session_timeout": statement_ms,
     }
     values = {**_STYLES, **(_OF_STATES if writes else {})}
-    values |= {name: most for name, most in waits.items() if name not in options}
+    values |= {name: limit for name, limit in waits.items() if name not in options}
     calls = [f"set_config('{name}', '{value}', true)" for name, value in values.items()]
     return f"SELECT {', '.join([*calls, _DURABLE] if writes else calls)}"
 
@@ -151,12 +151,13 @@ def _of_mysql(limits: Limits, *, writes: bool) -> str:
     }
     if writes:
         values |= {"sql_safe_updates": 0, "foreign_key_checks": 1, "unique_checks": 1, "completion_type": 0}
-    told = ", ".join(f"{name} = {value}" for name, value in values.items())
+    assignments = ", ".join(f"{name} = {value}" for name, value in values.items())
     # In comments that the one or the other server runs. MariaDB limits every statement, MySQL those that only read.
     # A transaction whose client is gone without a word keeps its locks only so long.
     idle_s = max(1, round(limits.statement_s))
     return (
-        f"SET {told} /*M!100300 , max_statement_time = {limits.statement_s:g}, idle_transaction_timeout = {idle_s} */ "
+        f"SET {assignments} "
+        f"/*M!100300 , max_statement_time = {limits.statement_s:g}, idle_transaction_timeout = {idle_s} */ "
         f"/*!80000 , max_execution_time = {round(limits.statement_s * 1000)} */"
     )
 

@@ -41,18 +41,18 @@ def file_dataset(path: str) -> Dataset:
     return Dataset(f"{scheme}://{place}", parts.path.strip("/") or "/")
 
 
-def table_dataset(where: Connection, table: str, schema: str = "") -> Dataset:
+def table_dataset(connection: Connection, table: str, schema: str = "") -> Dataset:
     """A table of a database; `table` may have its schema before a dot."""
     before, _, table = table.rpartition(".")
     schema = before or schema
-    if where.conn_type == "sqlite":
-        return sqlite_dataset(where.host or where.schema, table)
-    port = where.port or _PORTS.get(where.conn_type)
-    if where.conn_type not in _WITHOUT_SCHEMA:
-        schema = schema or _SCHEMAS.get(where.conn_type, "")
-    parts = (where.schema, schema, table)
-    place = f"{where.host or 'localhost'}{f':{port}' if port else ''}"
-    return Dataset(f"{where.conn_type}://{place}", ".".join(part for part in parts if part))
+    if connection.conn_type == "sqlite":
+        return sqlite_dataset(connection.host or connection.schema, table)
+    port = connection.port or _PORTS.get(connection.conn_type)
+    if connection.conn_type not in _WITHOUT_SCHEMA:
+        schema = schema or _SCHEMAS.get(connection.conn_type, "")
+    parts = (connection.schema, schema, table)
+    place = f"{connection.host or 'localhost'}{f':{port}' if port else ''}"
+    return Dataset(f"{connection.conn_type}://{place}", ".".join(part for part in parts if part))
 
 
 def sqlite_dataset(path: str, table: str) -> Dataset:

@@ -30,7 +30,7 @@ from airflow_trident.io.place import PlacedFile
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
-_SERVICES: dict[str, ObjectService] = {one.conn_type: one for one in (S3, AZURE, GCS)}
+_SERVICES: dict[str, ObjectService] = {service.conn_type: service for service in (S3, AZURE, GCS)}
 EXTRA = "airflow-trident[delta]"
 _SETTINGS_OF_S3 = {
     **{name: name for name in ("access_key_id", "secret_access_key", "session_token", "region", "endpoint")},
@@ -124,23 +124,23 @@ class DeltaPlace:
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
-        found = connections.resolve_if(self.conn_id, required=required)
-        if found is None:
+        connection = connections.resolve_if(self.conn_id, required=required)
+        if connection is None:
             plain = self.service is S3 and "://" in self.uri and S3.endpoint_of({}).lower().startswith("http://")
             return replace(self, options={"AWS_ALLOW_HTTP": "true", **self.options}) if plain else self
-        service = _SERVICES.get(found.conn_type)
-        options = found.options if service is None else _of_service(found, service)
+        service = _SERVICES.get(connection.conn_type)
+        options = connection.options if service is None else _of_service(connection, service)
         return replace(self, conn_id=None, options={**options, **self.options})
 
     def s3_settings(self) -> dict[str, str] | str:
         """The storage options as settings of an `ObjectAddress`; or why they are none."""
         if urlsplit(self.uri).scheme not in S3_SCHEMES:
             return OTHER_SERVICE
-        given = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
-        odd = sorted(given.keys() - _SETTINGS_OF_S3.keys() - _NOT_OF_READING)
+        storage_options = {name.lower().removeprefix("aws_"): value for name, value in self.options.items()}
+        odd = sorted(storage_options.keys() - _SETTINGS_OF_S3.keys() - _NOT_OF_READING)
         if odd:
             return f"S3A is not told of the storage option {odd[0]!r}"
-        return {_SETTINGS_OF_S3[name]: value for name, value in given.items() if name in _SETTINGS_OF_S3}
+        return {_SETTINGS_OF_S3[name]: value for name, value in storage_options.items() if name in _SETTINGS_OF_S3}
 
     def target(self, name: str) -> str | PlacedFile | None:
         """The path of a file of the table; or the object that it is; None: in which store that is cannot be told."""
@@ -150,8 +150,8 @@ class DeltaPlace:
         if isinstance(settings, str):
             return None
         parts = urlsplit(self.where)
-        known = tuple(sorted(settings.items()))
-        address = ObjectAddress(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=known)
+        settings_items = tuple(sorted(settings.items()))
+        address = ObjectAddress(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=settings_items)
         return PlacedFile(ObstorePlace(address), name)
 
     # Only these two methods use the driver.
@@ -233,36 +233,36 @@ class DeltaPlace:
         return text
 
 
-def _of_service(found: Connection, service: ObjectService) -> dict[str, str]:
+def _of_service(connection: Connection, service: ObjectService) -> dict[str, str]:
     """The connection as storage options.
 
     :raises ConfigurationError: it has settings that delta-rs does not support.
     """
-    settings, prefix = service.settings_of(found), "AWS_" if service is S3 else ""
+    settings, prefix = service.settings_of(connection), "AWS_" if service is S3 else ""
     if service is AZURE and settings.pop("credential_type", "") != "access_key":
-        _require_no_key_beside(found)
+        _require_no_key_beside(connection)
     service.require_alone(settings)
     if (settings.get("endpoint") or settings.get("base_url", "")).lower().startswith("http://"):
         settings["allow_http"] = "true"
     options = {f"{prefix}{name.upper()}" if prefix else name: value for name, value in settings.items()}
-    client = service.client_of(found)
+    client = service.client_of(connection)
     seconds = {"connect_timeout": "connect_timeout", "read_timeout": "timeout"}
-    options |= {own: f"{client[name]}s" for name, own in seconds.items() if name in client}
+    options |= {option: f"{client[name]}s" for name, option in seconds.items() if name in client}
     if "root_certificate" in client:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has a certificate of its own ({service.verify}), which Delta tables do "
-            "not follow",
+            f"the connection {connection.conn_id!r} has a certificate of its own ({service.verify}), which Delta "
+            "tables do not follow",
             "Let the machine trust it, and leave it out.",
         )
     return options | {name: client[name] for name in ("max_retries", "allow_invalid_certificates") if name in client}
 
 
-def _require_no_key_beside(found: Connection) -> None:
+def _require_no_key_beside(connection: Connection) -> None:
     for name in KEYS_OF_THE_ENVIRONMENT:
         if os.environ.get(name):
             raise ConfigurationError(
-                f"the connection {found.conn_id!r} has no account key, and {name} is set, which delta-rs would take "
-                "instead of what it has",
+                f"the connection {connection.conn_id!r} has no account key, and {name} is set, which delta-rs would "
+                "take instead of what it has",
                 f"Take {name} out of the environment, or give the connection a key.",
             )
 

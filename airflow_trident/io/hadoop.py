@@ -58,8 +58,8 @@ class S3AFiles:
         if _UNTRUSTED & client.keys():
             return "S3A trusts the certificates of the JVM only, and the connection names others"
         if "access_key_id" not in settings:
-            found = {name: os.environ.get(f"AWS_{name.upper()}", "") for name in _KEYS}
-            settings = {**settings, **{name: value for name, value in found.items() if value}}
+            environment_keys = {name: os.environ.get(f"AWS_{name.upper()}", "") for name in _KEYS}
+            settings = {**settings, **{name: value for name, value in environment_keys.items() if value}}
         if not {"access_key_id", "secret_access_key"} <= settings.keys():
             return "neither a connection nor AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY give it keys"
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
@@ -67,8 +67,10 @@ class S3AFiles:
 
     @property
     def scheme(self) -> str:
-        told = json.dumps([sorted(self.settings.items()), sorted(self.client.items()), S3.endpoint_of(self.settings)])
-        return f"s3a-{hashlib.blake2b(told.encode(), digest_size=8, key=_SALT).hexdigest()}"
+        identity = json.dumps(
+            [sorted(self.settings.items()), sorted(self.client.items()), S3.endpoint_of(self.settings)]
+        )
+        return f"s3a-{hashlib.blake2b(identity.encode(), digest_size=8, key=_SALT).hexdigest()}"
 
     def url(self, name: str) -> str:
         return f"{self.scheme}://{name}"
@@ -76,22 +78,24 @@ class S3AFiles:
     def options(self, buckets: Iterable[str]) -> dict[str, str]:
         """Of Spark's reader. They hold keys."""
         ours = self._of_bucket()
-        named = {f"fs.s3a.bucket.{one}.{name}": value for one in sorted(set(buckets)) for name, value in ours.items()}
+        named = {
+            f"fs.s3a.bucket.{bucket}.{name}": value for bucket in sorted(set(buckets)) for name, value in ours.items()
+        }
         return {f"fs.{self.scheme}.impl": FILE_SYSTEM, **named}
 
     def _of_bucket(self) -> dict[str, str]:
         settings = self.settings
         temporary = "session_token" in settings
         provider = "TemporaryAWSCredentialsProvider" if temporary else "SimpleAWSCredentialsProvider"
-        found = {name: settings[own] for own, name in _KEYS.items() if own in settings}
-        found["aws.credentials.provider"] = _PROVIDERS + provider
-        found |= _server(settings)  # if its endpoint is empty, Amazon's, whatever the session says
-        for own, name in _DURATIONS.items():
-            if number := _NUMBER.match(self.client.get(own, "")):
-                found[name] = f"{max(1, round(float(number[1]) * 1000))}ms"
+        options = {name: settings[setting] for setting, name in _KEYS.items() if setting in settings}
+        options["aws.credentials.provider"] = _PROVIDERS + provider
+        options |= _server(settings)  # if its endpoint is empty, Amazon's, whatever the session says
+        for setting, name in _DURATIONS.items():
+            if number := _NUMBER.match(self.client.get(setting, "")):
+                options[name] = f"{max(1, round(float(number[1]) * 1000))}ms"
         if (retries := self.client.get("max_retries", "")).isdigit():
-            found["attempts.maximum"] = str(int(retries) + 1)
-        return found
+            options["attempts.maximum"] = str(int(retries) + 1)
+        return options
 
     def conceal(self, text: str) -> str:
         """A driver's message without the keys."""
@@ -101,21 +105,21 @@ class S3AFiles:
 
     def arrow_files(self) -> pafs.FileSystem:
         """The same objects for pyarrow."""
-        found: Any = S3.arrow_files(self.settings)
-        return found
+        file_system: Any = S3.arrow_files(self.settings)
+        return file_system
 
 
 def _server(settings: Mapping[str, str]) -> dict[str, str]:
     """Which server it is, and how buckets are named there."""
     endpoint = S3.endpoint_of(settings)
-    found = {
+    options = {
         "path.style.access": str(settings.get("virtual_hosted_style_request") != "true").lower(),
         "endpoint": endpoint,
         "connection.ssl.enabled": str(not endpoint.lower().startswith("http://")).lower(),
     }
     if endpoint or "region" in settings:
-        found["endpoint.region"] = settings.get("region", "us-east-1")
-    return found
+        options["endpoint.region"] = settings.get("region", "us-east-1")
+    return options
 
 
 def settings_without_keys(address: ObjectAddress) -> dict[str, str]:
@@ -127,26 +131,26 @@ def settings_without_keys(address: ObjectAddress) -> dict[str, str]:
     settings = dict(address.resolved().settings)
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     settings = ({"region": region} if region else {}) | settings
-    found = _server(settings) if S3.endpoint_of(settings) else {}
+    options = _server(settings) if S3.endpoint_of(settings) else {}
     if "region" in settings:
-        found["endpoint.region"] = settings["region"]
-    return {f"spark.hadoop.fs.s3a.bucket.{address.bucket}.{name}": value for name, value in found.items()}
+        options["endpoint.region"] = settings["region"]
+    return {f"spark.hadoop.fs.s3a.bucket.{address.bucket}.{name}": value for name, value in options.items()}
 
 
-def require_s3a_place(what: str, path: AnyPath) -> str:
+def require_s3a_place(subject: str, path: AnyPath) -> str:
     """A folder for files that Spark itself writes: a path of a file system, or ``s3://[connection@]bucket/prefix``.
 
-    :param what: whose path it is, for the error.
+    :param subject: whose path it is, for the error.
     :raises ConfigurationError: it is neither.
     """
     text = text_of_path(path)
     if not isinstance(text, str) or not is_object_uri(text) or text.strip().lower().startswith("file:"):
-        return require_local_path(what, path)
+        return require_local_path(subject, path)
     cure = "Give it a folder that the driver and its executors see under the same path, or s3://bucket/prefix."
-    if is_hdfs_uri(text) or ObjectAddress.parse(what, text).service is not S3:
-        raise ConfigurationError(f"{what} cannot use {text!r}: it takes file systems and S3 only", cure)
-    if found := _PATTERN.search(text):
-        raise ConfigurationError(f"{what} cannot use {text!r}: Spark takes {found[0]!r} for a pattern", cure)
+    if is_hdfs_uri(text) or ObjectAddress.parse(subject, text).service is not S3:
+        raise ConfigurationError(f"{subject} cannot use {text!r}: it takes file systems and S3 only", cure)
+    if match := _PATTERN.search(text):
+        raise ConfigurationError(f"{subject} cannot use {text!r}: Spark takes {match[0]!r} for a pattern", cure)
     return text.strip()
 
 
@@ -176,15 +180,17 @@ def uri_in_hadoop(uri: str, options: Mapping[str, str]) -> str:
         address = ObjectAddress.parse("a table", uri)
     except ConfigurationError:
         return ""
-    known = {name.lower().removeprefix("azure_").removeprefix("storage_"): value for name, value in options.items()}
-    given = tuple((name, known[name]) for name in ("account_name", "endpoint") if name in known)
+    named_options = {
+        name.lower().removeprefix("azure_").removeprefix("storage_"): value for name, value in options.items()
+    }
+    settings = tuple((name, named_options[name]) for name in ("account_name", "endpoint") if name in named_options)
     return root_in_hadoop(
         ObjectAddress(
             bucket=address.bucket,
             prefix=address.prefix,
             scheme=address.scheme,
             account_host=address.account_host,
-            settings=given,
+            settings=settings,
         )
     )
 

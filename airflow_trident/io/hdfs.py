@@ -50,9 +50,9 @@ class HdfsAddress:
     access: Access | None = field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, what: str, uri: str) -> HdfsAddress:
+    def parse(cls, subject: str, uri: str) -> HdfsAddress:
         """
-        :param what: whose path it is, for errors.
+        :param subject: whose path it is, for errors.
         :raises ConfigurationError: another scheme, no path, or an unexpected part such as a password.
         """
         try:
@@ -63,7 +63,7 @@ class HdfsAddress:
         scheme, host = parts.scheme.lower(), parts.netloc.rpartition("@")[2]
         if secret is not None:
             raise ConfigurationError(
-                f"{what} has a password in its URI (host {host!r}), which logs and records would show",
+                f"{subject} has a password in its URI (host {host!r}), which logs and records would show",
                 f"Put it into a connection of type {CONN_TYPE} and write {WRITTEN}.",
             )
         path = parts.path.strip("/")
@@ -71,11 +71,12 @@ class HdfsAddress:
         bad_host = _HOST.match(host) is None and (host or scheme != _NAMED)
         if scheme not in HDFS_SCHEMES or odd or bad_host or parts.query or parts.fragment:
             raise ConfigurationError(
-                f"{what} cannot use {uri.split('?', 1)[0]!r}: it is no {WRITTEN}", "Write it so, without anything else."
+                f"{subject} cannot use {uri.split('?', 1)[0]!r}: it is no {WRITTEN}",
+                "Write it so, without anything else.",
             )
         if scheme != _NAMED and user:
             raise ConfigurationError(
-                f"{what} cannot use {uri!r}: {scheme}:// takes no connection, and no user",
+                f"{subject} cannot use {uri!r}: {scheme}:// takes no connection, and no user",
                 f"Write hdfs://{user}@/{path} for the connection {user!r}, or set HADOOP_USER_NAME for the user.",
             )
         conn_id = user or (DEFAULT_CONN_ID if scheme == _NAMED else "")
@@ -101,8 +102,8 @@ class HdfsAddress:
             return self
         if self.scheme != _NAMED:
             return replace(self, access=_without_connection(self.scheme, self.host))
-        found = connections.resolve_if(self.conn_id, required=required)
-        return self if found is None else replace(self, access=_access(found))
+        connection = connections.resolve_if(self.conn_id, required=required)
+        return self if connection is None else replace(self, access=_access(connection))
 
     def client(self) -> WebHdfs:
         """:raises ConfigurationError: see :meth:`resolved`."""
@@ -130,36 +131,36 @@ def _without_connection(scheme: str, host: str) -> Access:
     return Access(servers=(server,), tls=tls, user=os.environ.get("HADOOP_USER_NAME") or getpass.getuser())
 
 
-def _access(found: Connection) -> Access:
+def _access(connection: Connection) -> Access:
     """As the provider's WebHDFSHook reads it; but certificates are verified unless it says not to."""
-    if found.conn_type not in (CONN_TYPE, ""):
+    if connection.conn_type not in (CONN_TYPE, ""):
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} is of type {found.conn_type!r}, and hdfs:// needs one of type "
+            f"the connection {connection.conn_id!r} is of type {connection.conn_type!r}, and hdfs:// needs one of type "
             f"{CONN_TYPE!r}",
             f"Make a connection of type {CONN_TYPE}: the name nodes as host, their HTTP port as port.",
         )
-    tls = _flag(found, "use_ssl")
-    port = found.port or (_TLS_PORT if tls else _PORT)
-    hosts = [one.strip() for one in found.host.split(",") if one.strip()]
-    if not hosts or not all(_HOST.match(one) for one in hosts):
+    tls = _flag(connection, "use_ssl")
+    port = connection.port or (_TLS_PORT if tls else _PORT)
+    hosts = [host.strip() for host in connection.host.split(",") if host.strip()]
+    if not hosts or not all(_HOST.match(host) for host in hosts):
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has the host {found.host!r}, which is no list of hosts",
+            f"the connection {connection.conn_id!r} has the host {connection.host!r}, which is no list of hosts",
             "Write the name node as its host, several with commas between them, without http://.",
         )
     return Access(
-        servers=tuple(one if ":" in one else f"{one}:{port}" for one in hosts),
+        servers=tuple(host if ":" in host else f"{host}:{port}" for host in hosts),
         tls=tls,
-        path=f"/{found.schema.strip('/')}" if found.schema.strip("/") else "",
-        user=found.login or os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
-        proxy_user=str(found.extra.get("proxy_user") or ""),
-        password=found.password,
-        token=str(found.extra.get("delegation_token") or ""),
-        verify=_verify(found.extra.get("verify")),
-        certificate=str(found.extra.get("cert") or ""),
-        key=str(found.extra.get("key") or ""),
-        connect_timeout_s=_number(found, "connect_timeout", HDFS.connect_s),
-        read_timeout_s=_number(found, "read_timeout", HDFS.answer_s),
-        retries=int(_number(found, "max_retries", 8)),
+        path=f"/{connection.schema.strip('/')}" if connection.schema.strip("/") else "",
+        user=connection.login or os.environ.get("HADOOP_USER_NAME") or getpass.getuser(),
+        proxy_user=str(connection.extra.get("proxy_user") or ""),
+        password=connection.password,
+        token=str(connection.extra.get("delegation_token") or ""),
+        verify=_verify(connection.extra.get("verify")),
+        certificate=str(connection.extra.get("cert") or ""),
+        key=str(connection.extra.get("key") or ""),
+        connect_timeout_s=_number(connection, "connect_timeout", HDFS.connect_s),
+        read_timeout_s=_number(connection, "read_timeout", HDFS.answer_s),
+        retries=int(_number(connection, "max_retries", 8)),
     )
 
 
@@ -168,19 +169,19 @@ def _verify(written: object) -> str:
     return text.lower() if text.lower() == "false" else "" if text.lower() == "true" else text
 
 
-def _flag(found: Connection, name: str) -> bool:
-    return str(found.extra.get(name, "")).lower() == "true"
+def _flag(connection: Connection, name: str) -> bool:
+    return str(connection.extra.get(name, "")).lower() == "true"
 
 
-def _number(found: Connection, name: str, instead: float) -> float:
-    written = found.extra.get(name, instead)
+def _number(connection: Connection, name: str, instead: float) -> float:
+    written = connection.extra.get(name, instead)
     try:
         number = float(written)
     except (TypeError, ValueError):
         number = -1
     if not 0 <= number <= _MOST:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has {written!r} as {name}, which is no number",
+            f"the connection {connection.conn_id!r} has {written!r} as {name}, which is no number",
             "Write a number, of seconds if it is a time, into its extras.",
         )
     return number

@@ -55,8 +55,8 @@ class WebHdfsPlace(RemotePlace):
                 taken = client.rename(tried[-1], self._path(name), over=anew)
             finally:
                 with suppress(RemoteException, Unreachable):
-                    for left in tried[:-1] if taken else tried:
-                        client.delete(left)
+                    for hidden_path in tried[:-1] if taken else tried:
+                        client.delete(hidden_path)
         return taken
 
     def _absent(self, name: str) -> StoreUnavailableError:

@@ -75,34 +75,38 @@ class IcebergPlace:
 
         :raises ConfigurationError: `required`, and there is no such connection.
         """
-        found = connections.resolve_if(self.conn_id, required=required)
-        said = {} if found is None else found.options
-        if found is not None and found.host:
-            said = {"uri": found.host, **said}
-        if found is not None and found.login:
-            said = {"credential": f"{found.login}:{found.password}", **said}
-        known = {**said, **self.properties}
-        warehouse = urlsplit(known.get("warehouse", ""))
+        connection = connections.resolve_if(self.conn_id, required=required)
+        catalog_properties = {} if connection is None else connection.options
+        if connection is not None and connection.host:
+            catalog_properties = {"uri": connection.host, **catalog_properties}
+        if connection is not None and connection.login:
+            catalog_properties = {"credential": f"{connection.login}:{connection.password}", **catalog_properties}
+        properties = {**catalog_properties, **self.properties}
+        warehouse = urlsplit(properties.get("warehouse", ""))
         of_storage = _OF_STORAGE.get(warehouse.scheme)
         if of_storage is not None and warehouse.username is not None:
-            address = ObjectAddress.parse("the warehouse of an Iceberg catalog", known["warehouse"])
+            address = ObjectAddress.parse("the warehouse of an Iceberg catalog", properties["warehouse"])
             storage = connections.resolve_if(address.conn_id, required=required)
             if storage is not None:
-                where = "/".join(part for part in (address.bucket, address.prefix) if part)
-                known = {**of_storage(storage), **known, "warehouse": f"{warehouse.scheme}://{where}"}
-        if found is None and known == self.properties:
+                warehouse_path = "/".join(part for part in (address.bucket, address.prefix) if part)
+                properties = {
+                    **of_storage(storage),
+                    **properties,
+                    "warehouse": f"{warehouse.scheme}://{warehouse_path}",
+                }
+        if connection is None and properties == self.properties:
             return self
-        return replace(self, conn_id=self.conn_id if found is None else None, properties=known)
+        return replace(self, conn_id=self.conn_id if connection is None else None, properties=properties)
 
     def s3_settings(self) -> tuple[dict[str, str], dict[str, str]] | str:
         """The properties as `settings` and `client` of an `ObjectAddress`; or why they are none."""
-        names = {name: own for own, name in _OF_FILES.items()}
+        names = {name: setting for setting, name in _OF_FILES.items()}
         odd = [name for name in self.properties if name.startswith(_OF_OTHER_FILES) and name not in names]
         if odd:
             return f"S3A is not told of the property {min(odd)!r}"
-        found = {names[name]: str(value) for name, value in self.properties.items() if name in names}
-        client = {name: value for name, value in found.items() if name.endswith("_timeout")}
-        return {name: value for name, value in found.items() if name not in client}, client
+        settings = {names[name]: str(value) for name, value in self.properties.items() if name in names}
+        client = {name: value for name, value in settings.items() if name.endswith("_timeout")}
+        return {name: value for name, value in settings.items() if name not in client}, client
 
     def stored(self, location: str) -> PlacedFile | None:
         """The object at an address; None: it is none of S3, or its store cannot be told."""
@@ -159,11 +163,11 @@ class IcebergPlace:
         :param unavailable: raised if catalog or storage do not answer.
         :raises ConfigurationError: this user has no permission.
         """
-        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
+        exceptions: Any = require_extra("pyiceberg.exceptions", EXTRA)
         try:
             with read_whole(f"the Iceberg table {self.name!r} of catalog {self.catalog!r}"):
                 yield
-        except known.CommitFailedException:
+        except exceptions.CommitFailedException:
             raise
         except BaseException as error:
             if not is_of_driver(error):
@@ -176,19 +180,19 @@ class IcebergPlace:
 
     def refusal(self, error: BaseException) -> ConfigurationError | None:
         """The error of a cause that no retry cures; None: a retry may help."""
-        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
+        exceptions: Any = require_extra("pyiceberg.exceptions", EXTRA)
         text = self._text_of(error)
         cure = S3.cure(str(error), RIGHTS) if _OF_S3 in str(error) else ""
         if cure:
             return ConfigurationError(
                 f"the Iceberg table {self.name!r} of catalog {self.catalog!r} cannot be read or written ({text})", cure
             )
-        refused = known.ForbiddenError, known.UnauthorizedError, known.OAuthError, PermissionError
+        refused = exceptions.ForbiddenError, exceptions.UnauthorizedError, exceptions.OAuthError, PermissionError
         if isinstance(error, refused) or "ermission denied" in text:
             return ConfigurationError(
                 f"the Iceberg table {self.name!r} may not be used by this user ({text})", "Give it the right."
             )
-        if isinstance(error, known.BadRequestError | known.NotInstalledError):
+        if isinstance(error, exceptions.BadRequestError | exceptions.NotInstalledError):
             return ConfigurationError(
                 f"the catalog {self.catalog!r} of the Iceberg table {self.name!r} refuses the request ({text})",
                 "Check the properties of the catalog, and its own log.",
@@ -208,7 +212,7 @@ class IcebergPlace:
 
 
 @contextmanager
-def read_whole(what: str) -> Iterator[None]:
+def read_whole(subject: str) -> Iterator[None]:
     """Wraps what asks pyiceberg for the files of a table.
 
     :raises ConfigurationError: there are equality delete files, whose rows pyiceberg cannot leave out.
@@ -219,50 +223,50 @@ def read_whole(what: str) -> Iterator[None]:
         if "equality deletes" not in str(error):
             raise
         raise ConfigurationError(
-            f"{what} has equality delete files, which pyiceberg does not read",
+            f"{subject} has equality delete files, which pyiceberg does not read",
             "Rewrite its data files (rewrite_data_files of Spark), and run the task again.",
         ) from None
 
 
-def _of_google(found: Connection) -> dict[str, str]:
+def _of_google(connection: Connection) -> dict[str, str]:
     """A connection of type ``google_cloud_platform`` as properties of the catalog's files.
 
     :raises ConfigurationError: it has a key, or is anonymous: pyiceberg takes tokens and what machines have only.
     """
-    settings = GCS.settings_of(found)
+    settings = GCS.settings_of(connection)
     if settings.keys() - {"base_url"}:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has a key, or is anonymous, which Iceberg tables do not follow",
+            f"the connection {connection.conn_id!r} has a key, or is anonymous, which Iceberg tables do not follow",
             "Set GOOGLE_APPLICATION_CREDENTIALS on each machine and write the warehouse without the connection.",
         )
     return {_OF_GOOGLE[name]: value for name, value in settings.items()}
 
 
-def _of_s3(found: Connection) -> dict[str, str]:
+def _of_s3(connection: Connection) -> dict[str, str]:
     """A connection of type ``aws`` as properties of the catalog's files.
 
     :raises ConfigurationError: it has settings that pyiceberg's files do not support.
     """
-    settings, client = S3.settings_of(found), S3.client_of(found)
+    settings, client = S3.settings_of(connection), S3.client_of(connection)
     if {"root_certificate", "allow_invalid_certificates"} & client.keys():
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} says which certificates are trusted (verify), which Iceberg tables do "
-            "not follow",
+            f"the connection {connection.conn_id!r} says which certificates are trusted (verify), which Iceberg tables "
+            "do not follow",
             "Let the machine trust the store's certificate, and leave it out.",
         )
     properties = {_OF_FILES[name]: value for name, value in (settings | client).items() if name in _OF_FILES}
     return {"s3.region": _REGION, **properties}
 
 
-_OF_STORAGE = {scheme: of for one, of in ((S3, _of_s3), (GCS, _of_google)) for scheme in one.schemes}
+_OF_STORAGE = {scheme: of for service, of in ((S3, _of_s3), (GCS, _of_google)) for scheme in service.schemes}
 """Scheme of a warehouse -> its connection as properties."""
 
 
 @cache
 def faults() -> tuple[type[Exception], ...]:
     """The errors of pyiceberg for a failed catalog or storage; they have no common class."""
-    own: Any = require_extra("pyiceberg.exceptions", EXTRA)
-    kinds = {kind for _, kind in inspect.getmembers(own, inspect.isclass) if issubclass(kind, Exception)}
+    exceptions: Any = require_extra("pyiceberg.exceptions", EXTRA)
+    kinds = {kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception)}
     arrow: Any = require_extra("pyarrow", EXTRA)
     with suppress(TridentError):  # for other catalogs
         kinds.add(require_extra("sqlalchemy.exc", EXTRA).SQLAlchemyError)
@@ -297,29 +301,29 @@ def pieces_of(metadata: Any, io: Any, task: Any, wanted: Any) -> Iterator[pa.Rec
         pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, page_checksum_verification=True) as file,
     ):
         is_old = metadata.format_version <= 2  # without nanoseconds
-        found = reading.pyarrow_to_schema(
+        file_schema = reading.pyarrow_to_schema(
             file.schema_arrow,
             metadata.name_mapping(),
             downcast_ns_timestamp_to_us=is_old,
             format_version=metadata.format_version,
         )
         spec = metadata.specs().get(task.file.spec_id)
-        same = reading._get_column_projection_values(task.file, wanted, metadata.schema(), spec, found.field_ids)
-        given = pruned(found, ids, select_full_types=False)
+        same = reading._get_column_projection_values(task.file, wanted, metadata.schema(), spec, file_schema.field_ids)
+        projected = pruned(file_schema, ids, select_full_types=False)
         first = 0
         calendar = calendar_of(file.metadata)
-        for piece in file.iter_batches(PIECE_ROWS, columns=[column.name for column in given.columns]):
+        for piece in file.iter_batches(PIECE_ROWS, columns=[column.name for column in projected.columns]):
             if calendar is not Calendar.GREGORIAN:  # of files that Spark wrote, and that were added to the table
                 require_fit(pa.Table.from_batches([piece]), calendar)
             rows = piece
             if deletes:
-                left = reading._combine_positional_deletes(deletes, first, first + piece.num_rows)
-                rows = piece.take(left)
+                remaining = reading._combine_positional_deletes(deletes, first, first + piece.num_rows)
+                rows = piece.take(remaining)
             first += piece.num_rows
             if rows.num_rows:
                 yield reading._to_requested_schema(
                     wanted,
-                    given,
+                    projected,
                     rows,
                     downcast_ns_timestamp_to_us=is_old,
                     projected_missing_fields=same,

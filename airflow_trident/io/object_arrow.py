@@ -52,7 +52,7 @@ class ReadOnlyFiles(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow ha
 
     open_input_stream = open_input_file
 
-    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         raise NotImplementedError("files are read only here")
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
@@ -102,7 +102,7 @@ class WritesBytes(pafs.FileSystemHandler):  # type: ignore[misc]
     def delete_file(self, path: str) -> None:
         self._handler.delete_file(path)
 
-    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
         raise NotImplementedError("files are only written, read, deleted and listed here")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
@@ -142,8 +142,8 @@ def arrow_files(address: ObjectAddress) -> pafs.FileSystem:
     :raises ConfigurationError: as :meth:`ObjectAddress.resolved`.
     """
     whole = replace(address.resolved(), prefix="")
-    own = None if whole.client else whole.service.arrow_files(dict(whole.settings))
-    return own or pafs.PyFileSystem(ReadOnlyFiles(whole.scheme, whole, partial(_part_reader, whole)))
+    native_files = None if whole.client else whole.service.arrow_files(dict(whole.settings))
+    return native_files or pafs.PyFileSystem(ReadOnlyFiles(whole.scheme, whole, partial(_part_reader, whole)))
 
 
 def _part_reader(whole: ObjectAddress, key: str) -> ObjectReader:

@@ -80,7 +80,7 @@ class ObstorePlace(RemotePlace):
     def list(self, folder: str = "") -> Iterator[PlaceEntry]:
         with self.address.errors(f"list {folder!r}"):
             for page in self.address.obstore().list(self.address.store(), folder, chunk_size=_PAGE):
-                yield from (PlaceEntry(one["path"], one["size"]) for one in page)
+                yield from (PlaceEntry(meta["path"], meta["size"]) for meta in page)
 
     def names(self, folder: str = "", after: str = "") -> Sequence[str]:
         begin = len(f"{folder}/") if folder else 0

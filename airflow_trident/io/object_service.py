@@ -84,14 +84,14 @@ class ObjectService(ABC):
         """Of ``scheme://user@host``; None: it is no address of this service."""
 
     @abstractmethod
-    def settings_of(self, found: Connection) -> dict[str, str]:
+    def settings_of(self, connection: Connection) -> dict[str, str]:
         """The connection's credentials and endpoint, as settings of obstore.
 
         :raises ConfigurationError: it is of another type, or has settings that are not supported here.
         """
 
     @abstractmethod
-    def client_of(self, found: Connection) -> dict[str, str]:
+    def client_of(self, connection: Connection) -> dict[str, str]:
         """The connection's time-outs (seconds), retries and certificates."""
 
     @abstractmethod
@@ -119,11 +119,11 @@ class ObjectService(ABC):
         :param text: the whole error text.
         """
         code, _ = said(text)
-        known = self.cure_of(code, rights, text)
-        found = _STATUS.search(text)
-        if known or found is None or code in _PASSING_CODES:
-            return known
-        status = int(found[1])
+        known_cure = self.cure_of(code, rights, text)
+        status_match = _STATUS.search(text)
+        if known_cure or status_match is None or code in _PASSING_CODES:
+            return known_cure
+        status = int(status_match[1])
         if status in _REFUSED:
             return self.refused(rights)
         if status in _NEVER or (400 <= status < 500 and status not in _PASSING):
@@ -147,11 +147,11 @@ class ObjectService(ABC):
         odd = {"", ".", ".."}.intersection(names)
         return not (odd or _CONTROL.search(uri) or set(self.not_in_names).intersection(uri))
 
-    def require_type(self, found: Connection) -> None:
-        if found.conn_type not in (self.conn_type, ""):
+    def require_type(self, connection: Connection) -> None:
+        if connection.conn_type not in (self.conn_type, ""):
             raise ConfigurationError(
-                f"the connection {found.conn_id!r} is of type {found.conn_type!r}, and {self.schemes[0]}:// needs one "
-                f"of type {self.conn_type!r}",
+                f"the connection {connection.conn_id!r} is of type {connection.conn_type!r}, and "
+                f"{self.schemes[0]}:// needs one of type {self.conn_type!r}",
                 f"Make a connection of type {self.conn_type}: {self.login}.",
             )
 
@@ -163,22 +163,22 @@ def is_behind_the_end(error: Exception) -> bool:
 
 def said(text: str) -> tuple[str, str]:
     """Code and message of the service's answer, or the first line of the client's message."""
-    found = _CODE.search(text)
-    if found is None:
+    code_match = _CODE.search(text)
+    if code_match is None:
         of_arrow = _OF_ARROW.search(text)
         code = of_arrow[1].title().replace("_", "") if of_arrow else ""
         return code, text.split("\n", 1)[0][:_LITTLE]
     details = _DETAILS.search(text)
-    lines = [part.strip().split("\n", 1)[0][:_LITTLE] for part in (found[2] or "", details[1] if details else "")]
-    return found[1], " ".join(line for line in lines if line) or "it says no more"
+    lines = [part.strip().split("\n", 1)[0][:_LITTLE] for part in (code_match[2] or "", details[1] if details else "")]
+    return code_match[1], " ".join(line for line in lines if line) or "it says no more"
 
 
 def mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A JSON object in the extras, also one written as text; empty if there is none."""
-    found = content.get(name)
-    if isinstance(found, str):
-        found = connections.parse_extra(found)
-    return found if isinstance(found, Mapping) else {}
+    extra = content.get(name)
+    if isinstance(extra, str):
+        extra = connections.parse_extra(extra)
+    return extra if isinstance(extra, Mapping) else {}
 
 
 def certificates(verify: Any) -> dict[str, str]:

@@ -92,33 +92,35 @@ class _S3(ObjectService):
     def address(self, user: str, host: str) -> Address | None:
         return Address(bucket=host, conn_id=user) if _S3_BUCKET.match(host) else None
 
-    def settings_of(self, found: Connection) -> dict[str, str]:
-        self.require_type(found)
+    def settings_of(self, connection: Connection) -> dict[str, str]:
+        self.require_type(connection)
         for name in _S3_NOT_FOLLOWED:
-            if found.extra.get(name):
+            if connection.extra.get(name):
                 raise ConfigurationError(
-                    f"the connection {found.conn_id!r} has the extra {name!r}, which is not followed here",
+                    f"the connection {connection.conn_id!r} has the extra {name!r}, which is not followed here",
                     "Put keys into it, or name no connection and give the machines a role: their environment is asked.",
                 )
-        settings = {own: str(found.extra[name]) for name, own in _EXTRAS.items() if found.extra.get(name)}
-        of_s3 = mapping(mapping(found.extra, "service_config"), "s3")
+        settings = {
+            setting: str(connection.extra[name]) for name, setting in _EXTRAS.items() if connection.extra.get(name)
+        }
+        of_s3 = mapping(mapping(connection.extra, "service_config"), "s3")
         if of_s3.get("endpoint_url"):
             settings["endpoint"] = str(of_s3["endpoint_url"])
-        if found.login:
-            settings |= {"access_key_id": found.login, "secret_access_key": found.password}
-        if mapping(mapping(found.extra, "config_kwargs"), "s3").get("addressing_style") == "virtual":
+        if connection.login:
+            settings |= {"access_key_id": connection.login, "secret_access_key": connection.password}
+        if mapping(mapping(connection.extra, "config_kwargs"), "s3").get("addressing_style") == "virtual":
             settings["virtual_hosted_style_request"] = "true"
         return settings
 
-    def client_of(self, found: Connection) -> dict[str, str]:
-        kwargs = mapping(found.extra, "config_kwargs")
+    def client_of(self, connection: Connection) -> dict[str, str]:
+        kwargs = mapping(connection.extra, "config_kwargs")
         client = {name: str(kwargs[name]) for name in ("connect_timeout", "read_timeout") if kwargs.get(name)}
         retries = mapping(kwargs, "retries")
         if isinstance(retries.get("max_attempts"), int):
             client["max_retries"] = str(retries["max_attempts"])
         if isinstance(retries.get("total_max_attempts"), int):
             client["max_retries"] = str(max(0, retries["total_max_attempts"] - 1))
-        return client | certificates(found.extra.get("verify"))
+        return client | certificates(connection.extra.get("verify"))
 
     def endpoint_of(self, settings: Mapping[str, str]) -> str:
         return settings.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "") or os.environ.get("AWS_ENDPOINT", "")
@@ -137,12 +139,12 @@ class _S3(ObjectService):
     def arrow_files(self, settings: Mapping[str, str]) -> pafs.FileSystem:
         import pyarrow.fs as pafs
 
-        given = {_OF_ARROW[name]: value for name, value in settings.items() if name in _OF_ARROW}
+        arguments = {_OF_ARROW[name]: value for name, value in settings.items() if name in _OF_ARROW}
         endpoint = self.endpoint_of(settings)
         if endpoint:
-            given["scheme"], _, given["endpoint_override"] = endpoint.rstrip("/").partition("://")
+            arguments["scheme"], _, arguments["endpoint_override"] = endpoint.rstrip("/").partition("://")
         virtual = settings.get("virtual_hosted_style_request") == "true"
-        return pafs.S3FileSystem(**given, force_virtual_addressing=virtual)
+        return pafs.S3FileSystem(**arguments, force_virtual_addressing=virtual)
 
 
 S3 = _S3()
@@ -243,32 +245,36 @@ class _Azure(ObjectService):
     def address(self, user: str, host: str) -> Address | None:
         if "." not in host:
             return Address(bucket=host, conn_id=user) if _CONTAINER.match(host) else None
-        found = _ACCOUNT_HOST.match(host)
-        if found is None or not _CONTAINER.match(user):
+        match = _ACCOUNT_HOST.match(host)
+        if match is None or not _CONTAINER.match(user):
             return None
-        settings = (("account_name", found[1]), ("endpoint", f"https://{found[1]}.blob.{found[2]}"))
+        settings = (("account_name", match[1]), ("endpoint", f"https://{match[1]}.blob.{match[2]}"))
         return Address(bucket=user, account_host=host, settings=settings)
 
-    def settings_of(self, found: Connection) -> dict[str, str]:
-        self.require_type(found)
+    def settings_of(self, connection: Connection) -> dict[str, str]:
+        self.require_type(connection)
         for name in _AZURE_NOT_FOLLOWED:
-            if found.extra.get(name):
+            if connection.extra.get(name):
                 raise ConfigurationError(
-                    f"the connection {found.conn_id!r} has the extra {name!r}, which is not followed here",
+                    f"the connection {connection.conn_id!r} has the extra {name!r}, which is not followed here",
                     "Leave it out, or name no connection: the environment of the machines is asked.",
                 )
-        written = _option(found, "connection_string")
+        written = _option(connection, "connection_string")
         if written:
-            return _of_connection_string(found, written)
-        settings = _credentials(found)
-        url = _account_url(found, settings.pop("endpoint", ""))
-        login = "" if "client_id" in settings else found.login
-        account = _option(found, "account_name") or _account_of(url, login)
+            return _of_connection_string(connection, written)
+        settings = _credentials(connection)
+        url = _account_url(connection, settings.pop("endpoint", ""))
+        login = "" if "client_id" in settings else connection.login
+        account = _option(connection, "account_name") or _account_of(url, login)
         return {"account_name": account, "endpoint": url, **settings}
 
-    def client_of(self, found: Connection) -> dict[str, str]:
-        client = {own: str(found.extra[name]) for name, own in _ENTRA.items() if found.extra.get(name) is not None}
-        return client | certificates(found.extra.get("connection_verify"))
+    def client_of(self, connection: Connection) -> dict[str, str]:
+        client = {
+            setting: str(connection.extra[name])
+            for name, setting in _ENTRA.items()
+            if connection.extra.get(name) is not None
+        }
+        return client | certificates(connection.extra.get("connection_verify"))
 
     def endpoint_of(self, settings: Mapping[str, str]) -> str:
         variables = os.environ.get("AZURE_STORAGE_ENDPOINT", "") or os.environ.get("AZURE_ENDPOINT", "")
@@ -291,50 +297,58 @@ class _Azure(ObjectService):
 AZURE = _Azure()
 
 
-def _option(found: Connection, name: str) -> str:
+def _option(connection: Connection, name: str) -> str:
     """Also with the prefix that older connections have before the name."""
-    return str(found.extra.get(name) or found.extra.get(f"extra__{AZURE.conn_type}__{name}") or "")
+    return str(connection.extra.get(name) or connection.extra.get(f"extra__{AZURE.conn_type}__{name}") or "")
 
 
-def _credentials(found: Connection) -> dict[str, str]:
+def _credentials(connection: Connection) -> dict[str, str]:
     """In the order of Airflow's WasbHook. One kind only, named by `credential_type`: obstore would mix it with the
     environment's. None at all: the identity of each machine."""
-    tenant = _option(found, "tenant_id")
+    tenant = _option(connection, "tenant_id")
     if tenant:
-        secret = {"credential_type": "client_secret", "client_id": found.login, "client_secret": found.password}
-        authority = mapping(found.extra, "client_secret_auth_config").get("authority")
+        secret = {
+            "credential_type": "client_secret",
+            "client_id": connection.login,
+            "client_secret": connection.password,
+        }
+        authority = mapping(connection.extra, "client_secret_auth_config").get("authority")
         return {
             **secret,
             "tenant_id": tenant,
             **({"authority_host": _with_scheme(str(authority))} if authority else {}),
         }
-    sas = _option(found, "sas_token")
-    key = _option(found, "shared_access_key") or ("" if sas else found.password or _option(found, "account_key"))
+    sas = _option(connection, "sas_token")
+    key = _option(connection, "shared_access_key") or (
+        "" if sas else connection.password or _option(connection, "account_key")
+    )
     if key:
         return {"credential_type": "access_key", "account_key": key}
     if sas:
-        where, _, token = sas.partition("?") if sas.startswith("http") else ("", "", sas.removeprefix("?"))
-        return {"credential_type": "sas_token", "sas_key": token, **({"endpoint": where} if where else {})}
-    identity, tenant = _option(found, "managed_identity_client_id"), _option(found, "workload_identity_tenant_id")
+        endpoint, _, token = sas.partition("?") if sas.startswith("http") else ("", "", sas.removeprefix("?"))
+        return {"credential_type": "sas_token", "sas_key": token, **({"endpoint": endpoint} if endpoint else {})}
+    identity = _option(connection, "managed_identity_client_id")
+    tenant = _option(connection, "workload_identity_tenant_id")
     return {name: value for name, value in (("client_id", identity), ("tenant_id", tenant)) if value}
 
 
-def _account_url(found: Connection, of_sas: str) -> str:
+def _account_url(connection: Connection, of_sas: str) -> str:
     """As the hook reads host and login: a URL, a DNS name, or the account at Azure's own address."""
-    host = of_sas or found.host
+    host = of_sas or connection.host
     if host and ("." in host or "://" in host):
-        port = f":{found.port}" if found.port and "://" not in host else ""
+        port = f":{connection.port}" if connection.port and "://" not in host else ""
         return _of_blobs(_with_scheme(f"{host.rstrip('/')}{port}"))
-    account = _option(found, "account_name")
-    if _option(found, "tenant_id") and not account:
+    account = _option(connection, "account_name")
+    if _option(connection, "tenant_id") and not account:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has a tenant_id, so that its login is a client; it names no account",
+            f"the connection {connection.conn_id!r} has a tenant_id, so that its login is a client; it names no "
+            "account",
             f"Write the account's URL as its host: {_ACCOUNT_URL}.",
         )
-    account = account or found.login
+    account = account or connection.login
     if not account:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} names no account",
+            f"the connection {connection.conn_id!r} names no account",
             f"Write the account as its login, or its URL as its host: {_ACCOUNT_URL}.",
         )
     return f"https://{account}.blob.core.windows.net"
@@ -343,8 +357,8 @@ def _account_url(found: Connection, of_sas: str) -> str:
 def _of_blobs(url: str) -> str:
     """An account's URL at Azure, also of one that was copied with ``.dfs.`` in it or with the path of a container."""
     parts = urlsplit(url)
-    found = _ACCOUNT_HOST.match(parts.netloc.lower())
-    return f"{parts.scheme}://{found[1]}.blob.{found[2]}" if found else url
+    match = _ACCOUNT_HOST.match(parts.netloc.lower())
+    return f"{parts.scheme}://{match[1]}.blob.{match[2]}" if match else url
 
 
 def _account_of(url: str, login: str = "") -> str:
@@ -354,11 +368,11 @@ def _account_of(url: str, login: str = "") -> str:
     return at_azure[1] if at_azure else parts.path.strip("/") or login or parts.netloc.split(".", 1)[0]
 
 
-def _of_connection_string(found: Connection, written: str) -> dict[str, str]:
+def _of_connection_string(connection: Connection, written: str) -> dict[str, str]:
     """``AccountName=...;AccountKey=...;EndpointSuffix=core.windows.net``."""
     parts = {
         name.strip().lower(): value.strip()
-        for name, _, value in (one.partition("=") for one in written.split(";"))
+        for name, _, value in (pair.partition("=") for pair in written.split(";"))
         if name
     }
     if parts.get("usedevelopmentstorage", "").lower() == "true":
@@ -366,7 +380,7 @@ def _of_connection_string(found: Connection, written: str) -> dict[str, str]:
     account, url = parts.get("accountname", ""), _of_blobs(parts.get("blobendpoint", "").rstrip("/"))
     if not account and not url:
         raise ConfigurationError(
-            f"the connection string of the connection {found.conn_id!r} names no account",
+            f"the connection string of the connection {connection.conn_id!r} names no account",
             "Copy it whole from the account's access keys: AccountName=...;AccountKey=...",
         )
     scheme, suffix = parts.get("defaultendpointsprotocol", "https"), parts.get("endpointsuffix", "core.windows.net")
@@ -464,27 +478,27 @@ class _Gcs(ObjectService):
     def address(self, user: str, host: str) -> Address | None:
         return Address(bucket=host, conn_id=user) if _GCS_BUCKET.match(host) else None
 
-    def settings_of(self, found: Connection) -> dict[str, str]:
-        self.require_type(found)
-        endpoint = str(_gcs_extra(found, _ENDPOINT) or "").rstrip("/")
+    def settings_of(self, connection: Connection) -> dict[str, str]:
+        self.require_type(connection)
+        endpoint = str(_gcs_extra(connection, _ENDPOINT) or "").rstrip("/")
         place = {"base_url": endpoint} if endpoint else {}
-        if str(_gcs_extra(found, "is_anonymous")).lower() in ("true", "1"):
+        if str(_gcs_extra(connection, "is_anonymous")).lower() in ("true", "1"):
             # An empty token, because obstore asks for one where it writes.
             return {**place, "skip_signature": "true", "bearer_token": ""}
         for name in _GCS_NOT_FOLLOWED:
-            if _gcs_extra(found, name) not in (None, "", False, "false", "False"):
+            if _gcs_extra(connection, name) not in (None, "", False, "false", "False"):
                 raise ConfigurationError(
-                    f"the connection {found.conn_id!r} has the extra {name!r}, which is not followed here",
+                    f"the connection {connection.conn_id!r} has the extra {name!r}, which is not followed here",
                     "Give it a key (keyfile_dict or key_path), or leave the extra out: then the application default "
                     "credentials of the machines are used.",
                 )
-        _require_usual_scope(found)
-        key = _key_of(found)
+        _require_usual_scope(connection)
+        key = _key_of(connection)
         return {**place, "service_account_key": key, "skip_signature": "false"} if key else place
 
-    def client_of(self, found: Connection) -> dict[str, str]:
-        given = {own: _gcs_extra(found, name) for name, own in _GCS_CLIENT.items()}
-        return {own: str(value) for own, value in given.items() if value not in (None, "")}
+    def client_of(self, connection: Connection) -> dict[str, str]:
+        values = {setting: _gcs_extra(connection, name) for name, setting in _GCS_CLIENT.items()}
+        return {setting: str(value) for setting, value in values.items() if value not in (None, "")}
 
     def endpoint_of(self, settings: Mapping[str, str]) -> str:
         return settings.get("base_url") or os.environ.get("GOOGLE_BASE_URL", "")
@@ -499,12 +513,12 @@ class _Gcs(ObjectService):
                     f"Take {name} out of the environment, or name no connection.",
                 )
 
-    def portable(self, found: Connection) -> Connection:
+    def portable(self, connection: Connection) -> Connection:
         """With the content of its key file, for processes on other machines."""
-        if found.conn_type != self.conn_type or not _gcs_extra(found, "key_path"):
-            return found
-        extra = {name: value for name, value in found.extra.items() if name.removeprefix(_PREFIX) != "key_path"}
-        return replace(found, extra={**extra, "keyfile_dict": _key_of(found)})
+        if connection.conn_type != self.conn_type or not _gcs_extra(connection, "key_path"):
+            return connection
+        extra = {name: value for name, value in connection.extra.items() if name.removeprefix(_PREFIX) != "key_path"}
+        return replace(connection, extra={**extra, "keyfile_dict": _key_of(connection)})
 
     def cure_of(self, code: str, rights: str, text: str = "") -> str:
         if code in _GCS_CURES:
@@ -525,57 +539,58 @@ class _Gcs(ObjectService):
 GCS = _Gcs()
 
 
-def _gcs_extra(found: Connection, name: str) -> Any:
+def _gcs_extra(connection: Connection, name: str) -> Any:
     """Also with the prefix that older connections have before the name."""
-    value = found.extra.get(name)
-    return found.extra.get(f"{_PREFIX}{name}") if value is None else value
+    value = connection.extra.get(name)
+    return connection.extra.get(f"{_PREFIX}{name}") if value is None else value
 
 
-def _require_usual_scope(found: Connection) -> None:
-    scopes = [one.strip() for one in str(_gcs_extra(found, "scope") or _SCOPE).split(",")]
+def _require_usual_scope(connection: Connection) -> None:
+    scopes = [scope.strip() for scope in str(_gcs_extra(connection, "scope") or _SCOPE).split(",")]
     if _SCOPE not in scopes:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has the extra 'scope', which is not followed here: tokens are for "
+            f"the connection {connection.conn_id!r} has the extra 'scope', which is not followed here: tokens are for "
             "cloud-platform",
             "Leave it out of a connection for this package: what the account may do is said by its roles.",
         )
 
 
-def _key_of(found: Connection) -> str:
+def _key_of(connection: Connection) -> str:
     """The key as JSON; "" if the connection has none.
 
     :raises ConfigurationError: it has two, or what it has is no key of a service account. Nothing of it is shown.
     """
-    path, written = _gcs_extra(found, "key_path"), _gcs_extra(found, "keyfile_dict")
+    path, written = _gcs_extra(connection, "key_path"), _gcs_extra(connection, "keyfile_dict")
     if path and written:
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} has both key_path and keyfile_dict", "Leave one of them out."
+            f"the connection {connection.conn_id!r} has both key_path and keyfile_dict", "Leave one of them out."
         )
     if not path and not written:
         return ""
-    where = f"the extra keyfile_dict of the connection {found.conn_id!r}"
+    key_source = f"the extra keyfile_dict of the connection {connection.conn_id!r}"
     if path:
-        where, written = f"the key file {path!r} of the connection {found.conn_id!r}", _content_of(found, str(path))
+        key_source = f"the key file {path!r} of the connection {connection.conn_id!r}"
+        written = _content_of(connection, str(path))
     try:
         content = json.loads(written) if isinstance(written, str) else written
     except ValueError:
-        raise ConfigurationError(f"{where} is no JSON", _WRITE_KEY) from None
+        raise ConfigurationError(f"{key_source} is no JSON", _WRITE_KEY) from None
     if not isinstance(content, Mapping) or content.get("type", "service_account") != "service_account":
-        raise ConfigurationError(f"{where} is no key of a service account", _WRITE_KEY)
+        raise ConfigurationError(f"{key_source} is no key of a service account", _WRITE_KEY)
     missing = [name for name in _OF_A_KEY if not isinstance(content.get(name), str) or not content[name]]
     if missing:
-        raise ConfigurationError(f"{where} has no {' and no '.join(missing)}", _WRITE_KEY)
+        raise ConfigurationError(f"{key_source} has no {' and no '.join(missing)}", _WRITE_KEY)
     # Keys that were pasted into forms have two characters for the end of a line.
     return json.dumps({name: content[name].replace("\\n", "\n") for name in _OF_A_KEY})
 
 
-def _content_of(found: Connection, path: str) -> str:
+def _content_of(connection: Connection, path: str) -> str:
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:  # a FileNotFoundError would stand for a missing object
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(
-            f"the connection {found.conn_id!r} names the key file {path!r}, which cannot be read here ({why})",
+            f"the connection {connection.conn_id!r} names the key file {path!r}, which cannot be read here ({why})",
             "Put the file on each machine that runs tasks, or its content into the extra keyfile_dict.",
         ) from None

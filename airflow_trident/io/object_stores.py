@@ -39,7 +39,7 @@ from airflow_trident.io.paths import (
     text_of_path,
 )
 
-_SERVICES: dict[str, ObjectService] = {scheme: one for one in (S3, AZURE, GCS) for scheme in one.schemes}
+_SERVICES: dict[str, ObjectService] = {scheme: service for service in (S3, AZURE, GCS) for scheme in service.schemes}
 _HTTP = re.compile(r"https?://[^/\s]+", re.IGNORECASE)
 _RETRIES = 8
 """For requests without an answer or with status 5xx: about 25 seconds of waiting in all."""
@@ -48,28 +48,28 @@ _MOST = 1_000_000
 RIGHTS = "list, read, write and delete"
 
 
-def require_place(what: str, path: AnyPath) -> str:
+def require_place(subject: str, path: AnyPath) -> str:
     """A path of a file system or the URI of an object store or of an HDFS, as a text. An ObjectStoragePath is its text.
 
-    :param what: whose path it is, for the error.
+    :param subject: whose path it is, for the error.
     :raises ConfigurationError: it is none of these.
     """
     text = text_of_path(path)
     if isinstance(text, str) and is_hdfs_uri(text):
-        HdfsAddress.parse(what, text)
+        HdfsAddress.parse(subject, text)
         return text.strip()
     if isinstance(text, str) and is_object_uri(text) and not text.strip().lower().startswith("file:"):
-        ObjectAddress.parse(what, text)
+        ObjectAddress.parse(subject, text)
         return text.strip()
-    return require_local_path(what, path)
+    return require_local_path(subject, path)
 
 
-def require_place_unless_template(what: str, path: AnyPath) -> str:
+def require_place_unless_template(subject: str, path: AnyPath) -> str:
     """As :func:`require_place`, while a DAG is built: accepts a text that Airflow has yet to render.
 
     :raises ConfigurationError: see there.
     """
-    return text_of_path(path) if is_template(path) else require_place(what, path)
+    return text_of_path(path) if is_template(path) else require_place(subject, path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class ObjectAddress:
     client: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @classmethod
-    def parse(cls, what: str, uri: str) -> ObjectAddress:
+    def parse(cls, subject: str, uri: str) -> ObjectAddress:
         """:raises ConfigurationError: another scheme, no bucket, or an unexpected part such as a password."""
         try:
             parts = urlsplit(uri.strip())
@@ -95,26 +95,27 @@ class ObjectAddress:
         scheme, host = parts.scheme.lower(), parts.netloc.rpartition("@")[2]
         service = _SERVICES.get(scheme)
         if service is None:
-            raise _unknown_scheme(what, uri, scheme)
+            raise _unknown_scheme(subject, uri, scheme)
         if secret is not None:
             raise ConfigurationError(
-                f"{what} has keys in its URI (bucket {host!r}), which logs and records would show",
+                f"{subject} has keys in its URI (bucket {host!r}), which logs and records would show",
                 f"Put them into a connection of type {service.conn_type} and write {service.written}.",
             )
         prefix = parts.path.removeprefix("/").removesuffix("/")
         names = prefix.split("/") if prefix else []
-        found = service.address(user, host)
-        if found is None or parts.query or parts.fragment or not service.takes(uri.strip(), names):
+        address = service.address(user, host)
+        if address is None or parts.query or parts.fragment or not service.takes(uri.strip(), names):
             raise ConfigurationError(
-                f"{what} cannot use {_shown(uri)!r}: it is no {service.written}", "Write it so, without anything else."
+                f"{subject} cannot use {_shown(uri)!r}: it is no {service.written}",
+                "Write it so, without anything else.",
             )
         return cls(
-            bucket=found.bucket,
+            bucket=address.bucket,
             prefix=prefix,
-            conn_id=found.conn_id,
+            conn_id=address.conn_id,
             scheme=scheme,
-            account_host=found.account_host,
-            settings=found.settings,
+            account_host=address.account_host,
+            settings=address.settings,
         )
 
     @property
@@ -147,10 +148,10 @@ class ObjectAddress:
         """
         if not self.conn_id or self.settings:
             return self
-        found = connections.resolve_if(self.conn_id, required=required)
-        if found is None:
+        connection = connections.resolve_if(self.conn_id, required=required)
+        if connection is None:
             return self
-        settings, client = self.service.settings_of(found), self.service.client_of(found)
+        settings, client = self.service.settings_of(connection), self.service.client_of(connection)
         return replace(self, settings=tuple(sorted(settings.items())), client=tuple(sorted(client.items())))
 
     def store(self) -> Any:
@@ -213,8 +214,8 @@ class ObjectAddress:
 
     def _error(self, error: BaseException, message: str, cure: str) -> TridentError:
         exceptions = self.obstore().exceptions
-        asked, missing, instead = self.service.no_credentials
-        if any(path in str(error) for path in asked):
+        metadata_paths, missing, instead = self.service.no_credentials
+        if any(path in str(error) for path in metadata_paths):
             return ConfigurationError(
                 f"there are no credentials for {self.where!r}: {missing}, and the metadata of this machine do not "
                 "answer",
@@ -309,9 +310,10 @@ def _shown(uri: str) -> str:
     return re.sub(r"://([^/@]*?):.*@", r"://\1:...@", uri, count=1)
 
 
-def _unknown_scheme(what: str, uri: str, scheme: str) -> ConfigurationError:
+def _unknown_scheme(subject: str, uri: str, scheme: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{what} cannot use {_shown(uri)!r}: it takes folders on mounted file systems, s3://, abfs:// and gs:// only",
+        f"{subject} cannot use {_shown(uri)!r}: it takes folders on mounted file systems, s3://, abfs:// and gs:// "
+        "only",
         f"Write {AZURE.written}."
         if scheme in OTHERS_OF_AZURE
         else "Give it a folder that every worker and executor sees under the same path, s3://bucket/prefix, "

@@ -61,12 +61,13 @@ def is_within_years(footer: Any, names: set[str]) -> bool:
         if kind is None or footer.schema.column(place).path.split(".")[0] not in names:
             continue
         for group in range(footer.num_row_groups):
-            found = footer.row_group(group).column(place).statistics
+            statistics = footer.row_group(group).column(place).statistics
             if not footer.row_group(group).num_rows:
                 continue
-            if found is None or not (found.has_min_max or found.has_null_count):  # nulls alone have no least one
+            # nulls alone have no least one
+            if statistics is None or not (statistics.has_min_max or statistics.has_null_count):
                 return False
-            if found.has_min_max and not kind[0] <= found.min_raw <= found.max_raw <= kind[1]:
+            if statistics.has_min_max and not kind[0] <= statistics.min_raw <= statistics.max_raw <= kind[1]:
                 return False
     return True
 
@@ -283,9 +284,13 @@ def _without_reals(schema: pa.Schema) -> list[str] | None:
 
     buffer = io.BytesIO()
     pq.ParquetWriter(buffer, schema).close()
-    found = pq.read_metadata(buffer).schema
-    columns = [found.column(place) for place in range(len(found))]
-    plain = [one.path for one in columns if one.physical_type not in _REALS and str(one.logical_type) != "Float16"]
+    parquet_schema = pq.read_metadata(buffer).schema
+    columns = [parquet_schema.column(place) for place in range(len(parquet_schema))]
+    plain = [
+        column.path
+        for column in columns
+        if column.physical_type not in _REALS and str(column.logical_type) != "Float16"
+    ]
     return None if len(plain) == len(columns) else plain
 
 
@@ -332,7 +337,7 @@ def _with_dictionary(table: pa.Table) -> bool | list[str]:
     """The columns that get one; True: each, as is the default."""
     import pyarrow as pa
 
-    found = []
+    encoded_names = []
     for name, column in zip(table.column_names, table.columns, strict=True):
         first = column.slice(0, _LOOKED_AT)
         try:
@@ -340,5 +345,5 @@ def _with_dictionary(table: pa.Table) -> bool | list[str]:
         except pa.ArrowNotImplementedError:  # a nested column: its parts would have to be looked at
             return True
         if distinct <= _REPEATS * len(first):
-            found.append(name)
-    return found
+            encoded_names.append(name)
+    return encoded_names

@@ -45,30 +45,30 @@ def text_of_path(path: AnyPath) -> str:
     return name if protocol in _OF_THIS_MACHINE else str(path)
 
 
-def require_local_path(what: str, path: AnyPath) -> str:
+def require_local_path(subject: str, path: AnyPath) -> str:
     """The path as a text, unchanged.
 
     POSIX reads ``s3://bucket/out`` as a folder ``s3:`` in the working directory. Data would be written where nobody
     looks and lost with the worker. ``file://`` is refused for the same reason.
 
-    :param what: whose path it is, for the error.
+    :param subject: whose path it is, for the error.
     :raises ConfigurationError: it has no text, or begins with a scheme.
     """
     text = text_of_path(path)
     if not isinstance(text, str) or not text:
-        raise ConfigurationError(f"{what} without a path: it got {path!r}", "Name a file or a folder.")
-    found = _SCHEME.match(text)
-    if found is None:
+        raise ConfigurationError(f"{subject} without a path: it got {path!r}", "Name a file or a folder.")
+    scheme_match = _SCHEME.match(text)
+    if scheme_match is None:
         return text
-    scheme = found[1].lower()
+    scheme = scheme_match[1].lower()
     if scheme == "file":
         raise ConfigurationError(
-            f"{what} cannot use the path {text!r}: it takes paths, not URIs",
+            f"{subject} cannot use the path {text!r}: it takes paths, not URIs",
             f"Leave the scheme out: {re.sub('^/+', '/', text.strip()[5:])!r}.",
         )
     raise ConfigurationError(
-        f"{what} cannot use the path {text!r}: it works on mounted file systems only, and would make a folder "
-        f"'{found[1]}:' in the working directory",
+        f"{subject} cannot use the path {text!r}: it works on mounted file systems only, and would make a folder "
+        f"'{scheme_match[1]}:' in the working directory",
         "Give it a folder that every worker and executor sees under the same path. FileSpout, FileSink, DeltaState "
         "and others take URIs of object stores.",
     )

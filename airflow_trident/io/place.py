@@ -31,23 +31,23 @@ _REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, err
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
-def folder_error(error: OSError, folder: str, what: str, doing: str = "write into") -> TridentError:
+def folder_error(error: OSError, folder: str, subject: str, doing: str = "write into") -> TridentError:
     """The error of this package for an error of the operating system in `folder`.
 
-    :param what: "the staging folder".
+    :param subject: "the staging folder".
     """
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return StoreUnavailableError(
-            f"{what} {folder!r} is full ({reason})", "Free some space and run the task again; nothing was published."
+            f"{subject} {folder!r} is full ({reason})", "Free some space and run the task again; nothing was published."
         )
     if error.errno in _REFUSED:
         return ConfigurationError(
-            f"cannot {doing} {what} {folder!r} ({reason})",
+            f"cannot {doing} {subject} {folder!r} ({reason})",
             "Give it a folder that exists or can be made and that this user may write to.",
         )
     return StoreUnavailableError(
-        f"{what} {folder!r} does not work ({reason})", "Repair its file system and run the task again."
+        f"{subject} {folder!r} does not work ({reason})", "Repair its file system and run the task again."
     )
 
 
@@ -384,13 +384,13 @@ def clear(
             begin = len(f"{folder}/") if folder else 0
             names = (entry.name for entry in place.list(folder))
             before_end = takewhile(lambda name: not end or name[begin:].split("/", 1)[0] < end, names)
-            gone = [name for name in before_end if goes(name[begin:].split("/", 1)[0])]
-            parts = {name[begin:].split("/", 1)[0] for name in gone}
+            removed = [name for name in before_end if goes(name[begin:].split("/", 1)[0])]
+            parts = {name[begin:].split("/", 1)[0] for name in removed}
         else:
             parts = set(filter(goes, place.names(folder, first[:-1])))
-            gone = [f"{folder}/{part}" if folder else part for part in sorted(parts)]
-            gone = gone if first or end or keeps is not nothing_is_kept else [folder]
-        place.delete(gone)
+            removed = [f"{folder}/{part}" if folder else part for part in sorted(parts)]
+            removed = removed if first or end or keeps is not nothing_is_kept else [folder]
+        place.delete(removed)
     return len(parts)
 
 

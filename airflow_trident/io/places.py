@@ -14,18 +14,18 @@ from airflow_trident.io.paths import is_hdfs_uri, is_object_uri
 from airflow_trident.io.place import STAGING, Place, PosixPlace, clear
 
 
-def place_at(root: str, what: str = STAGING, *, private: bool = True) -> Place:
+def place_at(root: str, subject: str = STAGING, *, private: bool = True) -> Place:
     """The place of a folder, or of a place in an object store or in an HDFS; opens nothing.
 
-    :param what: what the folder is, as errors name it.
+    :param subject: what the folder is, as errors name it.
     :param private: see :class:`PosixPlace`.
     :raises ConfigurationError: `root` is none of these.
     """
     if is_hdfs_uri(root):
-        return WebHdfsPlace(HdfsAddress.parse(what, root))
+        return WebHdfsPlace(HdfsAddress.parse(subject, root))
     if is_object_uri(root) and not root.strip().lower().startswith("file:"):
-        return ObstorePlace(ObjectAddress.parse(what, root))
-    return PosixPlace(root, what, private)
+        return ObstorePlace(ObjectAddress.parse(subject, root))
+    return PosixPlace(root, subject, private)
 
 
 def absolute_root(root: str) -> str:
@@ -40,8 +40,8 @@ def absolute_root(root: str) -> str:
 @contextmanager
 def temporary_root(root: str, name: str) -> Iterator[str]:
     """A new root below `root`, visible to all who see `root`; removed at the end of the block."""
-    place, own = place_at(root), f"{name}{uuid.uuid4().hex}"
+    place, folder = place_at(root), f"{name}{uuid.uuid4().hex}"
     try:
-        yield f"{absolute_root(root).rstrip('/')}/{own}"
+        yield f"{absolute_root(root).rstrip('/')}/{folder}"
     finally:
-        clear(place, own)
+        clear(place, folder)

@@ -38,14 +38,14 @@ def others_may_write(root: str, folder: str) -> bool:
 
     :raises OSError: one of them cannot be read.
     """
-    root, one = os.path.realpath(root), os.path.realpath(folder)
+    root, ancestor = os.path.realpath(root), os.path.realpath(folder)
     while True:
-        if folder_mode(one) != _OWNER or os.stat(one).st_uid not in (os.geteuid(), 0):
+        if folder_mode(ancestor) != _OWNER or os.stat(ancestor).st_uid not in (os.geteuid(), 0):
             return True
-        above = os.path.dirname(one)
-        if one in (root, above):
+        above = os.path.dirname(ancestor)
+        if ancestor in (root, above):
             return False
-        one = above
+        ancestor = above
 
 
 def file_mode(folder: str) -> int:
@@ -93,10 +93,10 @@ def touch_private(path: str) -> None:
         create_private(path).close()
 
 
-def read_own(path: str, what: str) -> bytes:
+def read_own(path: str, subject: str) -> bytes:
     """The content of a file that only this user or root can have written, because it will be unpickled.
 
-    :param what: "the order of a drain".
+    :param subject: "the order of a drain".
     :raises ConfigurationError: another user owns it or may write to it.
     :raises OSError: it cannot be read.
     """
@@ -104,13 +104,13 @@ def read_own(path: str, what: str) -> bytes:
         status = os.fstat(file.fileno())
         if status.st_uid not in (os.geteuid(), 0):
             raise ConfigurationError(
-                f"{what} {path!r} belongs to user {status.st_uid} and this process to user {os.geteuid()}: somebody "
+                f"{subject} {path!r} belongs to user {status.st_uid} and this process to user {os.geteuid()}: somebody "
                 "else may have put it there",
                 "Let the driver run as the user of the task, or keep others from writing into the staging folder.",
             )
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigurationError(
-                f"{what} {path!r} may be written by others (mode {stat.S_IMODE(status.st_mode):o})",
+                f"{subject} {path!r} may be written by others (mode {stat.S_IMODE(status.st_mode):o})",
                 "Run the task again; let nobody change the modes of files in the staging folder.",
             )
         return file.read()

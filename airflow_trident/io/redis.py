@@ -158,23 +158,23 @@ def may_have_happened(error: BaseException | None) -> bool:
 
 def _translated(error: Exception, place: str, unavailable: type[TridentError]) -> TridentError | None:
     exceptions = require_extra("redis.exceptions", EXTRA)
-    said = str(error).rpartition(_IN_A_PIPELINE)[2]
+    message = str(error).rpartition(_IN_A_PIPELINE)[2]
     refused = (exceptions.AuthenticationError, exceptions.NoPermissionError)
-    if isinstance(error, refused) or said.startswith(_LOGIN):
+    if isinstance(error, refused) or message.startswith(_LOGIN):
         return ConfigurationError(
-            f"Redis at {place} refused the login or the command ({said})", "Give it the right user and password."
+            f"Redis at {place} refused the login or the command ({message})", "Give it the right user and password."
         )
-    if _NO_CLUSTER in said:
+    if _NO_CLUSTER in message:
         return ConfigurationError(f"Redis at {place} is no node of a cluster", "Leave out cluster=True.")
-    if isinstance(error, exceptions.ReadOnlyError) or said.startswith("READONLY"):
+    if isinstance(error, exceptions.ReadOnlyError) or message.startswith("READONLY"):
         return is_a_replica(place, unavailable)
-    gone = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
-    now = (*gone, exceptions.RedisClusterException, exceptions.OutOfMemoryError)
-    if isinstance(error, now) or (isinstance(error, exceptions.ResponseError) and said.startswith(_NOT_NOW)):
-        return unavailable(f"Redis at {place} does not work now ({said})", "Mend the server; the task tries again.")
+    unreachable = (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.ClusterError, OSError)
+    now = (*unreachable, exceptions.RedisClusterException, exceptions.OutOfMemoryError)
+    if isinstance(error, now) or (isinstance(error, exceptions.ResponseError) and message.startswith(_NOT_NOW)):
+        return unavailable(f"Redis at {place} does not work now ({message})", "Mend the server; the task tries again.")
     if isinstance(error, exceptions.RedisError):
         return ConfigurationError(
-            f"Redis at {place} refused a command ({said})",
+            f"Redis at {place} refused a command ({message})",
             "Its keys belong to something else, or it is older than version 7: give another server, db or key.",
         )
     return None

@@ -147,8 +147,8 @@ class BackgroundServer(ABC):
     def status(self) -> ServerStatus:
         """Whether a server runs on this folder, and where. Detects a file that a killed server left."""
         try:
-            told = json.loads(self._info.read_text(encoding="utf-8"))
-            pid, hosts = int(told["pid"]), str(told["hosts"])
+            info = json.loads(self._info.read_text(encoding="utf-8"))
+            pid, hosts = int(info["pid"]), str(info["hosts"])
             host, _, port = hosts.rpartition(":")
             alive = self._runs(pid, host, int(port))
         except (OSError, ValueError, KeyError, TypeError):
@@ -256,9 +256,9 @@ class BackgroundServer(ABC):
 
     def _did_not_start(self, why: str) -> TridentError:
         ends = [_tail(path) for path in dict.fromkeys((self.data_dir / self.output_name, self.log))]
-        said = " | ".join(filter(None, ends)) or "nothing"
+        output = " | ".join(filter(None, ends)) or "nothing"
         return self.error(
-            f"the {self.what} on {self.data_dir} did not start: {why}; it said: {said}",
+            f"the {self.what} on {self.data_dir} did not start: {why}; it said: {output}",
             f"See {self.log}.",
         )
 

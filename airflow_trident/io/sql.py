@@ -43,15 +43,15 @@ _SET_HERE = frozenset(
 """Arguments of drivers that change how statements are sent and values are read: an extra cannot change them."""
 
 
-def scheme_of(where: Connection) -> str:
+def scheme_of(connection: Connection) -> str:
     """SQLAlchemy's name for database and driver."""
-    return str(where.extra.get("sqlalchemy_scheme") or _DRIVERS.get(where.conn_type, where.conn_type))
+    return str(connection.extra.get("sqlalchemy_scheme") or _DRIVERS.get(connection.conn_type, connection.conn_type))
 
 
-def driver_extras(where: Connection) -> dict[str, Any]:
+def driver_extras(connection: Connection) -> dict[str, Any]:
     """The extras that are for the driver."""
-    mine = _OF_AIRFLOW | _SET_HERE
-    return {name: value for name, value in where.extra.items() if name not in mine and value is not None}
+    reserved = _OF_AIRFLOW | _SET_HERE
+    return {name: value for name, value in connection.extra.items() if name not in reserved and value is not None}
 
 
 def quoted(dialect: sqlalchemy.Dialect, table: Any) -> str:
@@ -60,27 +60,27 @@ def quoted(dialect: sqlalchemy.Dialect, table: Any) -> str:
     return name.replace("%%", "%") if dialect.paramstyle in ("format", "pyformat") else name
 
 
-def database_url(where: Connection) -> sqlalchemy.URL:
+def database_url(connection: Connection) -> sqlalchemy.URL:
     """The URL of Airflow's connection; the extra ``sqlalchemy_scheme`` names another driver."""
     import sqlalchemy as sa
 
-    scheme = scheme_of(where)
-    if where.conn_type == "sqlite":
-        return sa.URL.create(scheme, database=where.host or where.schema)
-    query = {name: str(value) for name, value in driver_extras(where).items() if not isinstance(value, dict)}
+    scheme = scheme_of(connection)
+    if connection.conn_type == "sqlite":
+        return sa.URL.create(scheme, database=connection.host or connection.schema)
+    query = {name: str(value) for name, value in driver_extras(connection).items() if not isinstance(value, dict)}
     return sa.URL.create(
         scheme,
-        username=where.login or None,
-        password=where.password or None,
-        host=where.host or None,
-        port=where.port,
-        database=where.schema or None,
+        username=connection.login or None,
+        password=connection.password or None,
+        host=connection.host or None,
+        port=connection.port,
+        database=connection.schema or None,
         query=query,
     )
 
 
 def make_engine(
-    where: Connection, who: str, limits: Limits = _NO_OTHERS, *, writes: bool = True, **options: Any
+    connection: Connection, who: str, limits: Limits = _NO_OTHERS, *, writes: bool = True, **options: Any
 ) -> sqlalchemy.Engine:
     """An engine whose errors show no parameters, with sessions that are set by `io.database_limits`. Opens nothing.
 
@@ -89,39 +89,39 @@ def make_engine(
     :raises ConfigurationError: no driver for such a connection.
     """
     sa: Any = require_extra("sqlalchemy", EXTRA)
-    url = _in_unicode(database_url(where), where)
+    url = _in_unicode(database_url(connection), connection)
     driver = url.drivername.partition("+")[2]
     arguments: dict[str, Any] = dict(_EXACT_TIMES.get(url.drivername, {}))
     arguments |= limits.arguments(url.get_backend_name(), driver)
     arguments |= _ALWAYS.get(driver, {})
-    given = {name: value for name, value in driver_extras(where).items() if isinstance(value, dict)}
-    options["connect_args"] = {name: value for name, value in arguments.items() if name not in url.query} | given
+    dict_extras = {name: value for name, value in driver_extras(connection).items() if isinstance(value, dict)}
+    options["connect_args"] = {name: value for name, value in arguments.items() if name not in url.query} | dict_extras
     try:
-        with taking_extras(where):
+        with taking_extras(connection):
             engine: sqlalchemy.Engine = sa.create_engine(url, hide_parameters=True, **options)
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigurationError(
-            f"{who}: no driver for connections of type {where.conn_type!r} ({where.conceal(str(error))})",
+            f"{who}: no driver for connections of type {connection.conn_type!r} ({connection.conceal(str(error))})",
             "Install one, or name another in the extra sqlalchemy_scheme, as in mysql+mysqlconnector.",
         ) from None
-    _listen(engine, limits, where, writes=writes)
+    _listen(engine, limits, connection, writes=writes)
     return engine
 
 
-def _in_unicode(url: sqlalchemy.URL, where: Connection) -> sqlalchemy.URL:
+def _in_unicode(url: sqlalchemy.URL, connection: Connection) -> sqlalchemy.URL:
     """The server would write a question mark for what another character set lacks."""
     if not url.get_backend_name().startswith(MYSQL) or url.drivername.partition("+")[2] not in _TAKE_CHARSET:
         return url
     charset = str(url.query.get("charset", _UNICODE))
     if charset.lower() not in (_UNICODE, "utf8", "utf8mb3"):
         raise ConfigurationError(
-            f"the connection {where.conn_id!r} has the extra charset={charset!r}, which loses characters",
+            f"the connection {connection.conn_id!r} has the extra charset={charset!r}, which loses characters",
             f"Take the extra away, or set it to {_UNICODE}.",
         )
     return url.update_query_dict({"charset": _UNICODE})
 
 
-def _listen(engine: sqlalchemy.Engine, limits: Limits, where: Connection, *, writes: bool) -> None:
+def _listen(engine: sqlalchemy.Engine, limits: Limits, connection: Connection, *, writes: bool) -> None:
     """Sets each new session and each transaction."""
     import sqlalchemy as sa
 
@@ -134,7 +134,7 @@ def _listen(engine: sqlalchemy.Engine, limits: Limits, where: Connection, *, wri
 
         @sa.event.listens_for(engine, "do_connect")
         def connect(_dialect: Any, _record: Any, arguments: Any, named: dict[str, Any]) -> Any:
-            with taking_extras(where):
+            with taking_extras(connection):
                 return connector(limits, *arguments, **named)
 
     if session or (gives_texts and not writes):
@@ -156,7 +156,7 @@ def _listen(engine: sqlalchemy.Engine, limits: Limits, where: Connection, *, wri
 
 
 @contextmanager
-def taking_extras(where: Connection) -> Iterator[None]:
+def taking_extras(connection: Connection) -> Iterator[None]:
     """Around a driver's `connect`.
 
     :raises ConfigurationError: the driver does not take an argument, which is none of its own errors.
@@ -164,11 +164,11 @@ def taking_extras(where: Connection) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, AttributeError, NotImplementedError, FileNotFoundError, PermissionError) as error:
-        if not driver_extras(where):
+        if not driver_extras(connection):
             raise
         raise ConfigurationError(
-            f"the driver does not take an extra of {where.describe()}: {where.conceal(str(error))}",
-            f"Correct the extras of the connection {where.conn_id!r}, or remove them.",
+            f"the driver does not take an extra of {connection.describe()}: {connection.conceal(str(error))}",
+            f"Correct the extras of the connection {connection.conn_id!r}, or remove them.",
         ) from None
 
 

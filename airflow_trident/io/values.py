@@ -70,10 +70,10 @@ def exact_decimal(value: int | str | Decimal, precision: int, scale: int) -> Dec
     if isinstance(value, str) and not _DECIMAL_TEXT.fullmatch(value):
         raise ValueError("no decimal")
     unit, context = _places(precision, scale)
-    result = Decimal(value).quantize(unit, context=context)
-    if not result.is_finite():
+    number = Decimal(value).quantize(unit, context=context)
+    if not number.is_finite():
         raise OverflowError("no finite number")
-    return result if result else abs(result)  # Java's decimals have no negative zero
+    return number if number else abs(number)  # Java's decimals have no negative zero
 
 
 @lru_cache
@@ -126,14 +126,14 @@ def coerce_column(values: Sequence[Any], type_text: str, *, of_source: bool = Fa
     if not kinds or (kinds == {exact} and _is_in_range(values, type_text)):
         return values
     fit = coercer(type_text, of_source=of_source)
-    result: list[Any] = []
+    coerced: list[Any] = []
     try:
         for value in values:
-            result.append(fit(value))  # noqa: PERF401 - its length says which one failed
+            coerced.append(fit(value))  # noqa: PERF401 - its length says which one failed
     except UnfitValueError as error:
-        error.position = len(result)
+        error.position = len(coerced)
         raise
-    return result
+    return coerced
 
 
 def _is_in_range(values: Sequence[Any], type_text: str) -> bool:
@@ -182,27 +182,27 @@ def _struct(fits: Mapping[str, Callable[[Any], Any]]) -> Callable[[Any], dict[st
     def run(value: Any) -> dict[str, Any]:
         # Tuples with names: of `namedtuple`, and Spark's rows.
         names: Any = getattr(value, "_fields", None) or getattr(value, "__fields__", fits)
-        given = dict(zip(names, value, strict=True)) if isinstance(value, tuple) else _require(value, Mapping)
-        if why := unlike_members(list(given), list(fits)):
+        member_values = dict(zip(names, value, strict=True)) if isinstance(value, tuple) else _require(value, Mapping)
+        if why := unlike_members(list(member_values), list(fits)):
             raise _Unfit(why)
-        return {name: fit(given[name]) for name, fit in fits.items()}
+        return {name: fit(member_values[name]) for name, fit in fits.items()}
 
     return run
 
 
 def unlike_members(
-    given: Sequence[str], declared: Sequence[str], *, may_lack: bool = False, may_have_more: bool = False
+    actual: Sequence[str], declared: Sequence[str], *, may_lack: bool = False, may_have_more: bool = False
 ) -> str:
     """Why a struct with these members is not the declared one; "" if it is.
 
     :param may_lack: declared members may be missing. `may_have_more`: others may be there.
     """
-    doubled = [name for name in declared if given.count(name) > 1]
-    missing = [name for name in declared if name not in given and not may_lack]
-    extra = [name for name in given if name not in declared and not may_have_more]
-    for names, what in ((missing, "lacks the"), (doubled, "has twice the"), (extra, "has the undeclared")):
+    doubled = [name for name in declared if actual.count(name) > 1]
+    missing = [name for name in declared if name not in actual and not may_lack]
+    extra = [name for name in actual if name not in declared and not may_have_more]
+    for names, defect in ((missing, "lacks the"), (doubled, "has twice the"), (extra, "has the undeclared")):
         if names:
-            return f"it {what} member {names[0]!r}"
+            return f"it {defect} member {names[0]!r}"
     return ""
 
 

@@ -62,8 +62,8 @@ class Access:
         """Who asks, as the interface wants it in each request."""
         if self.token:
             return {"delegation": self.token}
-        given = {"user.name": self.user, "doas": self.proxy_user}
-        return {name: value for name, value in given.items() if value}
+        parameters = {"user.name": self.user, "doas": self.proxy_user}
+        return {name: value for name, value in parameters.items() if value}
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class FileStatus:
     file_id: int
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> FileStatus:
+    def of(cls, reply: Mapping[str, Any]) -> FileStatus:
         return cls(
-            name=told["pathSuffix"],
-            is_file=told["type"] == "FILE",
-            size=int(told["length"]),
-            modified_ms=int(told["modificationTime"]),
-            file_id=int(told.get("fileId") or 0),
+            name=reply["pathSuffix"],
+            is_file=reply["type"] == "FILE",
+            size=int(reply["length"]),
+            modified_ms=int(reply["modificationTime"]),
+            file_id=int(reply.get("fileId") or 0),
         )
 
 
@@ -98,12 +98,12 @@ class _Answer:
 
 
 @contextmanager
-def _its_form(found: Mapping[str, Any]) -> Iterator[None]:
+def _its_form(reply: Mapping[str, Any]) -> Iterator[None]:
     """:raises RemoteException: an answer that is read inside is not of HDFS."""
     try:
         yield
     except (KeyError, TypeError, ValueError):
-        raise _foreign(json.dumps(found).encode()) from None
+        raise _foreign(json.dumps(reply).encode()) from None
 
 
 def _foreign(content: bytes) -> RemoteException:
@@ -125,9 +125,9 @@ class WebHdfs:
 
     def status(self, path: str) -> FileStatus:
         """:raises FileNotFoundError: there is none."""
-        found = self._json("GET", path, "GETFILESTATUS")
-        with _its_form(found):
-            return FileStatus.of(found["FileStatus"])
+        reply = self._json("GET", path, "GETFILESTATUS")
+        with _its_form(reply):
+            return FileStatus.of(reply["FileStatus"])
 
     def children(self, folder: str, after: str = "") -> Iterator[FileStatus]:
         """In the order of the names' bytes, in pages.
@@ -138,24 +138,24 @@ class WebHdfs:
         while True:
             # HttpFS and the documents call it the one, name nodes of Hadoop 3.5 the other; what is unknown is ignored
             begin = {"startAfter": after, "startafter": after} if after else {}
-            found = self._json("GET", folder, "LISTSTATUS_BATCH", **begin)
-            with _its_form(found):
-                listing = found["DirectoryListing"]
-                page = [FileStatus.of(one) for one in listing["partialListing"]["FileStatuses"]["FileStatus"]]
-                left = int(listing["remainingEntries"])
-            if after and any(one.name.encode() <= after.encode() for one in page):
+            reply = self._json("GET", folder, "LISTSTATUS_BATCH", **begin)
+            with _its_form(reply):
+                listing = reply["DirectoryListing"]
+                page = [FileStatus.of(status) for status in listing["partialListing"]["FileStatuses"]["FileStatus"]]
+                remaining = int(listing["remainingEntries"])
+            if after and any(status.name.encode() <= after.encode() for status in page):
                 raise RemoteException(
                     200, "UnsupportedOperationException", f"it lists from the beginning, not after {after!r}"
                 )
             yield from page
-            if not page or not left:
+            if not page or not remaining:
                 return
             after = page[-1].name
 
     def read(self, path: str, start: int = 0, size: int | None = None) -> bytes:
         """:raises FileNotFoundError: the file does not exist."""
-        where = {"offset": str(start)} | ({} if size is None else {"length": str(size)})
-        return self._again(lambda server: self._followed(server, "GET", path, "OPEN", where))
+        range_parameters = {"offset": str(start)} | ({} if size is None else {"length": str(size)})
+        return self._again(lambda server: self._followed(server, "GET", path, "OPEN", range_parameters))
 
     def create(self, path: Callable[[], str], content: bytes) -> None:
         """Writes a new file and closes it.
@@ -197,24 +197,24 @@ class WebHdfs:
     def _json(self, method: str, path: str, operation: str, **parameters: str) -> dict[str, Any]:
         content = self._again(lambda server: self._followed(server, method, path, operation, parameters))
         try:
-            found = json.loads(content or b"{}")
+            reply = json.loads(content or b"{}")
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            reply = None
+        if not isinstance(reply, dict):
             raise _foreign(content)
-        return found
+        return reply
 
     def _again(self, once: Callable[[str], T]) -> T:
         """Tries `once(server)` until it is answered; waits when all servers have been tried."""
-        begun, wait_s, left = time.monotonic(), _FIRST_WAIT_S, self.access.retries
+        begun, wait_s, retries = time.monotonic(), _FIRST_WAIT_S, self.access.retries
         while True:
             try:
                 return self._at_one_of_all(once)
             except (Unreachable, RemoteException) as error:
-                if not error.is_passing or not left or time.monotonic() - begun > HDFS.retry_s:
+                if not error.is_passing or not retries or time.monotonic() - begun > HDFS.retry_s:
                     raise
             time.sleep(wait_s)
-            wait_s, left = min(2 * wait_s, _LONGEST_WAIT_S), left - 1
+            wait_s, retries = min(2 * wait_s, _LONGEST_WAIT_S), retries - 1
 
     def _at_one_of_all(self, once: Callable[[str], T]) -> T:
         """First at the server that answered last."""
@@ -223,16 +223,16 @@ class WebHdfs:
         *others, last = ((first + number) % len(servers) for number in range(len(servers)))
         for place in others:
             try:
-                found = once(servers[place])
+                reply = once(servers[place])
             except (Unreachable, RemoteException) as error:
                 if not error.is_passing:
                     raise
             else:
                 _ACTIVE[servers] = place
-                return found
-        found = once(servers[last])
+                return reply
+        reply = once(servers[last])
         _ACTIVE[servers] = last
-        return found
+        return reply
 
     def _followed(
         self,
@@ -306,7 +306,7 @@ def _context(verify: str, certificate: str, key: str) -> ssl.SSLContext:
         if certificate:
             context.load_cert_chain(certificate, key or None)
     except OSError as error:
-        names = ", ".join(repr(one) for one in (verify, certificate, key) if one)
+        names = ", ".join(repr(path) for path in (verify, certificate, key) if path)
         raise ConfigurationError(
             f"certificates or keys of an HDFS cannot be read from {names} ({error.strerror or error})",
             "Put the files on each machine that reads or writes there, or leave the extras out.",

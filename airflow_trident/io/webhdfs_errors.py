@@ -85,18 +85,18 @@ class Unreachable(Exception):
 def said(content: bytes) -> tuple[str, str]:
     """Exception and message of an answer; no exception: it is not of HDFS."""
     try:
-        found = json.loads(content)["RemoteException"]
-        return str(found["exception"]).rpartition("$")[2], str(found["message"]).split("\n", 1)[0][:_LITTLE]
+        reply = json.loads(content)["RemoteException"]
+        return str(reply["exception"]).rpartition("$")[2], str(reply["message"]).split("\n", 1)[0][:_LITTLE]
     except (ValueError, KeyError, TypeError):
         return "", " ".join(content[:_LITTLE].decode(errors="replace").split())
 
 
-def translated(error: RemoteException | Unreachable, doing: str, where: str) -> TridentError:
+def translated(error: RemoteException | Unreachable, doing: str, location: str) -> TridentError:
     """:param doing: "read 'a/b'"."""
     if isinstance(error, Unreachable):
-        return _no_answer(error, doing, where)
+        return _no_answer(error, doing, location)
     why = f"{error.exception or f'HTTP {error.status}'}: {error.message or 'it says no more'}"
-    message = f"cannot {doing} in {where!r} ({why})"
+    message = f"cannot {doing} in {location!r} ({why})"
     if error.status == 401:
         return ConfigurationError(
             message,
@@ -111,15 +111,15 @@ def translated(error: RemoteException | Unreachable, doing: str, where: str) -> 
     return StoreUnavailableError(message, cure or f"See that HDFS is healthy (hdfs dfsadmin -report), and {_RUN}.")
 
 
-def _no_answer(error: Unreachable, doing: str, where: str) -> TridentError:
+def _no_answer(error: Unreachable, doing: str, location: str) -> TridentError:
     why = getattr(error.cause, "strerror", None) or str(error.cause) or type(error.cause).__name__
     if error.redirected:
         return StoreUnavailableError(
-            f"cannot {doing} in {where!r}: the data node {error.server!r}, to which the name node sends, does not "
+            f"cannot {doing} in {location!r}: the data node {error.server!r}, to which the name node sends, does not "
             f"answer ({why})",
             f"Let this machine resolve and reach the data nodes, or name an HttpFS in the connection, and {_RUN}.",
         )
     return StoreUnavailableError(
-        f"cannot {doing} in {where!r}: {error.server!r} does not answer ({why})",
+        f"cannot {doing} in {location!r}: {error.server!r} does not answer ({why})",
         f"See host and port of the connection and that the name node runs, and {_RUN}.",
     )

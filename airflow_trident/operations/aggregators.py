@@ -83,15 +83,15 @@ class Sum(CombinerAggregator[Any]):
         return 0
 
     def result_type(self, input_types: tuple[str, ...]) -> str:
-        (given,) = _one_input("Sum", input_types)
-        if given.startswith("decimal("):
-            return f"decimal(38,{given.rstrip(')').split(',')[1].strip()})"
-        if given not in _SUMMABLE:
+        (input_type,) = _one_input("Sum", input_types)
+        if input_type.startswith("decimal("):
+            return f"decimal(38,{input_type.rstrip(')').split(',')[1].strip()})"
+        if input_type not in _SUMMABLE:
             raise FieldError(
-                f"Sum cannot add fields of type {given}",
+                f"Sum cannot add fields of type {input_type}",
                 "Give it a number: byte, short, int, long, float, double, decimal.",
             )
-        return _SUMMABLE[given]
+        return _SUMMABLE[input_type]
 
 
 class _Extreme(CombinerAggregator[Any]):
@@ -110,10 +110,12 @@ class _Extreme(CombinerAggregator[Any]):
         raise NotImplementedError
 
     def result_type(self, input_types: tuple[str, ...]) -> str:
-        (given,) = _one_input(type(self).__name__, input_types)
-        if is_nested(given):
-            raise FieldError(f"{type(self).__name__} cannot compare fields of type {given}", "Give it a simple type.")
-        return given
+        (input_type,) = _one_input(type(self).__name__, input_types)
+        if is_nested(input_type):
+            raise FieldError(
+                f"{type(self).__name__} cannot compare fields of type {input_type}", "Give it a simple type."
+            )
+        return input_type
 
 
 class Min(_Extreme):
@@ -177,22 +179,22 @@ class SummaryAggregator(Aggregator[A]):
                 f"{name} takes {wanted.get(self.fields or 0, 'at least one input field')} and got {count}",
                 f'Name what it takes, as in aggregate("amount", {name}(), "x").',
             )
-        for given in input_types:
-            self.require(name, given)
+        for input_type in input_types:
+            self.require(name, input_type)
         return self.type_of(input_types)
 
-    def require(self, name: str, given: str) -> None:
-        if is_nested(given):
-            raise FieldError(f"{name} cannot compare fields of type {given}", "Give it a simple type.")
+    def require(self, name: str, input_type: str) -> None:
+        if is_nested(input_type):
+            raise FieldError(f"{name} cannot compare fields of type {input_type}", "Give it a simple type.")
 
     @abstractmethod
     def type_of(self, input_types: tuple[str, ...]) -> str: ...
 
 
-def require_number(name: str, given: str) -> None:
+def require_number(name: str, input_type: str) -> None:
     """:raises FieldError: a field of this type has no arithmetic."""
-    if given not in (*WHOLE_TYPES, *REAL_TYPES) and not given.startswith("decimal("):
-        raise FieldError(f"{name} cannot add fields of type {given}", "Give it a number.")
+    if input_type not in (*WHOLE_TYPES, *REAL_TYPES) and not input_type.startswith("decimal("):
+        raise FieldError(f"{name} cannot add fields of type {input_type}", "Give it a number.")
 
 
 # ---- moments ---------------------------------------------------------------------------------------------------
@@ -244,8 +246,8 @@ class _Moment(SummaryAggregator[_Sums]):
     @abstractmethod
     def moment(self, state: _Sums) -> float: ...
 
-    def require(self, name: str, given: str) -> None:
-        require_number(name, given)
+    def require(self, name: str, input_type: str) -> None:
+        require_number(name, input_type)
 
     def type_of(self, input_types: tuple[str, ...]) -> str:
         return "double"
@@ -371,8 +373,8 @@ class Percentile(CollectList):
             return float(pair[0]) + float(pair[1])  # the infinity among them, or NaN
         return _real(Fraction(pair[0]) + (Fraction(pair[1]) - Fraction(pair[0])) * part)
 
-    def require(self, name: str, given: str) -> None:
-        require_number(name, given)
+    def require(self, name: str, input_type: str) -> None:
+        require_number(name, input_type)
 
     def type_of(self, input_types: tuple[str, ...]) -> str:
         return "double"
@@ -411,8 +413,8 @@ class MinBy(SummaryAggregator[_Chosen]):
         if not state.best or self.is_better(place, state.best[0][0], tie < state.best[0][1]):
             state.best = [(place, tie, value)]
 
-    def is_better(self, given: Any, best: Any, wins_tie: bool) -> bool:
-        return bool(given < best or (given == best and wins_tie))
+    def is_better(self, candidate: Any, best: Any, wins_tie: bool) -> bool:
+        return bool(candidate < best or (candidate == best and wins_tie))
 
     def value(self, state: _Chosen) -> Any:
         return state.best[0][2] if state.best else None
@@ -424,8 +426,8 @@ class MinBy(SummaryAggregator[_Chosen]):
 class MaxBy(MinBy):
     """As :class:`MinBy`, from the tuple in which the second field is largest."""
 
-    def is_better(self, given: Any, best: Any, wins_tie: bool) -> bool:
-        return bool(given > best or (given == best and wins_tie))
+    def is_better(self, candidate: Any, best: Any, wins_tie: bool) -> bool:
+        return bool(candidate > best or (candidate == best and wins_tie))
 
 
 _HASH_BITS = 64
@@ -448,11 +450,11 @@ class ApproxCountDistinct(SummaryAggregator[bytearray]):
     fields = None
 
     def __init__(self, error: float = 0.02) -> None:
-        least, most = (1.04 / math.sqrt(2**bits) for bits in (_BITS_OF_PLACE[-1], _BITS_OF_PLACE[0]))
-        if not least <= error <= most:
+        least, largest = (1.04 / math.sqrt(2**bits) for bits in (_BITS_OF_PLACE[-1], _BITS_OF_PLACE[0]))
+        if not least <= error <= largest:
             raise FieldError(
                 f"ApproxCountDistinct got the error {error!r}",
-                f"Give a share from {math.ceil(least * 1e5) / 1e5:g} to {most:g}; CountDistinct is exact.",
+                f"Give a share from {math.ceil(least * 1e5) / 1e5:g} to {largest:g}; CountDistinct is exact.",
             )
         self._bits = math.ceil(math.log2((1.04 / error) ** 2))
 
@@ -546,10 +548,10 @@ class ComparisonAggregator(Aggregator[Best]):
         return Best()
 
     def aggregate(self, state: Best, collector: Collector, *values: Any) -> None:
-        given = self._compared(values)
-        if given is None:
+        compared = self._compared(values)
+        if compared is None:
             return
-        if not state.rows or self._compare(given, self._compared(state.rows[0])) * self.sign >= 0:
+        if not state.rows or self._compare(compared, self._compared(state.rows[0])) * self.sign >= 0:
             state.rows = [values]
 
     def complete(self, state: Best, collector: Collector) -> None:
@@ -568,21 +570,21 @@ class ComparisonAggregator(Aggregator[Best]):
         return int(left > right) - int(left < right)
 
 
-def groupable(verb: str, given: Schema) -> None:
+def groupable(verb: str, fields: Schema) -> None:
     """:raises FieldError: engines disagree about which values of a field's type are equal."""
-    for one in given:
-        if has_members(one.type):
+    for grouped_field in fields:
+        if has_members(grouped_field.type):
             raise FieldError(
-                f"{verb} cannot compare the field {one.name!r} of type {one.type}",
+                f"{verb} cannot compare the field {grouped_field.name!r} of type {grouped_field.type}",
                 "Take what tells tuples apart out of it first, with each().",
             )
 
 
-def comparable(verb: str, given: Field) -> None:
+def comparable(verb: str, compared_field: Field) -> None:
     """:raises FieldError: values of this type have no order."""
-    if is_nested(given.type):
+    if is_nested(compared_field.type):
         raise FieldError(
-            f"{verb} cannot compare the field {given.name!r} of type {given.type}",
+            f"{verb} cannot compare the field {compared_field.name!r} of type {compared_field.type}",
             "Give a comparator, or another field.",
         )
 

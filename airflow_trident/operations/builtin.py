@@ -187,7 +187,7 @@ class FirstNAggregator(Aggregator[list[Any]]):
         if self.place is None:
             return rows[: self.n]
         place = self.place
-        known = [row for row in rows if row[place] is not None]
+        non_null = [row for row in rows if row[place] is not None]
         choose = heapq.nlargest if self.reverse else heapq.nsmallest
-        best = choose(self.n, known, key=lambda row: (row[place] != row[place], row[place]))
+        best = choose(self.n, non_null, key=lambda row: (row[place] != row[place], row[place]))
         return best + [row for row in rows if row[place] is None][: self.n - len(best)]

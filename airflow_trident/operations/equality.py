@@ -71,11 +71,11 @@ def stored_keys(fields: Schema, keys: Sequence[Sequence[Any]]) -> list[tuple[Any
         return [canonical_key(key) for key in keys]
     import pyarrow as pa
 
-    own: list[tuple[object, ...]] = [
+    converted: list[tuple[object, ...]] = [
         tuple(_number(field.type, part) for field, part in zip(fields, key, strict=True)) for key in keys
     ]
     try:
-        return [canonical_key(row) for row in table_to_rows(rows_to_table(fields, own))]
+        return [canonical_key(row) for row in table_to_rows(rows_to_table(fields, converted))]
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"a key has not the type of its fields ({', '.join(names_of(fields))}): {error}") from error
 
@@ -85,9 +85,9 @@ def _is_as_stored(fields: Schema, key: Sequence[Any]) -> bool:
 
 
 def _is_own(type_text: str, part: Any) -> bool:
-    own = _AS_THEY_ARE.get(type_text)
-    if own is not None:
-        return type(part) is own
+    exact_type = _AS_THEY_ARE.get(type_text)
+    if exact_type is not None:
+        return type(part) is exact_type
     if type_text == "timestamp":
         return type(part) is datetime.datetime and part.tzinfo is _UTC
     scale = _scale(type_text)
@@ -100,10 +100,10 @@ def _number(type_text: str, part: Any) -> Any:
     if kind is None or not isinstance(part, int | float | Decimal):
         return part
     try:
-        own = kind(part)
+        number = kind(part)
     except (ValueError, OverflowError):  # such as NaN as a whole number
         return part
-    return own if own == part else part
+    return number if number == part else part
 
 
 @lru_cache

@@ -34,16 +34,16 @@ _MICROSECOND = datetime.timedelta(microseconds=1)
 _CONTEXT = Context(prec=MAX_PRECISION, rounding=ROUND_HALF_UP)
 
 
-def convert(given: str, wanted: str) -> Callable[[Any], Any]:
+def convert(source_type: str, wanted: str) -> Callable[[Any], Any]:
     """A function that casts values that are not null.
 
     It raises ValueError or OverflowError for a value that the wanted type cannot hold.
     """
-    if kind(given) == "string":
+    if kind(source_type) == "string":
         return _from_text(wanted)
     if kind(wanted) == "decimal":
         return _to_decimal(wanted)
-    return _CASTS[kind(given), kind(wanted)]
+    return _CASTS[kind(source_type), kind(wanted)]
 
 
 def _whole(wanted: str) -> Callable[[Any], int]:
@@ -109,12 +109,12 @@ def _to_decimal(wanted: str) -> Callable[[Any], Decimal]:
 
     def run(value: Any) -> Decimal:
         try:
-            result = Decimal(value).quantize(unit, context=_CONTEXT)
+            rounded = Decimal(value).quantize(unit, context=_CONTEXT)
         except InvalidOperation:
-            result = None
-        if result is None or len(result.as_tuple().digits) > precision:
+            rounded = None
+        if rounded is None or len(rounded.as_tuple().digits) > precision:
             raise OverflowError(f"{value} does not fit {wanted}")
-        return result if result else abs(result)  # Java's decimals have no negative zero
+        return rounded if rounded else abs(rounded)  # Java's decimals have no negative zero
 
     return run
 
@@ -146,11 +146,15 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "timestamp": _timestamp,
 }
 _CASTS: dict[tuple[str, str], Callable[[Any], Any]] = {
-    **{(given, wanted): _whole(wanted) for given in (*WHOLE_TYPES, *REAL_TYPES, "boolean") for wanted in WHOLE_TYPES},
-    **{(given, "double"): float for given in (*WHOLE_TYPES, "float", "decimal")},
-    **{(given, "float"): single for given in ("byte", "short", "int", "double")},
-    **{(given, "boolean"): bool for given in WHOLE_TYPES},
-    **{(given, "string"): str for given in WHOLE_TYPES},
+    **{
+        (source_type, wanted): _whole(wanted)
+        for source_type in (*WHOLE_TYPES, *REAL_TYPES, "boolean")
+        for wanted in WHOLE_TYPES
+    },
+    **{(source_type, "double"): float for source_type in (*WHOLE_TYPES, "float", "decimal")},
+    **{(source_type, "float"): single for source_type in ("byte", "short", "int", "double")},
+    **{(source_type, "boolean"): bool for source_type in WHOLE_TYPES},
+    **{(source_type, "string"): str for source_type in WHOLE_TYPES},
     ("boolean", "string"): lambda value: "true" if value else "false",
     ("date", "string"): datetime.date.isoformat,
     ("date", "timestamp"): _midnight,
@@ -206,8 +210,8 @@ def _strict(function: Callable[..., Any], arguments: list[Evaluator]) -> Evaluat
         return of_one
 
     def of_many(values: Values) -> Any:
-        given = [argument(values) for argument in arguments]
-        return None if any(value is None for value in given) else function(*given)
+        operands = [argument(values) for argument in arguments]
+        return None if any(value is None for value in operands) else function(*operands)
 
     return of_many
 

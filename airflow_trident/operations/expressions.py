@@ -243,10 +243,10 @@ class Expression:
 
         :raises FieldError: the key is no plain Python value, or no long.
         """
-        known = lit(key)
-        if known.op is not ExpressionOp.LITERAL or (known.options[1] == "long" and not -(2**63) <= key < 2**63):
+        literal = lit(key)
+        if literal.op is not ExpressionOp.LITERAL or (literal.options[1] == "long" and not -(2**63) <= key < 2**63):
             raise FieldError(f"get_item({key!r}) of {self}", "Give a Python value: the place, or the key.")
-        return _call(ExpressionOp.GET_ITEM, self, options=known.options)
+        return _call(ExpressionOp.GET_ITEM, self, options=literal.options)
 
     def is_null(self) -> Expression:
         return _call(ExpressionOp.IS_NULL, self)
@@ -298,12 +298,12 @@ def lit(value: Any, type_text: str | None = None) -> Expression:
         return value if type_text is None else value.cast(type_text)
     if value is None and type_text is None:
         raise FieldError("a null literal has no type", 'Say which, as in lit(None, "long").')
-    known = type_of_value(value) if value is not None else parse_type(str(type_text))
+    value_type = type_of_value(value) if value is not None else parse_type(str(type_text))
     if isinstance(value, datetime.datetime):
         zone = datetime.UTC
         value = value.replace(tzinfo=zone) if value.tzinfo is None else value.astimezone(zone)
-    literal = Expression(ExpressionOp.LITERAL, (), (value, known))
-    return literal if type_text is None or parse_type(type_text) == known else literal.cast(type_text)
+    literal = Expression(ExpressionOp.LITERAL, (), (value, value_type))
+    return literal if type_text is None or parse_type(type_text) == value_type else literal.cast(type_text)
 
 
 # ---- functions -------------------------------------------------------------------------------------------------
@@ -499,25 +499,26 @@ class _Call:
     def types(self) -> tuple[str, ...]:
         return tuple(argument.type for argument in self.arguments)
 
-    def typed(self, result: str, arguments: tuple[Typed, ...] | None = None) -> Typed:
-        given = self.arguments if arguments is None else arguments
-        return Typed(str(self.expression.op), result, given, self.expression.options)
+    def typed(self, result_type: str, arguments: tuple[Typed, ...] | None = None) -> Typed:
+        operands = self.arguments if arguments is None else arguments
+        return Typed(str(self.expression.op), result_type, operands, self.expression.options)
 
     def wrong(self, wanted: str) -> FieldError:
-        given = ", ".join(self.types)
+        type_texts = ", ".join(self.types)
         return FieldError(
-            f"{self.expression}: {self.expression.op} cannot take ({given})", f"It takes {wanted}; a cast may help."
+            f"{self.expression}: {self.expression.op} cannot take ({type_texts})",
+            f"It takes {wanted}; a cast may help.",
         )
 
     def common(self, arguments: tuple[Typed, ...]) -> str:
         types = [argument.type for argument in arguments]
-        result = types[0]
+        widest = types[0]
         for other in types[1:]:
-            wider = common_type(result, other)
+            wider = common_type(widest, other)
             if wider is None:
                 raise self.wrong("values of one type (numbers may differ; decimals do not mix with doubles)")
-            result = wider
-        return result
+            widest = wider
+        return widest
 
 
 def common_type(left: str, right: str) -> str | None:
@@ -536,11 +537,11 @@ def common_type(left: str, right: str) -> str | None:
 
 
 def _arithmetic(call: _Call) -> Typed:
-    if any(decimal_parts(given) for given in call.types):
+    if any(decimal_parts(type_text) for type_text in call.types):
         return _decimal_arithmetic(call)
-    if not all(given in (*WHOLE_TYPES, *REAL_TYPES) for given in call.types):
+    if not all(type_text in (*WHOLE_TYPES, *REAL_TYPES) for type_text in call.types):
         raise call.wrong("numbers that are no decimals")
-    wanted = "long" if all(given in WHOLE_TYPES for given in call.types) else "double"
+    wanted = "long" if all(type_text in WHOLE_TYPES for type_text in call.types) else "double"
     if call.expression.op == "/":
         wanted = "double"
     return call.typed(wanted, tuple(to(argument, wanted) for argument in call.arguments))
@@ -549,7 +550,7 @@ def _arithmetic(call: _Call) -> Typed:
 def _decimal_arithmetic(call: _Call) -> Typed:
     """As in SQL: the result type has room for all digits, so nothing is rounded and nothing overflows."""
     arguments = tuple(map(_as_decimal, call.arguments))
-    parts = [found for one in arguments if (found := decimal_parts(one.type)) is not None]
+    parts = [digits for argument in arguments if (digits := decimal_parts(argument.type)) is not None]
     op = str(call.expression.op)
     if len(parts) < len(arguments) or op in ("/", "%"):
         raise call.wrong("decimals and whole numbers in + - *; for / and % cast them to double")
@@ -559,9 +560,9 @@ def _decimal_arithmetic(call: _Call) -> Typed:
     elif len(parts) > 1:
         scale = max(behind for _, behind in parts)
         precision = max(digits - behind for digits, behind in parts) + scale + 1
-    most = MAX_PRECISION if len(parts) > 1 else JAVA_DIGITS
-    if precision > most:
-        raise call.wrong(f"decimals whose result has at most {most} digits, and here may have {precision}")
+    max_digits = MAX_PRECISION if len(parts) > 1 else JAVA_DIGITS
+    if precision > max_digits:
+        raise call.wrong(f"decimals whose result has at most {max_digits} digits, and here may have {precision}")
     return call.typed(f"decimal({precision},{scale})", arguments)
 
 
@@ -576,21 +577,21 @@ def _as_decimal(typed: Typed) -> Typed:
 
 
 def _get_field(call: _Call) -> Typed:
-    (given,), (name,) = call.types, call.expression.options
-    if kind(given) != "struct":
+    (struct_type,), (name,) = call.types, call.expression.options
+    if kind(struct_type) != "struct":
         raise call.wrong("a struct")
-    (member,) = select(members(given), (name,), f"expression {call.expression}")
+    (member,) = select(members(struct_type), (name,), f"expression {call.expression}")
     return call.typed(member.type)
 
 
 def _get_item(call: _Call) -> Typed:
-    (given,), (key, key_type) = call.types, call.expression.options
-    inner = members(given)
-    if kind(given) == "array":
+    (container_type,), (key, key_type) = call.types, call.expression.options
+    inner = members(container_type)
+    if kind(container_type) == "array":
         if key_type != "long" or key < 0:
             raise FieldError(f"{call.expression}: {key!r} is no place in an array", "Count from 0.")
         return call.typed(inner[0].type)
-    if kind(given) != "map":
+    if kind(container_type) != "map":
         raise call.wrong("an array or a map")
     whole = WHOLE_TYPES.get(inner[0].type)
     if inner[0].type != key_type and not (whole and key_type == "long" and -whole <= key < whole):
@@ -605,20 +606,20 @@ def _comparison(call: _Call) -> Typed:
     return call.typed("boolean", tuple(to(argument, wanted) for argument in call.arguments))
 
 
-def _one_kind(wanted: str, result: str) -> Callable[[_Call], Typed]:
+def _one_kind(wanted: str, result_type: str) -> Callable[[_Call], Typed]:
     def rule(call: _Call) -> Typed:
-        if not all(kind(given) == wanted for given in call.types):
+        if not all(kind(type_text) == wanted for type_text in call.types):
             raise call.wrong(f"{wanted} values")
-        return call.typed(result)
+        return call.typed(result_type)
 
     return rule
 
 
 def _explode(call: _Call) -> Typed:
-    (given,) = call.types
-    if kind(given) != "array":
+    (array_type,) = call.types
+    if kind(array_type) != "array":
         raise call.wrong("an array")
-    return call.typed(given[len("array<") : -1])
+    return call.typed(array_type[len("array<") : -1])
 
 
 def _coalesce(call: _Call) -> Typed:
@@ -641,13 +642,13 @@ def _case(call: _Call) -> Typed:
 
 
 def _cast(call: _Call) -> Typed:
-    (given,), (wanted,) = call.types, call.expression.options
-    if given == wanted:
+    (source_type,), (wanted,) = call.types, call.expression.options
+    if source_type == wanted:
         return call.arguments[0]
-    if kind(wanted) not in CASTS.get(kind(given), frozenset()):
-        allowed = ", ".join(sorted(CASTS.get(kind(given), frozenset()))) or "nothing"
+    if kind(wanted) not in CASTS.get(kind(source_type), frozenset()):
+        allowed = ", ".join(sorted(CASTS.get(kind(source_type), frozenset()))) or "nothing"
         raise FieldError(
-            f"{call.expression}: {given} cannot be cast to {wanted}",
+            f"{call.expression}: {source_type} cannot be cast to {wanted}",
             f"It can be cast to {allowed}; for anything else use a function.",
         )
     return call.typed(wanted)

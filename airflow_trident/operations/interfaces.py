@@ -288,13 +288,13 @@ class Joiner(GroupedMultiReducer[tuple[list[tuple[Any, ...]], ...]]):
             collector.emit(*self._joined(group, rows))
 
     def _joined(self, group: tuple[Any, ...], rows: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...]:
-        result: list[Any] = []
+        joined: list[Any] = []
         if self.mode is JoinOutFieldsMode.COMPACT:
-            result.extend(group)
+            joined.extend(group)
             for width, row in zip(self.widths, rows, strict=True):
-                result.extend((None,) * width if row is None else row)
-            return tuple(result)
+                joined.extend((None,) * width if row is None else row)
+            return tuple(joined)
         for places, row in zip(self.layout, rows, strict=True):
             for is_key, place in places:
-                result.append(None if row is None else (group if is_key else row)[place])
-        return tuple(result)
+                joined.append(None if row is None else (group if is_key else row)[place])
+        return tuple(joined)

@@ -44,7 +44,7 @@ class SqlQuery:
 
 def plain(text: str) -> str:
     """The text without comments and with single spaces; quoted parts stay as they are."""
-    return _QUOTED_OR_SPACE.sub(lambda found: found[1] or " ", text).strip().rstrip(";").strip()
+    return _QUOTED_OR_SPACE.sub(lambda match: match[1] or " ", text).strip().rstrip(";").strip()
 
 
 def query_names(text: str) -> tuple[str, ...]:
@@ -117,10 +117,10 @@ def require_expression(text: str, fields: Collection[str]) -> None:
     """:param fields: of the tuples; such a name is a function only if it is called.
     :raises PlanError: it may give another value in another attempt, or is no expression over one tuple.
     """
-    for found in _WORD.finditer(text):
-        word, call = (found[1] or "").lower(), (found[2] or "").replace(" ", "")
-        moment = _MOMENT.match(text, found.end()) if _TIMED.fullmatch(word) and not call else None
-        if found[1] in fields and not call and not moment:
+    for match in _WORD.finditer(text):
+        word, call = (match[1] or "").lower(), (match[2] or "").replace(" ", "")
+        moment = _MOMENT.match(text, match.end()) if _TIMED.fullmatch(word) and not call else None
+        if match[1] in fields and not call and not moment:
             continue
         if moment:
             word = f"{word} '{moment[1]}'"

@@ -77,11 +77,11 @@ class MapGet(_ValueGet):
 
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
         nothing = (None,) * len(state.values)
-        return [nothing if found is None else found for found in state.multi_get(list(args))]
+        return [nothing if values is None else values for values in state.multi_get(list(args))]
 
     def require_fit(self, keys: Schema, inputs: Schema) -> None:
-        own = type(self).batch_retrieve is not MapGet.batch_retrieve
-        if not own and [_kind(field) for field in inputs] != [_kind(field) for field in keys]:
+        is_overridden = type(self).batch_retrieve is not MapGet.batch_retrieve
+        if not is_overridden and [_kind(field) for field in inputs] != [_kind(field) for field in keys]:
             raise FieldError(
                 f"{type(self).__name__} got ({ddl(inputs)}), and the state's key is ({ddl(keys)})",
                 "Name a field of the same type for each field of the key.",
@@ -92,8 +92,8 @@ class SnapshotGet(_ValueGet):
     """The one row of a state without keys, the same for every tuple of the partition; null if there is none."""
 
     def batch_retrieve(self, state: ReadableState, args: Sequence[Row]) -> Sequence[Row]:
-        found = state.get()
-        return [(None,) * len(state.values) if found is None else found] * len(args)
+        snapshot = state.get()
+        return [(None,) * len(state.values) if snapshot is None else snapshot] * len(args)
 
     def require_fit(self, keys: Schema, inputs: Schema) -> None:
         if keys and type(self).batch_retrieve is SnapshotGet.batch_retrieve:

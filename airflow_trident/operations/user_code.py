@@ -68,13 +68,13 @@ def prepared(function: T, context: OperationContext, border: Border) -> Iterator
     :raises UserCodeError: `prepare` or `cleanup` raised.
     :raises ConfigurationError: the object cannot be copied.
     """
-    own = copied(function, border)
-    prepare, cleanup = lifecycle_of(own)
+    function_copy = copied(function, border)
+    prepare, cleanup = lifecycle_of(function_copy)
     with border.watched(Watch(manners=True)):
         if prepare is not None:
             _live(border, prepare, "prepare", context)
         try:
-            yield own
+            yield function_copy
         except BaseException:
             if cleanup is not None:
                 with suppress(UserCodeError):  # the first error is the cause
@@ -123,9 +123,9 @@ def _live(border: Border, call: Callable[..., Any], method: str, *arguments: Any
 _PENDING = (GeneratorType, CoroutineType, AsyncGeneratorType)
 
 
-def is_pending(result: Any) -> bool:
+def is_pending(outcome: Any) -> bool:
     """Has the function that returned this not run yet?"""
-    return isinstance(result, _PENDING) or hasattr(type(result), "__await__")
+    return isinstance(outcome, _PENDING) or hasattr(type(outcome), "__await__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ class Border:
 
     def many(self, call: Callable[..., Any], values: tuple[Any, ...], arity: int) -> Iterator[tuple[Any, ...]]:
         """The tuples of `arity` values that a function yields."""
-        given = self.one(call, values)
-        self.require_iterable(values, given)
-        outputs = iter(given)
+        outcome = self.one(call, values)
+        self.require_iterable(values, outcome)
+        outputs = iter(outcome)
         while True:
             try:
                 output = next(outputs)
@@ -168,32 +168,32 @@ class Border:
                 raise
             yield self._tuple(output, values, arity)
 
-    def truth(self, values: tuple[Any, ...], given: Any) -> bool:
+    def truth(self, values: tuple[Any, ...], outcome: Any) -> bool:
         """:raises UserCodeError: a filter returned a coroutine or a function, which is true for each tuple."""
-        if is_pending(given) or callable(given):
-            raise self.error(values, f"gave {shown(given)}, where true or false is expected: call it, or await it")
-        return bool(given)
+        if is_pending(outcome) or callable(outcome):
+            raise self.error(values, f"gave {shown(outcome)}, where true or false is expected: call it, or await it")
+        return bool(outcome)
 
-    def require_done(self, values: tuple[Any, ...], given: Any) -> None:
+    def require_done(self, values: tuple[Any, ...], outcome: Any) -> None:
         """:raises UserCodeError: a function without a result has not run yet, since it yields or awaits."""
-        if is_pending(given):
-            raise self.error(values, f"gave {shown(given)}, so its body never runs: it must not yield or await")
+        if is_pending(outcome):
+            raise self.error(values, f"gave {shown(outcome)}, so its body never runs: it must not yield or await")
 
-    def require_in_place(self, values: tuple[Any, ...], given: Any, state: Any = None) -> None:
+    def require_in_place(self, values: tuple[Any, ...], outcome: Any, state: Any = None) -> None:
         """:raises UserCodeError: a method that changes a state and emits to a collector returned something."""
-        if given is not None and given is not state:
+        if outcome is not None and outcome is not state:
             raise self.error(
                 values,
-                f"returned {shown(given)}, where nothing is expected: change the state in place (a list, a dict, an "
+                f"returned {shown(outcome)}, where nothing is expected: change the state in place (a list, a dict, an "
                 "object), and emit by the collector",
             )
 
-    def require_iterable(self, values: tuple[Any, ...], given: Any) -> None:
+    def require_iterable(self, values: tuple[Any, ...], outcome: Any) -> None:
         """:raises UserCodeError: not iterable, or a text or a mapping: that gives its letters, or its keys."""
-        if given is None or isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        if outcome is None or isinstance(outcome, str | bytes | Mapping) or not isinstance(outcome, Iterable):
             raise self.error(
                 values,
-                f"gave {shown(given)}, where an iterable of outputs is expected: yield each one, or give list() of "
+                f"gave {shown(outcome)}, where an iterable of outputs is expected: yield each one, or give list() of "
                 "a mapping. Annotate a function that returns a single value, as in `-> str`",
             )
 
@@ -238,8 +238,8 @@ class Border:
             made = UserCodeError.carrying(error, self._who, method, self._after(values), cure=_CURE, **self._at(values))
             raise made from None
 
-    def error(self, values: tuple[Any, ...], what: str) -> UserCodeError:
-        return UserCodeError(f"{self._who} {what}{self._after(values)}", _CURE, **self._at(values))
+    def error(self, values: tuple[Any, ...], problem: str) -> UserCodeError:
+        return UserCodeError(f"{self._who} {problem}{self._after(values)}", _CURE, **self._at(values))
 
     @property
     def _who(self) -> str:
@@ -398,11 +398,11 @@ def called(
 
     :raises UserCodeError: the function raised, or returned something else.
     """
-    given = _call(border, function.execute, columns)
-    several = given if isinstance(given, tuple) else (given,)
+    outcome = _call(border, function.execute, columns)
+    several = outcome if isinstance(outcome, tuple) else (outcome,)
     if len(several) != len(outputs):
         raise border.error((), f"gave {len(several)} columns, where {len(outputs)} are declared")
-    return [_fitting(border, one, rows, field.type, columns) for one, field in zip(several, outputs, strict=True)]
+    return [_fitting(border, column, rows, field.type, columns) for column, field in zip(several, outputs, strict=True)]
 
 
 def kept(function: VectorFilter, border: Border, columns: Sequence[pa.Array], rows: int) -> pa.Array:
@@ -422,16 +422,18 @@ def _call(border: Border, call: Any, columns: Sequence[pa.Array]) -> Any:
             raise
 
 
-def _fitting(border: Border, given: Any, rows: int, type_text: str, read: Sequence[pa.Array]) -> pa.Array:
+def _fitting(border: Border, returned_column: Any, rows: int, type_text: str, read: Sequence[pa.Array]) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
-    if isinstance(given, pa.ChunkedArray):
-        given = given.combine_chunks()
+    if isinstance(returned_column, pa.ChunkedArray):
+        returned_column = returned_column.combine_chunks()
     try:
-        column = pa.array(given) if isinstance(given, np.ndarray) else given
+        column = pa.array(returned_column) if isinstance(returned_column, np.ndarray) else returned_column
         if not isinstance(column, pa.Array):
-            raise border.error((), f"gave {shown(given)}, where a column (a pyarrow or NumPy array) is expected")
+            raise border.error(
+                (), f"gave {shown(returned_column)}, where a column (a pyarrow or NumPy array) is expected"
+            )
         if len(column) != rows:
             raise border.error((), f"gave a column of {len(column)} values for {rows} tuples")
         wanted = arrow_type(type_text)
@@ -439,28 +441,32 @@ def _fitting(border: Border, given: Any, rows: int, type_text: str, read: Sequen
             raise border.error((), f"gave a column of {column.type}, where {type_text} is declared")
         return fitted(single(column) if type_text == "float" else column, type_text)
     except UnfitValueError as error:
-        row = () if error.is_of_type else tuple(python_values(one.slice(error.position, 1))[0] for one in read)
+        row = (
+            () if error.is_of_type else tuple(python_values(argument.slice(error.position, 1))[0] for argument in read)
+        )
         raise border.error(row, f"gave {error}") from error
     except pa.ArrowException as error:
         raise border.error((), f"gave a column that is no {type_text} ({error})") from error
 
 
-def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
+def _is_kind(column_type: pa.DataType, wanted: pa.DataType) -> bool:
     """May it be cast? As for single values: whole numbers to real ones, but no real to whole, and no number to text.
     The cast itself refuses values that do not fit."""
     from pyarrow import types
 
-    if types.is_null(given):
+    if types.is_null(column_type):
         return True
-    if types.is_dictionary(given):
-        return _is_kind(given.value_type, wanted)
+    if types.is_dictionary(column_type):
+        return _is_kind(column_type.value_type, wanted)
     if types.is_list(wanted):
-        lists = types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given)
-        return lists and (given.value_type == wanted.value_type or _is_kind(given.value_type, wanted.value_type))
+        lists = types.is_list(column_type) or types.is_large_list(column_type) or types.is_fixed_size_list(column_type)
+        return lists and (
+            column_type.value_type == wanted.value_type or _is_kind(column_type.value_type, wanted.value_type)
+        )
     if types.is_floating(wanted):
-        return bool(types.is_integer(given) or types.is_floating(given))
+        return bool(types.is_integer(column_type) or types.is_floating(column_type))
     if types.is_decimal(wanted):
-        return bool(types.is_integer(given) or types.is_decimal(given))
+        return bool(types.is_integer(column_type) or types.is_decimal(column_type))
     for alike in (
         types.is_integer,
         types.is_timestamp,
@@ -472,22 +478,22 @@ def _is_kind(given: pa.DataType, wanted: pa.DataType) -> bool:
         types.is_boolean,
     ):
         if alike(wanted):
-            return bool(alike(given))
+            return bool(alike(column_type))
     return False
 
 
-def _is_text(given: pa.DataType) -> bool:
+def _is_text(column_type: pa.DataType) -> bool:
     from pyarrow import types
 
-    return bool(types.is_string(given) or types.is_large_string(given) or types.is_string_view(given))
+    return bool(types.is_string(column_type) or types.is_large_string(column_type) or types.is_string_view(column_type))
 
 
-def _is_binary(given: pa.DataType) -> bool:
+def _is_binary(column_type: pa.DataType) -> bool:
     from pyarrow import types
 
     return bool(
-        types.is_binary(given)
-        or types.is_large_binary(given)
-        or types.is_fixed_size_binary(given)
-        or types.is_binary_view(given)
+        types.is_binary(column_type)
+        or types.is_large_binary(column_type)
+        or types.is_fixed_size_binary(column_type)
+        or types.is_binary_view(column_type)
     )
