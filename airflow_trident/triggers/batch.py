@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_trident.errors import ConfigurationError, TridentError, guarded
+from airflow_trident.errors import ConfigurationError, LedgerUnavailableError, TridentError, guarded
 from airflow_trident.tasks.asking_airflow import ask
 from airflow_trident.tasks.engines import install_resolver
 from airflow_trident.tasks.liveness import left_to_anybody, lowest_left_alone
@@ -83,19 +83,29 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         install_resolver()
         told, told_s = _Found(after=-1), 0.0
-        async with self.hub() as hub:
-            while True:
-                found = await self._look(hub)
-                if found is not None and (found != told or time.monotonic() - told_s >= self.again_s):
-                    told, told_s = found, time.monotonic()
-                    self.log.info("topology %s: %s", self.topology, found)
-                    yield TriggerEvent({"topology": self.topology, "after": found.after, "stream": found.stream})
+        while True:
+            try:
+                async with self.hub() as hub:
+                    while True:
+                        found = await self._look(hub)
+                        if found is not None and (found != told or time.monotonic() - told_s >= self.again_s):
+                            told, told_s = found, time.monotonic()
+                            self.log.info("topology %s: %s", self.topology, found)
+                            yield TriggerEvent(
+                                {"topology": self.topology, "after": found.after, "stream": found.stream}
+                            )
+                        await asyncio.sleep(self.poll_s)
+            except LedgerUnavailableError as error:
+                self.log.warning("topology %s: %s", self.topology, error)
                 await asyncio.sleep(self.poll_s)
 
     async def _look(self, hub: Hub) -> _Found | None:
         """What a run could begin with. Any error, also one of a spout's own code, is logged and the next look asks
         again: an error that ended the trigger would end all runs, or with a trigger that Airflow starts anew the memory
-        of what was told."""
+        of what was told.
+
+        :raises LedgerUnavailableError: ZooKeeper does not answer.
+        """
         try:
             topology = await asyncio.to_thread(self._topology)
             ledger = hub.ledger(self.topology)
@@ -104,6 +114,8 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
             if stream is not None or not last:
                 return _Found(after=last, stream=stream) if stream is not None else None
             return await self._left(ledger, last)
+        except LedgerUnavailableError:
+            raise
         except TridentError as error:
             self.log.warning("topology %s: %s", self.topology, error)
         except Exception:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
     from pydantic import JsonValue
 
+    from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
+
 LONGEST_PAUSE_S = 30.0
 """Between two tries to read a connection; less where ``[trident] poll_s`` is less."""
 
@@ -55,17 +57,26 @@ class TridentTrigger(BaseTrigger):
         arguments = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
+    _ensemble: ZooKeeperSettings | None = None
+
     @asynccontextmanager
     async def hub(self) -> AsyncIterator[Hub]:
-        """The ZooKeeper session that all triggers of the process share.
+        """The ZooKeeper session that all triggers of the process share. Open it again when ZooKeeper does not answer:
+        the connection may have another address or login by now.
 
-        :raises ConfigurationError: the connection is invalid, or cannot be read in :attr:`connection_tries` tries.
+        :raises ConfigurationError: the connection is invalid, or cannot be read in :attr:`connection_tries` tries. Once
+            it was read, its last valid content serves instead.
         """
-        ensemble = settings_of(await self._connection())
-        async with shared_hub(ensemble, settings.text(settings.ROOT)) as hub:
+        try:
+            self._ensemble = settings_of(await self._connection(1 if self._ensemble else self.connection_tries))
+        except ConfigurationError as error:
+            if self._ensemble is None:
+                raise
+            self.log.warning("%s The former connection is used.", error)
+        async with shared_hub(self._ensemble, settings.text(settings.ROOT)) as hub:
             yield hub
 
-    async def _connection(self) -> Connection:
+    async def _connection(self, tries: float) -> Connection:
         conn_id = self.zookeeper_conn_id or settings.text(settings.ZOOKEEPER_CONN_ID)
         pause_s = min(LONGEST_PAUSE_S, settings.number(settings.POLL_S, least=0.1))
         tried = 0
@@ -76,7 +87,7 @@ class TridentTrigger(BaseTrigger):
                 # Airflow says "not defined" also when nobody answered who could know it.
                 tried += 1
                 what = f"the connection {conn_id!r} cannot be read ({type(error).__name__}: {error})"
-                if tried >= self.connection_tries:
+                if tried >= tries:
                     raise ConfigurationError(
                         f"{what}; it was tried {tried} times in a triggerer",
                         "Look whether Airflow's API server and the secrets backend answer, or add it: `airflow "
@@ -159,32 +170,34 @@ class TridentTurnTrigger(TridentTrigger):
 
     async def _wait(self, txid: int) -> WaitDecision | Abandoned:
         poll_s = self.poll_s or settings.number(settings.POLL_S, least=0.1)
-        async with self.hub() as hub:
-            ledger = hub.ledger(self.topology, settings.parse_incarnation(self.incarnation))
+        while True:
+            try:
+                async with self.hub() as hub:
+                    ledger = hub.ledger(self.topology, settings.parse_incarnation(self.incarnation))
+                    return await self._wait_on(ledger, txid, poll_s)
+            except RetryableError as error:
+                self.log.warning("%s Transaction %d goes on waiting.", error, txid)
+                await asyncio.sleep(poll_s)
 
-            async def decide() -> tuple[WaitDecision, LedgerView]:
-                view = await ledger.view(txid)
-                return await self._review(ledger, decide_wait(view, txid, Until(self.until))), view
+    async def _wait_on(self, ledger: SharedLedger, txid: int, poll_s: float) -> WaitDecision | Abandoned:
+        async def decide() -> tuple[WaitDecision, LedgerView]:
+            view = await ledger.view(txid)
+            return await self._review(ledger, decide_wait(view, txid, Until(self.until))), view
 
-            async def look(record: TxRecord) -> Abandoned | None:
-                return await self._look(ledger, record)
+        async def look(record: TxRecord) -> Abandoned | None:
+            return await self._look(ledger, record)
 
-            while True:
-                try:
-                    return await wait(
-                        ledger,
-                        self.topology,
-                        txid,
-                        decide,
-                        wait_s=math.inf,
-                        look_every_s=poll_s,
-                        look=look,
-                        say=lambda story: self.log.info("%s", story),
-                        looks_of_others=RARELY,
-                    )
-                except RetryableError as error:
-                    self.log.warning("%s Transaction %d goes on waiting.", error, txid)
-                    await asyncio.sleep(poll_s)
+        return await wait(
+            ledger,
+            self.topology,
+            txid,
+            decide,
+            wait_s=math.inf,
+            look_every_s=poll_s,
+            look=look,
+            say=lambda story: self.log.info("%s", story),
+            looks_of_others=RARELY,
+        )
 
     async def _review(self, ledger: SharedLedger, decision: WaitDecision) -> WaitDecision:
         """:func:`unless_replayed`, in the triggerer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.triggers import batch
 from airflow_trident.triggers.batch import TridentBatchTrigger
+from tests.fixtures.spark import free_port
 from tests.fixtures.spout import OpaqueFolderSpout, append
 
 pytestmark = [pytest.mark.zookeeper]
@@ -144,3 +146,15 @@ def test_an_error_of_a_spouts_own_code_does_not_end_the_trigger(world: World, mo
     monkeypatch.setattr(batch, "first_ready", first_ready)
     assert world.events() == [event(0, "rows")]
     assert len(looks) == 2
+
+
+def test_the_trigger_follows_its_connection_to_another_address(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = os.environ["AIRFLOW_CONN_ZOOKEEPER_DEFAULT"]
+    gone = {"conn_type": "zookeeper", "host": f"127.0.0.1:{free_port()}", "extra": {"connect_deadline_s": 0.2}}
+    monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", json.dumps(gone))
+
+    def moved(*_: object) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", right)
+
+    monkeypatch.setattr(world.trigger.log, "warning", moved, raising=False)
+    assert world.events() == [event(0, "rows")]

@@ -35,6 +35,7 @@ from airflow_trident.tasks.waits import Until
 from airflow_trident.triggers import shared_watch as hub
 from airflow_trident.triggers.transaction import TridentTurnTrigger
 from tests.fixtures import single
+from tests.fixtures.spark import free_port
 
 pytestmark = [pytest.mark.zookeeper]
 
@@ -369,6 +370,28 @@ def test_a_trigger_that_cannot_read_its_connection_waits_until_it_can(
     monkeypatch.setattr(one.log, "warning", back, raising=False)
     assert isinstance(asyncio.run(event_of(one)), TaskSuccessEvent)
     assert "the connection 'zookeeper_default' cannot be read (AirflowNotFoundException" in said[0]
+
+
+def test_a_wait_follows_its_connection_to_another_address_and_keeps_the_last_one_that_it_could_read(
+    ledger: ZNodeLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper has moved while hundreds of tasks wait: nobody clears them all when the connection is corrected."""
+    right = os.environ["AIRFLOW_CONN_ZOOKEEPER_DEFAULT"]
+    gone = {"conn_type": "zookeeper", "host": f"127.0.0.1:{free_port()}", "extra": {"connect_deadline_s": 0.2}}
+    later = iter(["no JSON", right])
+    monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", json.dumps(gone))
+    commit(ledger, 1)
+    one, said = trigger(2, poll_s=0.05), list[str]()
+
+    def next_one(text: str, *arguments: object) -> None:
+        said.append(text % arguments)
+        if "goes on waiting" in text:
+            monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", next(later))
+
+    monkeypatch.setattr(one.log, "warning", next_one, raising=False)
+    assert isinstance(asyncio.run(asyncio.wait_for(event_of(one), LIMIT_S)), TaskSuccessEvent)
+    assert "The former connection is used." in said[1]
+    assert not hub._hubs
 
 
 @pytest.mark.parametrize("ends_task", [True, False])
