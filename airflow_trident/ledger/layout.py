@@ -89,13 +89,21 @@ class _Below:
 
 @dataclass(frozen=True, slots=True)
 class LedgerPaths:
-    """Where the records of one incarnation of a topology are."""
+    """Where the records of one incarnation of a topology are.
+
+    :raises ConfigurationError: the incarnation, which a template or a request gave, cannot be a node's name.
+    """
 
     topology: str
     incarnation: str
     base: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not _NAME.match(self.incarnation):
+            raise ConfigurationError(
+                f"{self.incarnation!r:.200} cannot be the incarnation of a topology",
+                "Take it from the XCom of the coordinator, or load the page again.",
+            )
         object.__setattr__(self, "base", f"{self.topology}/{self.incarnation}")
 
     @property

@@ -91,6 +91,9 @@ def test_settings_that_contradict_themselves_are_refused(tmp_path: Path) -> None
 def test_a_name_that_no_node_can_have_is_refused(settings: ZooKeeperSettings, name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the name of a topology"):
         open_ledger(settings, name)
+    if name:  # else it is not known
+        with pytest.raises(ConfigurationError, match="cannot be the incarnation of a topology"):
+            open_ledger(settings, "words", incarnation=name)
 
 
 # ---- one clear error for each trouble --------------------------------------------------------------------------
