@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import starmap
 
 from airflow_trident.errors import ConfigurationError
-from airflow_trident.ledger.znodes import Create
+from airflow_trident.ledger.znodes import Create, require_path
 from airflow_trident.protocol import codec
 from airflow_trident.protocol.metadata import BaseRef, BlobRef, Earlier, chunk_name, pack_metadata, share_metadata
 from airflow_trident.protocol.records import CommitPointer, Exceptions, TopologyRecord, TxRecord
@@ -45,10 +45,10 @@ BUCKETS = tuple(f"{number:02x}" for number in range(256))
 def topologies_folder(root: str) -> str:
     """Its children are the names of all topologies.
 
-    :raises ConfigurationError: `root` is no absolute path.
+    :raises ConfigurationError: `root` is no absolute path of ZooKeeper.
     """
-    if root and (not root.startswith("/") or "//" in root or root.endswith("/")):
-        raise ConfigurationError(f"the ledger root {root!r} is no path", "Write it like /airflow-trident.")
+    if root:
+        require_path("the ledger root", root, DEFAULT_ROOT)
     return f"{root}/v1"
 
 

@@ -11,12 +11,31 @@ process would then be missing from every list, and would be taken for one that w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from airflow_trident.errors import ConfigurationError, TransitionError
+
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]+)+\Z")
+_LONGEST_PATH = 1_000
+"""Far above what anybody writes. ZooKeeper drops the connection over a request of many long paths."""
+
+
+def require_path(what: str, path: str, example: str) -> None:
+    """By ZooKeeper's own rule: to some of what it forbids it does not answer at all.
+
+    :param what: what has this path, for the error.
+    :raises ConfigurationError: no node can have the path.
+    """
+    if len(path) > _LONGEST_PATH or not _PATH.match(path):
+        raise ConfigurationError(
+            f"{what} {path!a:.200} is no path of ZooKeeper",
+            f"Write it like {example}: no part is empty, '.' or '..', and no character is a control character.",
+        )
+
 
 RECORD_LIMIT_BYTES = 512 * 1024
 """A larger record is refused before it is sent: ZooKeeper drops the connection of a client that sends more than 1

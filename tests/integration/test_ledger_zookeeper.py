@@ -20,6 +20,7 @@ from airflow_trident.ledger.znodes import Check, Create, Delete, Refusal, Set, W
 from airflow_trident.ledger.zookeeper.client import ZooKeeperZNodes
 from airflow_trident.ledger.zookeeper.settings import DigestAuth, Tls, ZooKeeperSettings
 from airflow_trident.protocol.records import CommitTicket, Status
+from airflow_trident.protocol.topologies import Definition, SpoutDefinition
 from tests.documented import documented
 from tests.faults.proxy import FaultProxy
 from tests.fixtures import single
@@ -94,6 +95,25 @@ def test_a_name_that_no_node_can_have_is_refused(settings: ZooKeeperSettings, na
     if name:  # else it is not known
         with pytest.raises(ConfigurationError, match="cannot be the incarnation of a topology"):
             open_ledger(settings, "words", incarnation=name)
+
+
+@pytest.mark.parametrize(
+    "path", ["/a/../b", "/a/.", "/a//b", "b", "/\0", "/\x1f", "/\x85", "/\ud800", "/\ue000", "/\ufff0"]
+)
+def test_a_path_that_zookeeper_does_not_answer_to_is_refused_as_root_and_as_chroot(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"the ZooKeeper chroot .* is no path of ZooKeeper"):
+        ZooKeeperSettings(hosts="zk:1", chroot=path)
+    with pytest.raises(ConfigurationError, match=r"the ledger root .* is no path of ZooKeeper"):
+        open_ledger(ZooKeeperSettings(hosts="zk:1"), "words", root=path)
+
+
+@pytest.mark.parametrize("path", ["/a b/...", "/ü/.a", "/\u2028", "/a%2Fb\\"])
+def test_an_odd_path_that_zookeeper_takes_is_a_root_like_others(settings: ZooKeeperSettings, path: str) -> None:
+    with open_ledger(settings, "words", root=path) as ledger:
+        made = ledger.register(Definition(spouts={"lines": SpoutDefinition(text="Fixed")}, states={}))
+    assert list_topologies(settings, root=path) == ["words"]
+    with open_ledger(settings, "words", root=path) as ledger:
+        assert ledger.topology() == made
 
 
 # ---- one clear error for each trouble --------------------------------------------------------------------------

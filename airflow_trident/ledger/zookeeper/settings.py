@@ -8,6 +8,7 @@ from pathlib import Path
 
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.database_limits import ZOOKEEPER
+from airflow_trident.ledger.znodes import require_path
 
 DEFAULT_PORT = 2181
 _SERVER = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+)(:(\d{1,5}))?\Z")
@@ -81,8 +82,8 @@ class ZooKeeperSettings:
                     f"{part!r} in the ZooKeeper address {self.hosts!r} is no host:port",
                     "Write it like zk1:2181,zk2:2181,zk3:2181.",
                 )
-        if chroot and (not chroot.startswith("/") or "//" in chroot):
-            raise ConfigurationError(f"the ZooKeeper chroot {chroot!r} is no path", "Write it like /airflow.")
+        if chroot:
+            require_path("the ZooKeeper chroot", chroot, "/airflow")
         if min(self.session_timeout_s, self.op_deadline_s, self.connect_deadline_s) <= 0:
             raise ConfigurationError("a ZooKeeper timeout is not above 0", "Give seconds, like 20.")
         object.__setattr__(self, "hosts", ",".join(parts))
