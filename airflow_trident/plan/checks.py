@@ -79,11 +79,11 @@ def shortfalls(spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> 
 
 def require_exactly_once(topology: str, spouts: Mapping[str, Spout], states: Mapping[str, StateSpec]) -> None:
     """:raises PlanError: a pair is outside of the matrix; the error names both, and the cure."""
-    for one in shortfalls(spouts, states):
+    for shortfall in shortfalls(spouts, states):
         raise PlanError(
-            f"stream {one.stream!r} and state {one.state!r} of topology {topology!r} are not exactly once together: "
-            f"{one.why}",
-            f"{_cure(one.spout_kind)} Or say that it need not be: Topology({topology!r}, exactly_once=False).",
+            f"stream {shortfall.stream!r} and state {shortfall.state!r} of topology {topology!r} are not exactly "
+            f"once together: {shortfall.why}",
+            f"{_cure(shortfall.spout_kind)} Or say that it need not be: Topology({topology!r}, exactly_once=False).",
         )
 
 
@@ -111,7 +111,7 @@ def join_notes(sinks: Iterable[Node]) -> Iterator[str]:
     """
     for node in ordered(sinks):
         if isinstance(node, MultiReduceNode) and isinstance(node.reducer, Joiner):
-            origins = [_origins(one) for one in node.inputs]
+            origins = [_origins(input_node) for input_node in node.inputs]
             if len(set(origins)) > 1:
                 names = ", ".join(sorted(frozenset().union(*origins)))
                 yield (
@@ -122,7 +122,7 @@ def join_notes(sinks: Iterable[Node]) -> Iterator[str]:
 
 
 def _origins(node: Node) -> frozenset[str]:
-    return frozenset(one.name for one in ordered([node]) if isinstance(one, SourceNode))
+    return frozenset(upstream.name for upstream in ordered([node]) if isinstance(upstream, SourceNode))
 
 
 def require_answers(sinks: Sinks) -> None:
@@ -130,9 +130,12 @@ def require_answers(sinks: Sinks) -> None:
     of this topology is asked for what it is fed with."""
     if not any(isinstance(node, StateQueryNode) for node in ordered(sinks)):
         return
-    own = {(sink.state.topology, sink.name) for sink in sinks if isinstance(sink, PersistNode)}
-    asked = {sink.name: _asked(sink) for sink in sinks}
-    circle = {name: [one.state.name for one in asked[name] if _key(one) in own] for name in asked}
+    persisted = {(sink.state.topology, sink.name) for sink in sinks if isinstance(sink, PersistNode)}
+    queries_of = {sink.name: _asked(sink) for sink in sinks}
+    circle = {
+        name: [state_query.state.name for state_query in queries if _key(state_query) in persisted]
+        for name, queries in queries_of.items()
+    }
     try:
         TopologicalSorter(circle).prepare()
     except CycleError as error:
@@ -141,8 +144,13 @@ def require_answers(sinks: Sinks) -> None:
             "Ask a state of this topology by what persistent_aggregate() gave, not by new_static_state(): then it is "
             "clear what comes first.",
         ) from None
-    for query in {id(one): one for queries in asked.values() for one in queries if _key(one) not in own}.values():
-        fed = [name for name, queries in asked.items() if query in queries]
+    for query in {
+        id(state_query): state_query
+        for queries in queries_of.values()
+        for state_query in queries
+        if _key(state_query) not in persisted
+    }.values():
+        fed = [name for name, queries in queries_of.items() if query in queries]
         if len(fed) > 1:
             raise PlanError(
                 f"{query.name} asks state {query.state.name!r}, which topology {query.state.topology!r} changes at any "

@@ -67,11 +67,11 @@ def before_transforms(stages: Sequence[Stage], besides: Collection[int] = ()) ->
 
     :param besides: stages of transforms that do not count.
     """
-    found: set[int] = set()
+    stage_indexes: set[int] = set()
     for stage in reversed(stages):
-        if (stage.transform is not None and stage.index not in besides) or stage.index in found:
-            found |= set(stage.upstreams)
-    return frozenset(found)
+        if (stage.transform is not None and stage.index not in besides) or stage.index in stage_indexes:
+            stage_indexes |= set(stage.upstreams)
+    return frozenset(stage_indexes)
 
 
 def merged_by(stage: Stage) -> FinalAggregateNode | None:
@@ -157,9 +157,13 @@ def _why_not_by_key(plan: Plan) -> str:
             state = sink.state if isinstance(sink, PersistNode) else None
             if state is None or not state.merges_exactly:
                 return f"state {sink.name} is not merged by exact built-ins"
-            kinds = [type(one.aggregator) for one in whole.aggregations] if whole is not None else []
+            kinds = [type(aggregation.aggregator) for aggregation in whole.aggregations] if whole is not None else []
             groups = whole.groups if whole is not None else ()
             projected = all(isinstance(node, ProjectNode) for node in stage.nodes[1:])
-            if not projected or kinds != [type(one) for one in state.combiners] or set(groups) != set(state.key_names):
+            if (
+                not projected
+                or kinds != [type(combiner) for combiner in state.combiners]
+                or set(groups) != set(state.key_names)
+            ):
                 return f"what state {sink.name} gets is not merged by its keys alone"
     return ""

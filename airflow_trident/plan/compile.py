@@ -51,13 +51,13 @@ def made_by(plan: Plan) -> dict[str, str]:
     handed_on = [sink for sink in plan.staged if isinstance(sink, CarriedNode)]
     trees: dict[int, _Tree] = {}
     for node in ordered(handed_on):
-        trees[id(node)] = _tree(node, [trees[id(one)] for one in node.inputs])
-    found = {sink.name: trees[id(sink)].digest for sink in handed_on}
+        trees[id(node)] = _tree(node, [trees[id(input_node)] for input_node in node.inputs])
+    digests = {sink.name: trees[id(sink)].digest for sink in handed_on}
     staged = {sink.name for sink in plan.staged}
     for sink in plan.sinks:
         if sink.name in staged:
-            found[sink.name] = _digest_of_texts(sink.state.applied, *sink.state.inputs, *recorded_transforms(sink))
-    return {name: f"{VERSION} {digest}" for name, digest in found.items()}
+            digests[sink.name] = _digest_of_texts(sink.state.applied, *sink.state.inputs, *recorded_transforms(sink))
+    return {name: f"{VERSION} {digest}" for name, digest in digests.items()}
 
 
 def made_otherwise(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -66,8 +66,8 @@ def made_otherwise(before: Mapping[str, str], now: Mapping[str, str]) -> list[st
     return sorted(name for name in before.keys() & now.keys() if _differ(before[name], now[name]))
 
 
-def _differ(one: str, other: str) -> bool:
-    return one != other and one.partition(" ")[0] == other.partition(" ")[0]
+def _differ(stamp: str, other: str) -> bool:
+    return stamp != other and stamp.partition(" ")[0] == other.partition(" ")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _tree(node: Node, above: Sequence[_Tree]) -> _Tree:
         return replace(above[0], filters=above[0].filters | {str(node.expression)})
     if isinstance(node, EachNode | PartitionNode | ProjectNode):
         return replace(above[0], made=_digest_of_texts(_text(node), above[0].made))
-    return _Tree(_digest_of_texts(_text(node), *(one.digest for one in above)))
+    return _Tree(_digest_of_texts(_text(node), *(tree.digest for tree in above)))
 
 
 def _text(node: Node) -> str:
@@ -99,10 +99,10 @@ def _text(node: Node) -> str:
         return f"{node.name} {type(node.spout).__name__} {node.spout.adapts}"
     if isinstance(node, UnionNode):
         return f"{node.takes} {node.tag}"
-    what = f"{node.said} {node.names}" if isinstance(node, TransformNode) else node.what
+    description = f"{node.said} {node.names}" if isinstance(node, TransformNode) else node.what
     passes = node.narrows or isinstance(node, FilterNode | PeekNode)  # which fields pass depends on other streams, too
     fields = () if passes else names_of(getattr(node, "outputs", node.schema))
-    return f"{type(node).__name__} {what} {fields}"
+    return f"{type(node).__name__} {description} {fields}"
 
 
 def _digest_of_texts(*texts: str) -> str:
@@ -169,9 +169,9 @@ def _require_own_names(topology: str, sinks: Sinks) -> None:
             )
 
 
-def compile_query(topology: str, source: SourceNode, result: Node) -> Plan:
+def compile_query(topology: str, source: SourceNode, answer: Node) -> Plan:
     """The plan of a query stream: from its arguments to its result, which is handed to the caller."""
-    answers = (CarriedNode(name=RESULT, schema=result.schema, inputs=(result,)),)
+    answers = (CarriedNode(name=RESULT, schema=answer.schema, inputs=(answer,)),)
     rewritten = rewrite(answers)
     _require_own_names(topology, answers)
     _require_own_names(topology, rewritten)

@@ -164,13 +164,13 @@ def ordered(sinks: Iterable[Node]) -> list[Node]:
             done[id(node)] = node
             continue
         waiting.append((node, True))
-        waiting += [(one, False) for one in reversed(node.inputs)]
+        waiting += [(input_node, False) for input_node in reversed(node.inputs)]
     return list(done.values())
 
 
 def readers_of(sinks: Iterable[Node]) -> Counter[int]:
     """How often each node is an input of others, by `id`."""
-    return Counter(id(one) for node in ordered(sinks) for one in node.inputs)
+    return Counter(id(input_node) for node in ordered(sinks) for input_node in node.inputs)
 
 
 def rebuilt(sinks: Sinks, change: Callable[[Node, Node], Node]) -> Sinks:
@@ -180,13 +180,13 @@ def rebuilt(sinks: Sinks, change: Callable[[Node, Node], Node]) -> Sinks:
     """
     new: dict[int, Node] = {}
     for node in ordered(sinks):
-        new[id(node)] = change(node, node.over(tuple(new[id(one)] for one in node.inputs)))
+        new[id(node)] = change(node, node.over(tuple(new[id(input_node)] for input_node in node.inputs)))
     return tuple(new[id(sink)] for sink in sinks)  # type: ignore[misc]
 
 
 def same(some: tuple[Node, ...], others: tuple[Node, ...]) -> bool:
     """Are these the same objects?"""
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+    return len(some) == len(others) and all(node is other for node, other in zip(some, others, strict=True))
 
 
 _OF_BEFORE = (".partial", ".union")

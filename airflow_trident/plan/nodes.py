@@ -100,8 +100,8 @@ class SourceNode(BeginNode):
         return self.spout.describe()
 
     def describe(self) -> str:
-        told = "".join(f", told of {one}" for one in self.filters)
-        return f"stream {self.name}: {self.what}, {self.spout.kind}{told} -> ({ddl(self.schema)})"
+        filters = "".join(f", told of {expression}" for expression in self.filters)
+        return f"stream {self.name}: {self.what}, {self.spout.kind}{filters} -> ({ddl(self.schema)})"
 
     def narrowed(self, used: frozenset[str]) -> Node:
         return self._only(used)
@@ -227,7 +227,8 @@ class PartitionNode(Node):
 
     def narrowed(self, used: frozenset[str]) -> Node:
         """Adds a projection before it, because moving unneeded fields costs."""
-        kept = tuple(one for one in self.input.schema if one.name in self.needs(self.input.schema, used))
+        needed = self.needs(self.input.schema, used)
+        kept = tuple(schema_field for schema_field in self.input.schema if schema_field.name in needed)
         if kept == self.input.schema:
             return self.with_schema(kept)
         before = ProjectNode(name=f"{self.name}.project", schema=kept, inputs=(self.input,), implied=True)
@@ -290,8 +291,8 @@ class MultiReduceNode(Node):
     @property
     def what(self) -> str:
         by = "; ".join(", ".join(keys) for keys in self.groups)
-        where = f"by ({by})" if any(self.groups) else "by partition"
-        return f"{said(self.reducer)} of {_names(self.inputs)} {where}"
+        grouping = f"by ({by})" if any(self.groups) else "by partition"
+        return f"{said(self.reducer)} of {_names(self.inputs)} {grouping}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -333,13 +334,13 @@ class _Aggregating(Node):
     @property
     def reads(self) -> tuple[str, ...]:
         """The fields of its input that it reads."""
-        names = (name for one in self.aggregations for name in one.reads)
+        names = (name for aggregation in self.aggregations for name in aggregation.reads)
         return tuple(dict.fromkeys((*self.groups, *names)))
 
     @property
     def is_builtin(self) -> bool:
         """Can SQL or Arrow do it?"""
-        return all(one.merge_kind is not None for one in self.aggregations)
+        return all(aggregation.merge_kind is not None for aggregation in self.aggregations)
 
     def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
         return frozenset(self.reads)
@@ -367,18 +368,20 @@ class FinalAggregateNode(_Aggregating, ProcessorNode):
     @property
     def merges(self) -> bool:
         """Does it get partial values, not raw tuples?"""
-        return all(one.combiner is not None for one in self.aggregations)
+        return all(aggregation.combiner is not None for aggregation in self.aggregations)
 
     @property
     def in_sql(self) -> bool:
         """Can Spark's SQL do it with its input?"""
-        return self.is_builtin if self.merges else all(one.in_sql(self.input.schema) for one in self.aggregations)
+        if self.merges:
+            return self.is_builtin
+        return all(aggregation.in_sql(self.input.schema) for aggregation in self.aggregations)
 
     @property
     def reads(self) -> tuple[str, ...]:
         if not self.merges:
             return super().reads
-        return tuple(dict.fromkeys((*self.groups, *(one.output[0].name for one in self.aggregations))))
+        return tuple(dict.fromkeys((*self.groups, *(aggregation.output[0].name for aggregation in self.aggregations))))
 
     @property
     def runs_without_tuples(self) -> bool:
@@ -397,8 +400,10 @@ class PartitionAggregateNode(_Aggregating, ProcessorNode):
     @property
     def only_narrows(self) -> bool:
         """Does it only reduce the tuples that move to another aggregation, which would give the same without it?"""
-        aggregators = (one.aggregator for one in self.aggregations)
-        return not self.groups and all(isinstance(one, FirstNAggregator) and one.partial for one in aggregators)
+        aggregators = (aggregation.aggregator for aggregation in self.aggregations)
+        return not self.groups and all(
+            isinstance(aggregator, FirstNAggregator) and aggregator.partial for aggregator in aggregators
+        )
 
     @property
     def what(self) -> str:
@@ -453,7 +458,7 @@ def _call(function: Any, reads: tuple[str, ...]) -> str:
 
 
 def _names(nodes: tuple[Node, ...]) -> str:
-    return ", ".join(one.name for one in nodes)
+    return ", ".join(node.name for node in nodes)
 
 
 _LONG = 300
@@ -492,9 +497,9 @@ class TransformNode(BeginNode):
     @property
     def what(self) -> str:
         first, *others = self.inputs or (None,)
-        given = [first.name] if isinstance(first, Node) else []
-        given += [f"{name}={one.name}" for name, one in zip(self.names, others, strict=False) if one is not None]
-        return f"{self.said} of DataFrames {', '.join(given)}{', row by row' if self.rowwise else ''}"
+        inputs = [first.name] if isinstance(first, Node) else []
+        inputs += [f"{name}={other.name}" for name, other in zip(self.names, others, strict=False) if other is not None]
+        return f"{self.said} of DataFrames {', '.join(inputs)}{', row by row' if self.rowwise else ''}"
 
     @property
     def recorded(self) -> str | None:
@@ -511,15 +516,15 @@ def code_of(sinks: Iterable[Node]) -> dict[str, str]:
     """Node -> a digest of the source text, in this process, of the users' code that it runs while a batch is processed:
     it tells people that other code made a batch. Not part of the definition: a changed function makes no new topology.
     Code without source is left out, and so is that of this package."""
-    found = {}
+    node_digests = {}
     for node in ordered(sinks):
         written = [getattr(code, "user_function", code) for code in _users_code(node)]
         kinds: list[Any] = [code if hasattr(code, "__code__") else type(code) for code in written]
-        own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith(_PACKAGE)]
-        digests = [_source_digest(kind) for kind in own]
+        user_kinds = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith(_PACKAGE)]
+        digests = [_source_digest(kind) for kind in user_kinds]
         if digests and all(digests):
-            found[node.name] = digests[0] if len(digests) == 1 else _digest("".join(digests))
-    return found
+            node_digests[node.name] = digests[0] if len(digests) == 1 else _digest("".join(digests))
+    return node_digests
 
 
 def _users_code(node: Node) -> Iterator[object]:
@@ -554,8 +559,8 @@ def changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 
 def recorded_transforms(sink: Node) -> tuple[str, ...]:
     """What the definition of a state says about the transforms that its rows come from."""
-    found = (one.recorded for one in ordered([sink]) if isinstance(one, TransformNode))
-    return tuple(sorted({text for text in found if text is not None}))
+    texts = (upstream.recorded for upstream in ordered([sink]) if isinstance(upstream, TransformNode))
+    return tuple(sorted({text for text in texts if text is not None}))
 
 
 def require_partitions_known(sinks: Iterable[Node]) -> None:
@@ -579,12 +584,12 @@ def require_partitions_known(sinks: Iterable[Node]) -> None:
 def _straight_above(node: Node) -> TransformNode | None:
     waiting = list(node.inputs)
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, TransformNode):
-            return one
-        stays = isinstance(one, PartitionNode) and one.grouping.stays
-        if not one.moves or stays:
-            waiting += one.inputs
+        upstream = waiting.pop()
+        if isinstance(upstream, TransformNode):
+            return upstream
+        stays = isinstance(upstream, PartitionNode) and upstream.grouping.stays
+        if not upstream.moves or stays:
+            waiting += upstream.inputs
     return None
 
 

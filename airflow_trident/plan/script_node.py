@@ -23,7 +23,7 @@ class ScriptOutputNode(BeginNode):
 
     @property
     def what(self) -> str:
-        inputs = f" of {', '.join(one.name for one in self.inputs)}" if self.inputs else ""
+        inputs = f" of {', '.join(node.name for node in self.inputs)}" if self.inputs else ""
         return f"output {self.output} of the script{inputs}"
 
 

@@ -54,9 +54,9 @@ class QueryStreams:
         """
         if id(node) in self._nodes:
             return
-        owners = {self.owner(one) for one in node.inputs}
+        owners = {self.owner(input_node) for input_node in node.inputs}
         if len(owners) > 1:
-            names = " and ".join(sorted(repr(one) for one in owners if one is not None))
+            names = " and ".join(sorted(repr(query) for query in owners if query is not None))
             raise PlanError(
                 f"{node.name} of topology {self._topology!r} brings query {names} together with other streams",
                 "A query reads states only: let it ask a state that the other stream ends in.",
@@ -90,8 +90,8 @@ class QueryStreams:
         :raises PlanError: there is no query of that name.
         """
         if name not in self._sources:
-            known = ", ".join(map(repr, self._sources)) or "none"
-            raise PlanError(f"topology {self._topology!r} has no query {name!r}", f"It has {known}.")
+            names = ", ".join(map(repr, self._sources)) or "none"
+            raise PlanError(f"topology {self._topology!r} has no query {name!r}", f"It has {names}.")
         return compile_query(self._topology, self._sources[name], self._results[name])
 
 
@@ -152,10 +152,10 @@ class NodeGraph:
         self._first_states.setdefault(sink.state.factory.capabilities.kind, (sink.name, sink.state))
         self._changed()
 
-    def set_node(self, name: str, **said: Any) -> None:
+    def set_node(self, name: str, **changes: Any) -> None:
         """Parallelism or resources of a node; see :class:`NodeSettings`."""
         nodes = self._settings.nodes
-        node = replace(nodes.get(name, NodeSettings()), **said)
+        node = replace(nodes.get(name, NodeSettings()), **changes)
         self._settings = replace(self._settings, nodes={**nodes, name: node})
         self._changed()
 
@@ -205,13 +205,13 @@ class NodeGraph:
         """State name -> specification, in the order of the DAG file."""
         if self._states is None:
             # Not decided when a state is declared: an opaque spout, or a stream of its new values, may follow later.
-            told = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
+            streamed = {node.persist.name for node in ordered(self._sinks.values()) if isinstance(node, NewValuesNode)}
             opaque = self.opaque
             self._states = {
                 name: replace(
                     sink.state,
                     opaque=opaque and sink.state.factory.capabilities.opaque,
-                    told=name in told and not isinstance(sink.state.updater, WindowUpdater),
+                    told=name in streamed and not isinstance(sink.state.updater, WindowUpdater),
                 )
                 for name, sink in self._sinks.items()
             }
@@ -235,18 +235,20 @@ class NodeGraph:
         if self._plan is None:
             sources, sinks = tuple(self._sources.values()), tuple(self._sinks.values())
             plan = compile_plan(self.name, sources, sinks, self._settings)
-            short = (f"not exactly once: {one}" for one in self.shortfalls)
-            said = (f"stream {name}: {note}" for name, spout in self.spouts.items() for note in spout.notes)
+            short = (f"not exactly once: {shortfall}" for shortfall in self.shortfalls)
+            spout_notes = (f"stream {name}: {note}" for name, spout in self.spouts.items() for note in spout.notes)
             work = ((sink.name, sink.state.committer) for sink in sinks)
-            own = (f"committer {name} {committer.note}" for name, committer in work if committer is not None)
-            self._plan = replace(plan, notes=(*short, *said, *join_notes(sinks), *own))
+            committer_notes = (
+                f"committer {name} {committer.note}" for name, committer in work if committer is not None
+            )
+            self._plan = replace(plan, notes=(*short, *spout_notes, *join_notes(sinks), *committer_notes))
         return self._plan
 
     def definition(self) -> Definition:
         """The part of the topology that the ledger and the states depend on; see :class:`Definition`."""
         if self._definition is not None:
             return self._definition
-        fall_short = {one.state: (one.note,) for one in reversed(self.shortfalls)}
+        fall_short = {shortfall.state: (shortfall.note,) for shortfall in reversed(self.shortfalls)}
         self._definition = Definition(
             spouts={
                 name: SpoutDefinition(text=type(spout).__name__, kind=spout.kind, adapts=spout.adapts)

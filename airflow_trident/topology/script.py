@@ -119,16 +119,16 @@ def application_of(topology: Topology) -> ScriptApplication | None:
     """
     if not isinstance(topology, Script):
         return None
-    found = topology.application
-    if found is None:
+    application = topology.application
+    if application is None:
         raise ConfigurationError(
             f"topology {topology.name!r} is a script, and nothing says which application it is",
             "Let a TridentSparkSubmitOperator of the DAG run it, and name the DAG by --dag.",
         )
-    texts = (found.application, *found.arguments, *(value for _, value in found.conf))
+    texts = (application.application, *application.arguments, *(value for _, value in application.conf))
     if template := next((text for text in texts if "{{" in text or "{%" in text), None):
         raise ConfigurationError(
             f"the application of script {topology.name!r} has the template {template!r}, which only its task can fill",
             "Clear the task instead, or give a value without a template.",
         )
-    return found
+    return application

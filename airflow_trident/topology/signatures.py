@@ -34,27 +34,27 @@ from airflow_trident.types import (
 )
 
 
-def require_lossless(fields: Schema, known: Sequence[str | None], what: str, cure: str) -> None:
-    """:param known: the type of each field; None: it is not known, and what is written is believed.
+def require_lossless(fields: Schema, known_types: Sequence[str | None], subject: str, cure: str) -> None:
+    """:param known_types: the type of each field; None: it is not known, and what is written is believed.
     :raises FieldError: a written type would cut or change values of the known one.
     """
-    for field, given in zip(fields, known, strict=True):
-        if given is not None and not _keeps(given, field.type):
-            raise FieldError(f"{what} gives {given}, and {field.name!r} is declared {field.type}", cure)
+    for field, known_type in zip(fields, known_types, strict=True):
+        if known_type is not None and not _keeps(known_type, field.type):
+            raise FieldError(f"{subject} gives {known_type}, and {field.name!r} is declared {field.type}", cure)
 
 
-def _keeps(given: str, wanted: str) -> bool:
+def _keeps(source_type: str, wanted: str) -> bool:
     """A whole number or decimal that is too large is an error in every engine; a digit behind the point that is cut off
     is none."""
-    if given in (wanted, "void"):
+    if source_type in (wanted, "void"):
         return True
-    if given in WHOLE_TYPES:
+    if source_type in WHOLE_TYPES:
         return wanted in (*WHOLE_TYPES, "double") or _decimal_keeps(0, wanted)
-    if given == "float":
+    if source_type == "float":
         return wanted == "double"
-    if parts := decimal_parts(given):
+    if parts := decimal_parts(source_type):
         return _decimal_keeps(parts[1], wanted)
-    return _same_parts(members(given), members(wanted))
+    return _same_parts(members(source_type), members(wanted))
 
 
 def _decimal_keeps(scale: int, wanted: str) -> bool:
@@ -62,12 +62,12 @@ def _decimal_keeps(scale: int, wanted: str) -> bool:
     return parts is not None and parts[1] >= scale
 
 
-def _same_parts(given: Sequence[Field], wanted: Sequence[Field]) -> bool:
-    names = [one.name for one in given]
+def _same_parts(source_fields: Sequence[Field], wanted: Sequence[Field]) -> bool:
+    names = [field.name for field in source_fields]
     return (
         bool(names)
-        and names == [one.name for one in wanted]
-        and all(_keeps(one.type, other.type) for one, other in zip(given, wanted, strict=True))
+        and names == [field.name for field in wanted]
+        and all(_keeps(field.type, other.type) for field, other in zip(source_fields, wanted, strict=True))
     )
 
 
@@ -139,9 +139,10 @@ def bolt_outputs(name: str, declared: Schema, outputs: Schema) -> Schema:
     :raises PlanError: the two differ.
     """
     if outputs and outputs != declared:
-        said = ddl(declared) or "nothing"
+        declaration = ddl(declared) or "nothing"
         raise PlanError(
-            f"stateful got outputs ({ddl(outputs)}) for {name}, which declares {said} in declare_output_fields()",
+            f"stateful got outputs ({ddl(outputs)}) for {name}, which declares {declaration} in "
+            "declare_output_fields()",
             "Leave outputs out: the bolt says it.",
         )
     return declared
@@ -156,66 +157,70 @@ def declared_outputs(function: Any, method: str, outputs: FieldSpec, *, many: bo
     return parse_declared(outputs, output_types(called, many=many))
 
 
-def aggregations(verb: str, schema: Schema, what: tuple[Any, ...]) -> tuple[Aggregation, ...]:
+def aggregations(verb: str, schema: Schema, arguments: tuple[Any, ...]) -> tuple[Aggregation, ...]:
     """``(aggregator, output)``, ``(inputs, aggregator, output)``, or tuples of those, as aggregations.
 
     :raises PlanError: neither form. :raises FieldError: fields or types do not fit.
     """
-    several = what if what and all(isinstance(one, tuple) for one in what) else (what,)
-    return tuple(_aggregation(verb, schema, one) for one in several)
+    several = arguments if arguments and all(isinstance(part, tuple) for part in arguments) else (arguments,)
+    return tuple(_aggregation(verb, schema, part) for part in several)
 
 
-def persistent_aggregations(schema: Schema, what: tuple[Any, ...]) -> tuple[Aggregation, ...]:
+def persistent_aggregations(schema: Schema, arguments: tuple[Any, ...]) -> tuple[Aggregation, ...]:
     """As :func:`aggregations`, all of which can be combined with a stored value.
 
     :raises PlanError: there is a general aggregator, or there are several and one is no combiner.
     """
-    several = aggregations("persistent_aggregate", schema, what)
-    for one in several:
-        if one.combiner is None and (len(several) > 1 or isinstance(one.aggregator, Aggregator)):
+    several = aggregations("persistent_aggregate", schema, arguments)
+    for aggregation in several:
+        if aggregation.combiner is None and (len(several) > 1 or isinstance(aggregation.aggregator, Aggregator)):
             raise PlanError(
-                f"persistent_aggregate cannot keep {type(one.aggregator).__name__}",
+                f"persistent_aggregate cannot keep {type(aggregation.aggregator).__name__}",
                 "It takes combiners, or one reducer; use aggregate() and partition_persist() for anything else.",
             )
     return several
 
 
-def _aggregation(verb: str, schema: Schema, what: tuple[Any, ...]) -> Aggregation:
-    if len(what) not in (2, 3) or not isinstance(what[-2], CombinerAggregator | ReducerAggregator | Aggregator):
+def _aggregation(verb: str, schema: Schema, arguments: tuple[Any, ...]) -> Aggregation:
+    if len(arguments) not in (2, 3) or not isinstance(
+        arguments[-2], CombinerAggregator | ReducerAggregator | Aggregator
+    ):
         first = {"persistent_aggregate": "state, ", "window": "config, state, "}.get(verb, "")
         raise PlanError(
             f"{verb} takes ({first}aggregator, output) or ({first}inputs, aggregator, output)",
             f'As in {verb}({first}Count(), "n") or {verb}({first}"price", Sum(), "total"), with objects, not classes.',
         )
-    aggregator, output = what[-2], what[-1]
+    aggregator, output = arguments[-2], arguments[-1]
     require_plain(verb, aggregator, "init", "zero", "combine", "reduce", "aggregate", "complete")
-    reads = parse_names(what[0]) if len(what) == 3 else ()
-    given = tuple(field.type for field in select(schema, reads, verb))
+    reads = parse_names(arguments[0]) if len(arguments) == 3 else ()
+    input_types = tuple(field.type for field in select(schema, reads, verb))
     if isinstance(aggregator, Aggregator):
-        known = aggregator.result_type(given)
-        written = [parse_type(part) for part in split_spec(known or aggregator.output_types)]
+        result_spec = aggregator.result_type(input_types)
+        written = [parse_type(part) for part in split_spec(result_spec or aggregator.output_types)]
         outputs = parse_declared(output, written)
-        if known and len(outputs) == len(written):
+        if result_spec and len(outputs) == len(written):
             _require_type(aggregator, outputs, written)
         return Aggregation(aggregator=aggregator, reads=reads, output=outputs)
-    declared = parse_declared(output, [_result_type(aggregator, given)])
+    declared = parse_declared(output, [_result_type(aggregator, input_types)])
     if len(declared) != 1:
         raise FieldError(f"{verb} gives one field and {', '.join(names_of(declared))} are named", "Name one.")
     if isinstance(aggregator, CombinerAggregator):
-        _require_type(aggregator, declared, [aggregator.result_type(given)])
+        _require_type(aggregator, declared, [aggregator.result_type(input_types)])
     return Aggregation(aggregator=aggregator, reads=reads, output=declared)
 
 
-def _require_type(aggregator: object, fields: Schema, known: Sequence[str | None]) -> None:
+def _require_type(aggregator: object, fields: Schema, known_types: Sequence[str | None]) -> None:
     cure = "Leave the type away, or convert what is read before: each(col(...).cast(...), ...)."
-    require_lossless(fields, known, type(aggregator).__name__, cure)
+    require_lossless(fields, known_types, type(aggregator).__name__, cure)
 
 
-def _result_type(aggregator: CombinerAggregator[Any] | ReducerAggregator[Any], given: tuple[str, ...]) -> str | None:
+def _result_type(
+    aggregator: CombinerAggregator[Any] | ReducerAggregator[Any], input_types: tuple[str, ...]
+) -> str | None:
     if isinstance(aggregator, CombinerAggregator):
-        result = aggregator.result_type(given)
-        if result is not None:
-            return result
+        result_type = aggregator.result_type(input_types)
+        if result_type is not None:
+            return result_type
     if aggregator.output_types:
         return parse_type(split_spec(aggregator.output_types)[0])
     step = aggregator.combine if isinstance(aggregator, CombinerAggregator) else aggregator.reduce

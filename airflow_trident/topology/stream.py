@@ -193,14 +193,14 @@ class Stream(TupleStream):
         aggregation follows (Trident: GroupedStream)."""
         return GroupedStream(self, aggregate.group_by(self, joined_specs(*fields)))
 
-    def aggregate(self, *what: Any) -> Stream:
+    def aggregate(self, *aggregation: Any) -> Stream:
         """Aggregate the whole batch, even an empty one: ``aggregate(Count(), "n")``, ``aggregate("price", Sum(),
         "total")``. Combiners and reducers give one tuple."""
-        return aggregate.aggregate(self, Scope.ALL, (), what)
+        return aggregate.aggregate(self, Scope.ALL, (), aggregation)
 
-    def partition_aggregate(self, *what: Any) -> Stream:
+    def partition_aggregate(self, *aggregation: Any) -> Stream:
         """Aggregate each partition separately, even an empty one."""
-        return aggregate.aggregate(self, Scope.PARTITION, (), what)
+        return aggregate.aggregate(self, Scope.PARTITION, (), aggregation)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Several aggregators in one pass, as Trident writes it:
@@ -228,12 +228,12 @@ class Stream(TupleStream):
 
     # ---- states ------------------------------------------------------------------------------------------------
 
-    def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
+    def persistent_aggregate(self, state: StateFactory, *aggregation: Any, name: str | None = None) -> TridentState:
         """Aggregate all batches into one stored row: ``persistent_aggregate(state, Count(), "n")``.
 
         :param name: the state's name, part of the topology's definition; default: the name of the output field.
         """
-        return TridentState(self, states.persistent_aggregate(self, (), state, what, name))
+        return TridentState(self, states.persistent_aggregate(self, (), state, aggregation, name))
 
     def partition_persist(
         self,
@@ -345,28 +345,30 @@ class Stream(TupleStream):
     # ---- windows -----------------------------------------------------------------------------------------------
 
     def tumbling_window(
-        self, length: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+        self, length: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """Aggregate every `length` tuples, or every period of that duration: see :meth:`window`."""
-        return self.window(tumbling(length), state, *what, **options)
+        return self.window(tumbling(length), state, *aggregation, **options)
 
     def sliding_window(
-        self, length: Extent, slide: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+        self, length: Extent, slide: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """After every `slide`, aggregate the last `length`: numbers of tuples, or durations. See :meth:`window`.
 
         :raises PlanError: one is a number and the other a duration, or `slide` is longer than `length`.
         """
-        return self.window(sliding(length, slide), state, *what, **options)
+        return self.window(sliding(length, slide), state, *aggregation, **options)
 
-    def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]) -> Stream:
+    def window(
+        self, config: WindowConfig, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
+    ) -> Stream:
         """Aggregate windows of the stream, which span batches: ``window(TumblingCountWindow(100), state, "price",
         Sum(), "total")``.
 
         The commit phase stores the tuples in the state, so each is in its windows exactly once. The output is the
         windows that the batch completed; it belongs to the commit phase. An empty window does not fire.
 
-        :param what: as for :meth:`aggregate`.
+        :param aggregation: as for :meth:`aggregate`.
         :param time: for durations, the field with the time of a tuple: a timestamp, or a long in milliseconds. A window
             fires when a tuple arrives that is later than the window's end by `lag`. A tuple that is too late for all
             its windows, or has no time, is dropped, and counted in the log and in the ledger. Without `time`, the
@@ -382,27 +384,27 @@ class Stream(TupleStream):
         :param name: of the state; default: the name of the first output and ``_window``.
         :raises PlanError: the state cannot keep a window.
         """
-        return window.window(self, (), config, state, what, **options)
+        return window.window(self, (), config, state, aggregation, **options)
 
 
 class GroupedStream(GroupedBase[Stream]):
     """A stream with group fields (Trident: GroupedStream)."""
 
-    def aggregate(self, *what: Any) -> Stream:
+    def aggregate(self, *aggregation: Any) -> Stream:
         """One tuple per group of the batch: ``group_by("word").aggregate(Count(), "n")``."""
-        return aggregate.aggregate(self.stream, Scope.ALL, self.keys, what)
+        return aggregate.aggregate(self.stream, Scope.ALL, self.keys, aggregation)
 
-    def partition_aggregate(self, *what: Any) -> Stream:
+    def partition_aggregate(self, *aggregation: Any) -> Stream:
         """Aggregate the groups of each partition separately."""
-        return aggregate.aggregate(self.stream, Scope.PARTITION, self.keys, what)
+        return aggregate.aggregate(self.stream, Scope.PARTITION, self.keys, aggregation)
 
     def chained_agg(self) -> ChainedAggregatorDeclarer:
         """Several aggregators of each group in one pass; see `Stream.chained_agg`."""
         return ChainedAggregatorDeclarer(Chain(self.stream, self.keys))
 
-    def persistent_aggregate(self, state: StateFactory, *what: Any, name: str | None = None) -> TridentState:
+    def persistent_aggregate(self, state: StateFactory, *aggregation: Any, name: str | None = None) -> TridentState:
         """Aggregate all batches into one stored row per group."""
-        return TridentState(self.stream, states.persistent_aggregate(self.stream, self.keys, state, what, name))
+        return TridentState(self.stream, states.persistent_aggregate(self.stream, self.keys, state, aggregation, name))
 
     def state_query(
         self,
@@ -418,20 +420,22 @@ class GroupedStream(GroupedBase[Stream]):
         return together.state_query(state, inputs, function, outputs, after_commit=after_commit)
 
     def tumbling_window(
-        self, length: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+        self, length: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """As `Stream.tumbling_window`, aggregated by group. The windows are those of the whole stream."""
-        return self.window(tumbling(length), state, *what, **options)
+        return self.window(tumbling(length), state, *aggregation, **options)
 
     def sliding_window(
-        self, length: Extent, slide: Extent, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]
+        self, length: Extent, slide: Extent, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
     ) -> Stream:
         """As `Stream.sliding_window`, aggregated by group. The windows are those of the whole stream."""
-        return self.window(sliding(length, slide), state, *what, **options)
+        return self.window(sliding(length, slide), state, *aggregation, **options)
 
-    def window(self, config: WindowConfig, state: StateFactory, *what: Any, **options: Unpack[WindowOptions]) -> Stream:
+    def window(
+        self, config: WindowConfig, state: StateFactory, *aggregation: Any, **options: Unpack[WindowOptions]
+    ) -> Stream:
         """As `Stream.window`, aggregated by group. The windows are those of the whole stream."""
-        return window.window(self.stream, self.keys, config, state, what, **options)
+        return window.window(self.stream, self.keys, config, state, aggregation, **options)
 
 
 class ChainedAggregatorDeclarer:
@@ -441,13 +445,13 @@ class ChainedAggregatorDeclarer:
     def __init__(self, chain: Chain[Stream]) -> None:
         self._chain = chain
 
-    def aggregate(self, *what: Any) -> ChainedAggregatorDeclarer:
+    def aggregate(self, *aggregation: Any) -> ChainedAggregatorDeclarer:
         """One more aggregator of the whole batch or group."""
-        return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.ALL, what))
+        return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.ALL, aggregation))
 
-    def partition_aggregate(self, *what: Any) -> ChainedAggregatorDeclarer:
+    def partition_aggregate(self, *aggregation: Any) -> ChainedAggregatorDeclarer:
         """One more aggregator of each partition."""
-        return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.PARTITION, what))
+        return ChainedAggregatorDeclarer(aggregate.chained(self._chain, Scope.PARTITION, aggregation))
 
     def chain_end(self) -> Stream:
         """The stream of the results.

@@ -108,7 +108,7 @@ def then(
     :param others: further input streams of the node, after this one.
     """
     name = stream.topology.next_name(f"{stream.label}.{verb}" if stream.label else verb)
-    inputs = (stream.node, *(one.node for one in others))
+    inputs = (stream.node, *(other.node for other in others))
     return replace(stream, node=kind(name=name, schema=schema, inputs=inputs, **arguments))
 
 

@@ -43,23 +43,23 @@ def partitioned_again(sinks: Sinks, levels: dict[int, int]) -> Again:
     by_partition = _by_partition(sinks)
     again: Again = defaultdict(set)
     for node in ordered(sinks):
-        for one in _tuples_of(node):
-            if levels[id(one)] < levels[id(node)] and id(node) in by_partition:
-                again[levels[id(node)]] |= _since_repartition(one, node)
+        for upstream in _tuples_of(node):
+            if levels[id(upstream)] < levels[id(node)] and id(node) in by_partition:
+                again[levels[id(node)]] |= _since_repartition(upstream, node)
     return again
 
 
 def _by_partition(sinks: Sinks) -> set[int]:
     """Nodes, by `id`, for which the partition of a tuple matters: those that work on whole partitions, and all before
     them up to a repartition."""
-    found: set[int] = set()
+    node_ids: set[int] = set()
     for node in reversed(ordered(sinks)):
         stays = isinstance(node, PartitionNode) and node.grouping is Grouping.COLOCATED
         if stays or node.whole_partitions:
-            found.add(id(node))
-        if id(node) in found:
-            found.update(id(one) for one in _tuples_of(node) if stays or not one.moves)
-    return found
+            node_ids.add(id(node))
+        if id(node) in node_ids:
+            node_ids.update(id(upstream) for upstream in _tuples_of(node) if stays or not upstream.moves)
+    return node_ids
 
 
 def _tuples_of(node: Node) -> tuple[Node, ...]:
@@ -73,34 +73,35 @@ def _since_repartition(node: Node, reader: Node) -> set[int]:
     :raises PlanError: a state query is in between: asked again, later, it would find something else.
     """
     above = _repartitions(node)
-    found: set[int] = set()
+    node_ids: set[int] = set()
     waiting = [node]
     while waiting:
-        one = waiting.pop()
-        repartition = above.get(id(one))
-        if repartition is None or id(one) in found:
+        upstream = waiting.pop()
+        repartition = above.get(id(upstream))
+        if repartition is None or id(upstream) in node_ids:
             continue
-        if isinstance(one, StateQueryNode):
+        if isinstance(upstream, StateQueryNode):
             raise PlanError(
-                f"{reader.name} works on whole partitions in the commit phase, and {one.name} stands between it and "
-                f"the repartition {repartition.name}: the tuples of the processing phase would not come to their "
+                f"{reader.name} works on whole partitions in the commit phase, and {upstream.name} stands between it "
+                f"and the repartition {repartition.name}: the tuples of the processing phase would not come to their "
                 "partitions",
-                f"Repartition behind {one.name}, or ask it in the commit phase: after_commit=True.",
+                f"Repartition behind {upstream.name}, or ask it in the commit phase: after_commit=True.",
             )
-        found.add(id(one))
-        if not one.moves:
-            waiting += one.inputs
-    return found
+        node_ids.add(id(upstream))
+        if not upstream.moves:
+            waiting += upstream.inputs
+    return node_ids
 
 
 def _repartitions(node: Node) -> dict[int, Node]:
     """The nodes whose partitions come from a repartition, by `id`, with one that they come from."""
-    found: dict[int, Node] = {}
-    for one in ordered([node]):
-        above = one if one.moves else next((found[id(up)] for up in _tuples_of(one) if id(up) in found), None)
+    repartitions: dict[int, Node] = {}
+    for upstream in ordered([node]):
+        from_above = (repartitions[id(up)] for up in _tuples_of(upstream) if id(up) in repartitions)
+        above = upstream if upstream.moves else next(from_above, None)
         if above is not None:
-            found[id(one)] = above
-    return found
+            repartitions[id(upstream)] = above
+    return repartitions
 
 
 def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[CommitLevel, ...]:
@@ -115,8 +116,8 @@ def split_phases(sinks: Sinks, settings: PlanSettings) -> tuple[CommitLevel, ...
 def in_commit_phase(node: Node) -> bool:
     """Is this node, of the graph that the user built, downstream of a state?"""
     return any(
-        isinstance(one, NewValuesNode) or (isinstance(one, StateQueryNode) and one.after_commit)
-        for one in ordered([node])
+        isinstance(upstream, NewValuesNode) or (isinstance(upstream, StateQueryNode) and upstream.after_commit)
+        for upstream in ordered([node])
     )
 
 
@@ -148,7 +149,7 @@ def _stages_to(stages: tuple[Stage, ...], wanted: Collection[str]) -> tuple[Stag
         replace(
             stage,
             index=places[stage.index],
-            upstreams=tuple(places[one] for one in stage.upstreams),
+            upstreams=tuple(places[upstream] for upstream in stage.upstreams),
             sinks=tuple(sink for sink in stage.sinks if sink.name in wanted),
         )
         for stage in kept
@@ -163,7 +164,7 @@ def _levels(sinks: Sinks) -> dict[int, int]:
     while True:
         before = dict(of_state)
         for node in ordered(sinks):
-            level = max((levels[id(one)] for one in node.inputs), default=0)
+            level = max((levels[id(input_node)] for input_node in node.inputs), default=0)
             if isinstance(node, NewValuesNode):
                 level += 1
             elif isinstance(node, StateQueryNode) and (level > 0 or node.after_commit):
@@ -177,14 +178,14 @@ def _levels(sinks: Sinks) -> dict[int, int]:
 
 def _carried(sinks: Sinks, levels: dict[int, int], again: Again) -> dict[int, Node]:
     """The nodes whose output a higher level reads, by `id`."""
-    found: dict[int, Node] = {}
+    carried: dict[int, Node] = {}
     for node in ordered(sinks):
         here = {levels[id(node)], *(level for level, nodes in again.items() if id(node) in nodes)}
-        for one in node.inputs:
-            lower = any(levels[id(one)] < level and id(one) not in again[level] for level in here)
-            if lower and not isinstance(one, PersistNode):
-                found[id(one)] = one
-    return found
+        for input_node in node.inputs:
+            lower = any(levels[id(input_node)] < level and id(input_node) not in again[level] for level in here)
+            if lower and not isinstance(input_node, PersistNode):
+                carried[id(input_node)] = input_node
+    return carried
 
 
 class _Cut:
@@ -206,11 +207,15 @@ class _Cut:
             *(self._new[id(sink)] for sink in wanted),
             *(CarriedNode(name=f"~{node.name}", schema=node.schema, inputs=(self._new[id(node)],)) for node in handed),
         ]
-        part = tuple(one for one in made if isinstance(one, SinkNode))
-        given = (one for one in ordered(part) if isinstance(one, SourceNode) and isinstance(one.spout, GivenTuples))
+        part = tuple(sink_node for sink_node in made if isinstance(sink_node, SinkNode))
+        staged_sources = (
+            source
+            for source in ordered(part)
+            if isinstance(source, SourceNode) and isinstance(source.spout, GivenTuples)
+        )
         return CommitLevel(
             new_values=self._new_values,
-            carried=tuple(one.name for one in given if one.name not in self._new_values),
+            carried=tuple(source.name for source in staged_sources if source.name not in self._new_values),
             sinks=part,
             stages=fuse(part, settings),
         )
@@ -221,8 +226,8 @@ class _Cut:
         if isinstance(node, NewValuesNode):
             self._new_values[node.name] = node.persist.name
             return _given(node.name, node, f"new values of state {node.persist.name}")
-        return node.over(tuple(self._new[id(one)] for one in node.inputs))
+        return node.over(tuple(self._new[id(input_node)] for input_node in node.inputs))
 
 
-def _given(name: str, node: Node, what: str) -> SourceNode:
-    return SourceNode(name=name, schema=node.schema, spout=GivenTuples(node.schema, what))
+def _given(name: str, node: Node, description: str) -> SourceNode:
+    return SourceNode(name=name, schema=node.schema, spout=GivenTuples(node.schema, description))

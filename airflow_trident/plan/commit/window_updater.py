@@ -36,8 +36,8 @@ COMMIT_TIME = "~time"
 transaction if windows use that, otherwise when the transaction was begun. No user's field can have this name."""
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _FIRST_MS, _LAST_MS = (
-    (one.replace(tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(milliseconds=1)
-    for one in (datetime.datetime.min, datetime.datetime.max)
+    (moment.replace(tzinfo=datetime.UTC) - _EPOCH) // datetime.timedelta(milliseconds=1)
+    for moment in (datetime.datetime.min, datetime.datetime.max)
 )
 """The times that the bounds of a window can have."""
 _BOOK, _FIRED = ("book", 0, 0), ("fired", 0, 0)
@@ -121,18 +121,18 @@ class WindowUpdater(DescribedUpdater):
             return list(enumerate(tuples, begin)), begin + len(tuples)
         index = self.staged.index(self.time)
         *rows, tick = tuples
-        told = tick[self.staged.index(COMMIT_TIME)]
+        commit_time = tick[self.staged.index(COMMIT_TIME)]
         if self.time == COMMIT_TIME:
-            now = told if book.mark is None else max(told, book.mark)
+            now = commit_time if book.mark is None else max(commit_time, book.mark)
             return [(now, row) for row in rows], now
         times = [(_milliseconds(row[index]), row) for row in rows]
         places = [(place, row) for place, row in times if place is not None and self._has_windows(place)]
         book.untimed_now = len(times) - len(places)
         # One wrong clock must not end every window too early: such a tuple waits for its time.
-        last = None if self.max_ahead_ms is None or not told else told + self.max_ahead_ms
-        known = [place for place, _ in places if last is None or place <= last]
-        book.ahead_now = len(places) - len(known)
-        return places, max(known) - self.lag_ms if known else None
+        last = None if self.max_ahead_ms is None or not commit_time else commit_time + self.max_ahead_ms
+        trusted = [place for place, _ in places if last is None or place <= last]
+        book.ahead_now = len(places) - len(trusted)
+        return places, max(trusted) - self.lag_ms if trusted else None
 
     def _has_windows(self, place: int) -> bool:
         """Can the bounds of all windows with this time be written? One row (year 1, microseconds for milliseconds) must
@@ -154,8 +154,8 @@ class WindowUpdater(DescribedUpdater):
 
     def emitted(self, lookup: _Lookup) -> pa.Table:
         """The tuples of the windows that the highest applied transaction completed."""
-        (found,) = lookup([_FIRED])
-        return rows_to_table(self.fired, []) if found is None else self._decoded(found[0], self.fired)
+        (stored,) = lookup([_FIRED])
+        return rows_to_table(self.fired, []) if stored is None else self._decoded(stored[0], self.fired)
 
     def _decoded(self, body: bytes, schema: Schema) -> pa.Table:
         """:raises DefinitionChangedError: the tuples were kept with other fields or types: read as these, their values
@@ -163,7 +163,10 @@ class WindowUpdater(DescribedUpdater):
         """
         table, expected = _decode(body), arrow_schema(schema)
         if not table.schema.equals(expected):
-            was, now = (", ".join(f"{one.name} {one.type}" for one in given) for given in (table.schema, expected))
+            was, now = (
+                ", ".join(f"{arrow_field.name} {arrow_field.type}" for arrow_field in fields)
+                for fields in (table.schema, expected)
+            )
             raise DefinitionChangedError(
                 f"the windows of state {self.state!r} hold tuples of ({was}), and the topology's are ({now})",
                 "Give the fields their old types until these windows have fired, or give the windows another name=.",
@@ -212,10 +215,10 @@ class _Book:
 
     @staticmethod
     def load(lookup: _Lookup) -> _Book:
-        (found,) = lookup([_BOOK])
-        if found is None:
+        (stored,) = lookup([_BOOK])
+        if stored is None:
             return _Book()
-        record = json.loads(found[0])
+        record = json.loads(stored[0])
         panes = {int(pane): int(chunks) for pane, chunks in record["panes"]}
         return _Book(
             mark=record["mark"],
@@ -291,9 +294,9 @@ class _Contents:
         return [("pane", pane, chunk) for chunk in range(self._stored.get(pane, 0))]
 
 
-def _body(found: tuple[Any, ...] | None) -> bytes:
-    assert found is not None, "a chunk of a live pane is gone"
-    return bytes(found[0])
+def _body(stored: tuple[Any, ...] | None) -> bytes:
+    assert stored is not None, "a chunk of a live pane is gone"
+    return bytes(stored[0])
 
 
 def _milliseconds(time: datetime.datetime | int | None) -> int | None:

@@ -42,7 +42,7 @@ def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, 
         if stage.exchange is None or stage.exchange.grouping is Grouping.COLOCATED:
             for upstream in stage.upstreams:
                 old, new = group[stage.index], group[upstream]
-                group = [new if one == old else one for one in group]
+                group = [new if member == old else member for member in group]
     hints: dict[int, int] = {}
     for stage in stages:
         for node in (stage.begin, stage.exchange, *stage.nodes):
@@ -61,16 +61,16 @@ def _counted(stages: tuple[Stage, ...], settings: PlanSettings) -> tuple[Stage, 
     )
 
 
-def _total(stage: Stage, settings: PlanSettings, what: str) -> float | None:
+def _total(stage: Stage, settings: PlanSettings, resource: str) -> float | None:
     """The sum over the nodes of a stage, which run as one; None: no node says anything (Trident sums over a bolt)."""
-    default: float | None = getattr(settings.default, what)
+    default: float | None = getattr(settings.default, resource)
     total = 0.0
     for node in (stage.source, *stage.nodes):
         if node is not None:
-            own: float | None = getattr(settings.of(node.name), what)
-            if own is None and _is_written(node):
-                own = default
-            total += own or 0.0
+            setting: float | None = getattr(settings.of(node.name), resource)
+            if setting is None and _is_written(node):
+                setting = default
+            total += setting or 0.0
     return total or None
 
 
@@ -110,7 +110,7 @@ class _Fusion:
                 waiting.pop()
                 continue
             cut = cuts.get(id(end)) or cuts.setdefault(id(end), self._cut(end))
-            above = [one for one in cut.above if id(one) not in self._by_end]
+            above = [upstream for upstream in cut.above if id(upstream) not in self._by_end]
             if above:
                 waiting += reversed(above)
             else:
@@ -133,7 +133,7 @@ class _Fusion:
         stage = Stage(
             index=len(self._stages),
             begin=cut.begin,
-            upstreams=tuple(self._by_end[id(one)] for one in cut.above),
+            upstreams=tuple(self._by_end[id(upstream)] for upstream in cut.above),
             exchange=cut.exchange,
             nodes=cut.nodes,
             sinks=tuple(self._sinks.get(id(end), ())),

@@ -36,7 +36,7 @@ def _lowered(node: Node) -> Node:
     if isinstance(node, AggregateNode):
         return _aggregate(node)
     if isinstance(node, MergeNode):
-        takes = tuple(one.fields for one in node.inputs)
+        takes = tuple(input_node.fields for input_node in node.inputs)
         return UnionNode(name=node.name, schema=node.schema, inputs=node.inputs, takes=takes)
     if isinstance(node, MultiReduceNode):
         return _multi_reduce(node)
@@ -48,7 +48,7 @@ def _aggregate(node: AggregateNode) -> Node:
     (Trident: Stream.aggregate, GroupedStream.aggregate). Other aggregators need all tuples of a group together, or
     those chosen from them."""
     before = node.input
-    partial = tuple(one for one in map(_partial, node.aggregations) if one is not None)
+    partial = tuple(aggregation for aggregation in map(_partial, node.aggregations) if aggregation is not None)
     if len(partial) == len(node.aggregations):
         before = PartialAggregateNode(
             name=f"{node.name}.partial",
@@ -73,11 +73,11 @@ def _aggregate(node: AggregateNode) -> Node:
     )
 
 
-def _partial(one: Aggregation) -> Aggregation | None:
+def _partial(aggregation: Aggregation) -> Aggregation | None:
     """The part that runs in every partition before tuples move; None if there is none."""
-    if isinstance(one.aggregator, Newest):
-        return replace(one, aggregator=one.aggregator.before())
-    return one if one.combiner else None
+    if isinstance(aggregation.aggregator, Newest):
+        return replace(aggregation, aggregator=aggregation.aggregator.before())
+    return aggregation if aggregation.combiner else None
 
 
 def _multi_reduce(node: MultiReduceNode) -> Node:
@@ -90,8 +90,8 @@ def _multi_reduce(node: MultiReduceNode) -> Node:
     names = tuple(tuple(f"{place} {name}" for name in reads) for place, reads in enumerate(node.reads))
     payload: Schema = tuple(
         replace(field, name=f"{place} {field.name}")
-        for place, (one, reads) in enumerate(zip(node.inputs, node.reads, strict=True))
-        for field in select(one.schema, reads, node.name)
+        for place, (input_node, reads) in enumerate(zip(node.inputs, node.reads, strict=True))
+        for field in select(input_node.schema, reads, node.name)
     )
     takes = tuple(
         (None, *groups, *(name if place == other else None for other, reads in enumerate(node.reads) for name in reads))

@@ -51,14 +51,14 @@ class _Pushing:
 
     @staticmethod
     def _to_source(node: FilterNode, source: SourceNode, expression: Expression) -> Node:
-        if any(str(expression) == str(one) for one in source.filters):
+        if any(str(expression) == str(pushed) for pushed in source.filters):
             return node
         return replace(node, inputs=(replace(source, filters=(*source.filters, expression)),))
 
     @staticmethod
     def _into(node: FilterNode, union: UnionNode, expression: Expression) -> Node:
         inputs = []
-        for place, (one, takes) in enumerate(zip(union.inputs, union.takes, strict=True)):
+        for place, (input_node, takes) in enumerate(zip(union.inputs, union.takes, strict=True)):
             names = {field.name: name for field, name in zip(union.schema, takes, strict=True) if name is not None}
             if not set(expression.reads) <= set(names):
                 return node
@@ -66,8 +66,8 @@ class _Pushing:
             inputs.append(
                 FilterNode(
                     name=f"{node.name}.{place}",
-                    schema=one.schema,
-                    inputs=(one,),
+                    schema=input_node.schema,
+                    inputs=(input_node,),
                     reads=renamed.reads,
                     expression=renamed,
                 )
@@ -85,7 +85,7 @@ def _may_pass(expression: Expression, each: EachNode) -> bool:
 def _renamed(expression: Expression, names: dict[str, str]) -> Expression:
     if expression.op is ExpressionOp.COLUMN:
         return replace(expression, options=(names[expression.options[0]],))
-    return replace(expression, arguments=tuple(_renamed(one, names) for one in expression.arguments))
+    return replace(expression, arguments=tuple(_renamed(argument, names) for argument in expression.arguments))
 
 
 _OVERFLOWS = frozenset(
@@ -110,7 +110,7 @@ def colocate(sinks: Sinks) -> Sinks:
     whole: set[int] = set()
     for node in reversed(ordered(sinks)):
         if node.whole_partitions or id(node) in whole:
-            whole.update(id(one) for one in node.inputs if not isinstance(node, PartitionNode))
+            whole.update(id(input_node) for input_node in node.inputs if not isinstance(node, PartitionNode))
 
     def change(old: Node, node: Node) -> Node:
         if not isinstance(node, UnionNode) or id(old) not in whole:
@@ -148,7 +148,7 @@ class _Collapsing:
     def _over_union(self, node: PartitionNode, union: UnionNode) -> Node:
         """A repartition undoes what the inputs of a union did before, or they all did the same, which can be done
         once."""
-        parts = [one for one in union.inputs if isinstance(one, PartitionNode) and not one.grouping.repeats]
+        parts = [part for part in union.inputs if isinstance(part, PartitionNode) and not part.grouping.repeats]
         if node.grouping is Grouping.COLOCATED:
             how = _alike(union, parts)
             if how is None:
@@ -156,7 +156,7 @@ class _Collapsing:
             node = replace(node, grouping=how[0], keys=how[1])
         if not parts:
             return node
-        inputs = tuple(one.input if one in parts else one for one in union.inputs)
+        inputs = tuple(input_node.input if input_node in parts else input_node for input_node in union.inputs)
         return replace(node, inputs=(replace(union, inputs=inputs),))
 
 
@@ -164,14 +164,14 @@ def _alike(union: UnionNode, parts: list[PartitionNode]) -> tuple[Grouping, tupl
     """How all inputs are partitioned, in the names of the union; None if not all are, or not all alike."""
     if len(parts) != len(union.inputs):
         return None
-    kinds = {one.grouping for one in parts}
+    kinds = {part.grouping for part in parts}
     if all(kind.gathers for kind in kinds):
         return Grouping.GLOBAL, ()
     if kinds != {Grouping.FIELDS}:
         return None
     places = {
-        tuple(takes.index(key) if key in takes else -1 for key in one.keys)
-        for one, takes in zip(parts, union.takes, strict=True)
+        tuple(takes.index(key) if key in takes else -1 for key in part.keys)
+        for part, takes in zip(parts, union.takes, strict=True)
     }
     (first, *others) = places
     if others or -1 in first:
@@ -190,12 +190,12 @@ def _used(sinks: Sinks) -> dict[int, frozenset[str]]:
     """The fields that the readers of each node need, by the node's `id`."""
     used: dict[int, frozenset[str]] = {}
     for node in reversed(ordered(sinks)):
-        own = used.get(id(node), frozenset())
+        needed = used.get(id(node), frozenset())
         if node.narrows:
-            own = own or frozenset(node.fields[:1])
-        used[id(node)] = own
-        for place, one in enumerate(node.inputs):
-            used[id(one)] = used.get(id(one), frozenset()) | node.needs(one.schema, own, place)
+            needed = needed or frozenset(node.fields[:1])
+        used[id(node)] = needed
+        for place, input_node in enumerate(node.inputs):
+            used[id(input_node)] = used.get(id(input_node), frozenset()) | node.needs(input_node.schema, needed, place)
     return used
 
 
@@ -222,14 +222,14 @@ def rewrite(sinks: Sinks, rewrites: Sequence[Rewrite] = REWRITES) -> Sinks:
     """Runs each rewrite until it changes nothing, and all of them again until none does."""
     while True:
         before = sinks
-        for one in rewrites:
-            sinks = _until_still(one, sinks)
+        for rule in rewrites:
+            sinks = _until_still(rule, sinks)
         if same(sinks, before):
             return sinks
 
 
-def _until_still(one: Rewrite, sinks: Sinks) -> Sinks:
+def _until_still(rule: Rewrite, sinks: Sinks) -> Sinks:
     while True:
-        before, sinks = sinks, one.apply(sinks)
+        before, sinks = sinks, rule.apply(sinks)
         if same(sinks, before):
             return sinks

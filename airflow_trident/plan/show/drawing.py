@@ -59,7 +59,7 @@ def _columns(plan: Plan) -> list[dict[str, _Box]]:
         depth: dict[int, int] = {}
         begin = len(columns)
         for stage in level:
-            depth[stage.index] = max((depth[one] + 1 for one in stage.upstreams), default=begin)
+            depth[stage.index] = max((depth[upstream] + 1 for upstream in stage.upstreams), default=begin)
             while len(columns) < depth[stage.index] + 2:
                 columns.append({})
             name = f"{title} {stage.index}"
@@ -112,12 +112,12 @@ def _arrows(plan: Plan) -> list[tuple[str, str, str]]:
         for stage in level:
             name = f"{title} {stage.index}"
             label = stage.exchange.what if stage.exchange is not None else ""
-            arrows += [(f"{title} {one}", name, label) for one in stage.upstreams]
+            arrows += [(f"{title} {upstream}", name, label) for upstream in stage.upstreams]
             arrows += [(name, _end(sink), "") for sink in stage.sinks]
     for number, part in enumerate(plan.commit, 1):
         begins = {stage.source.name: stage.index for stage in part.stages if stage.source is not None}
-        given = {**{name: f"state {state}" for name, state in part.new_values.items()}, **{c: c for c in part.carried}}
-        arrows += [(box, f"commit phase {number}, stage {begins[name]}", "") for name, box in given.items()]
+        boxes = {**{name: f"state {state}" for name, state in part.new_values.items()}, **{c: c for c in part.carried}}
+        arrows += [(box, f"commit phase {number}, stage {begins[name]}", "") for name, box in boxes.items()]
     return arrows
 
 

@@ -47,9 +47,11 @@ def exported(plan: Plan) -> dict[str, Any]:
 
 
 def _coalesces(plan: Plan) -> dict[str, Any] | None:
-    found = plan.coalesces
+    coalescing = plan.coalesces
     return (
-        {"how": found.how, "why": found.why, "commits": found.commits, "why_one": found.why_one} if plan.sinks else None
+        {"how": coalescing.how, "why": coalescing.why, "commits": coalescing.commits, "why_one": coalescing.why_one}
+        if plan.sinks
+        else None
     )
 
 
@@ -62,16 +64,16 @@ def _nodes(sinks: Sinks) -> list[dict[str, Any]]:
 
 def _node(node: Node, streams: Set[str] = frozenset()) -> dict[str, Any]:
     """:param streams: names that no state may have here, because a stream and a state may have the same name."""
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "name": _name(node, streams),
         "kind": type(node).__name__.removesuffix("Node"),
-        "inputs": [_name(one, streams) for one in node.inputs],
+        "inputs": [_name(input_node, streams) for input_node in node.inputs],
         "fields": _fields(node.schema),
         "what": node.what,
     }
     if isinstance(node, SourceNode):
-        found["filters"] = [str(one) for one in node.filters]
-    return found
+        document["filters"] = [str(expression) for expression in node.filters]
+    return document
 
 
 def _name(node: Node, streams: Set[str]) -> str:
@@ -129,7 +131,7 @@ def _json(plan: Plan) -> str:
 def _text(plan: Plan) -> str:
     notes = "".join(f"\n{note}" for note in plan.notes) + "\n" * bool(plan.notes)
     sources = {node.name: node for node in ordered(plan.rewritten) if isinstance(node, SourceNode)}
-    rewritten = trees(tuple(sources[one.name] for one in plan.sources), plan.rewritten)
+    rewritten = trees(tuple(sources[source.name] for source in plan.sources), plan.rewritten)
     compiled = [line for stage in plan.stages for line in stage_lines(stage)]
     lines = [
         logical_text(plan.topology, plan.sources, plan.logical) + notes,
@@ -171,11 +173,11 @@ def stage_lines(stage: Stage) -> list[str]:
 
 def _said(stage: Stage) -> str:
     """Hints and resources, if there are any."""
-    said = [f"{stage.partitions} partitions"] if stage.partitions else []
-    said += [f"at most {stage.at_most} partitions"] if stage.at_most else []
-    said += [f"{stage.cpu_percent:g} % of a core"] if stage.cpu_percent else []
-    said += [f"{stage.memory_mb:g} MB"] if stage.memory_mb else []
-    return "".join(f", {one}" for one in said)
+    hints = [f"{stage.partitions} partitions"] if stage.partitions else []
+    hints += [f"at most {stage.at_most} partitions"] if stage.at_most else []
+    hints += [f"{stage.cpu_percent:g} % of a core"] if stage.cpu_percent else []
+    hints += [f"{stage.memory_mb:g} MB"] if stage.memory_mb else []
+    return "".join(f", {hint}" for hint in hints)
 
 
 def _mermaid(plan: Plan) -> str:
@@ -194,8 +196,8 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
     lines: list[str] = []
     for stage in stages:
         lines.append(f'  subgraph {s}{stage.index}["{title} {stage.index}"]')
-        given = sources.get(stage.source.name) if stage.source else None
-        names = [f"stream {stage.source.name}" if given is None else stage.source.name] if stage.source else []
+        origin = sources.get(stage.source.name) if stage.source else None
+        names = [f"stream {stage.source.name}" if origin is None else stage.source.name] if stage.source else []
         names += [f"{stage.of_batches.name} {stage.of_batches.what}"] if stage.of_batches is not None else []
         names += [f"{node.name} {node.what}".strip() for node in stage.nodes] or ([] if names else ["pass"])
         for place, text in enumerate(names):
@@ -204,8 +206,8 @@ def _mermaid_stages(stages: tuple[Stage, ...], s: str, title: str, sources: dict
                 lines.append(f"    {s}{stage.index}n{place - 1} --> {s}{stage.index}n{place}")
         lines.append("  end")
         last = f"{s}{stage.index}n{len(names) - 1}"
-        if given is not None:
-            lines.append(f"  {given} -.-> {s}{stage.index}n0")
+        if origin is not None:
+            lines.append(f"  {origin} -.-> {s}{stage.index}n0")
         label = f'|"{_escape(stage.exchange.what)}"|' if stage.exchange is not None else ""
         for upstream in stage.upstreams:
             up = stages[upstream]
@@ -238,11 +240,11 @@ def picture_of(plan: Plan) -> PlanPicture:
 
 
 def _box(node: Node) -> PlanBox:
-    what = node.state.factory.describe() if isinstance(node, PersistNode) else node.what
+    description = node.state.factory.describe() if isinstance(node, PersistNode) else node.what
     return PlanBox(
         name=_picture_name(node),
         kind=_kind(node),
-        what=what[:MOST_CHARACTERS],
+        what=description[:MOST_CHARACTERS],
         inputs=tuple(dict.fromkeys(map(_picture_name, node.inputs))),
     )
 

@@ -29,18 +29,18 @@ def trees(sources: tuple[Node, ...], sinks: tuple[Node, ...]) -> list[str]:
         if id(node) in seen:
             continue
         seen.add(id(node))
-        for one in node.inputs:
-            children.setdefault(id(one), []).append(node)
-            waiting.append(one)
+        for input_node in node.inputs:
+            children.setdefault(id(input_node), []).append(node)
+            waiting.append(input_node)
     lines: list[str] = []
     shown: set[int] = set()
-    left = [(source, "") for source in reversed(sources)]
-    while left:  # no recursion: a topology may be deeper than Python's stack
-        node, indent = left.pop()
+    remaining = [(source, "") for source in reversed(sources)]
+    while remaining:  # no recursion: a topology may be deeper than Python's stack
+        node, indent = remaining.pop()
         if id(node) in shown:
             lines.append(f"{indent}{node.name}, see above")
             continue
         shown.add(id(node))
         lines.append(f"{indent}{node.describe()}")
-        left += [(child, indent + "  ") for child in reversed(children.get(id(node), []))]
+        remaining += [(child, indent + "  ") for child in reversed(children.get(id(node), []))]
     return lines

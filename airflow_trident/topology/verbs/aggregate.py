@@ -48,8 +48,8 @@ def group_by(stream: S, fields: FieldSpec) -> tuple[str, ...]:
     return keys
 
 
-def aggregate(stream: S, scope: Scope, groups: tuple[str, ...], what: tuple[Any, ...]) -> S:
-    return _aggregated(stream, scope, scope, groups, aggregations(scope, stream.schema, what))
+def aggregate(stream: S, scope: Scope, groups: tuple[str, ...], arguments: tuple[Any, ...]) -> S:
+    return _aggregated(stream, scope, scope, groups, aggregations(scope, stream.schema, arguments))
 
 
 def extreme(stream: S, verb: str, field: FieldSpec, comparator: Comparator | None, *, sign: int) -> S:
@@ -60,14 +60,14 @@ def extreme(stream: S, verb: str, field: FieldSpec, comparator: Comparator | Non
     if comparator is None:
         comparable(verb, select(stream.schema, names, verb)[0])
     place = stream.fields.index(names[0]) if names else None
-    what = Aggregation(
+    aggregation = Aggregation(
         aggregator=ComparisonAggregator(place, comparator, sign), reads=stream.fields, output=stream.schema
     )
-    return then(stream, PartitionAggregateNode, verb, stream.schema, groups=(), aggregations=(what,))
+    return then(stream, PartitionAggregateNode, verb, stream.schema, groups=(), aggregations=(aggregation,))
 
 
 def _aggregated(stream: S, scope: Scope, verb: str, groups: tuple[str, ...], several: tuple[Aggregation, ...]) -> S:
-    outputs = tuple(field for one in several for field in one.output)
+    outputs = tuple(field for aggregation in several for field in aggregation.output)
     require_distinct((*groups, *names_of(outputs)))
     schema = (*select(stream.schema, groups, "group_by"), *outputs)
     return then(stream, _NODES[scope], verb, schema, groups=groups, aggregations=several)
@@ -87,14 +87,14 @@ class Chain(Generic[S]):
     several: tuple[Aggregation, ...] = ()
 
 
-def chained(chain: Chain[S], scope: Scope, what: tuple[Any, ...]) -> Chain[S]:
+def chained(chain: Chain[S], scope: Scope, arguments: tuple[Any, ...]) -> Chain[S]:
     """The chain with one more aggregator."""
     if chain.scope not in (None, scope):
         raise PlanError(
             f"a chain has both {chain.scope}() and {scope}()", "Make it of one kind: all tuples, or each partition's."
         )
-    several = (*chain.several, *aggregations(scope, chain.stream.schema, what))
-    require_distinct((*chain.groups, *(field.name for one in several for field in one.output)))
+    several = (*chain.several, *aggregations(scope, chain.stream.schema, arguments))
+    require_distinct((*chain.groups, *(field.name for aggregation in several for field in aggregation.output)))
     return replace(chain, scope=scope, several=several)
 
 
@@ -115,7 +115,9 @@ def merge(graph: NodeGraph, streams: Sequence[S], out_fields: FieldSpec | None) 
             )
     names = names_of(first) if out_fields is None else parse_names(out_fields)
     schema = _renamed("merge", first, names)
-    node = MergeNode(name=graph.next_name("merge"), schema=schema, inputs=tuple(one.node for one in streams))
+    node = MergeNode(
+        name=graph.next_name("merge"), schema=schema, inputs=tuple(input_stream.node for input_stream in streams)
+    )
     return replace(streams[0], node=node, label="")
 
 
@@ -126,8 +128,8 @@ def multi_reduce(
     reducer: MultiReducer[Any] | GroupedMultiReducer[Any],
     out_fields: FieldSpec,
 ) -> S:
-    grouped = [one for one in streams if isinstance(one, GroupedBase)]
-    plain = [one.stream if isinstance(one, GroupedBase) else one for one in streams]
+    grouped = [stream for stream in streams if isinstance(stream, GroupedBase)]
+    plain = [stream.stream if isinstance(stream, GroupedBase) else stream for stream in streams]
     _require(graph, "multi_reduce", plain)
     wanted = GroupedMultiReducer if grouped else MultiReducer
     if len(grouped) not in (0, len(plain)) or not isinstance(reducer, wanted):
@@ -141,8 +143,8 @@ def multi_reduce(
             f"multi_reduce got fields for {len(input_fields)} of {len(plain)} streams",
             'Name those of each, as in multi_reduce(["a, b", "c"], [one, other], ...).',
         )
-    reads = tuple(named(one, "multi_reduce", names) for one, names in zip(plain, input_fields, strict=True))
-    groups = tuple(one.keys for one in grouped) or ((),) * len(plain)
+    reads = tuple(named(stream, "multi_reduce", names) for stream, names in zip(plain, input_fields, strict=True))
+    groups = tuple(stream.keys for stream in grouped) or ((),) * len(plain)
     _require_alike("multi_reduce", plain, groups)
     outputs = parse_declared(out_fields, list(split_spec(reducer.output_types)))
     return _node(graph, "multi_reduce", plain, reducer, reads, groups, outputs)
@@ -162,7 +164,7 @@ def join(
             f"join got join fields for {len(join_fields)} of {len(streams)} streams",
             'Name those of each, as in join([orders, users], ["user_id", "id"], ...).',
         )
-    keys = tuple(named(one, "join", names) for one, names in zip(streams, join_fields, strict=True))
+    keys = tuple(named(stream, "join", names) for stream, names in zip(streams, join_fields, strict=True))
     if not keys[0]:
         raise PlanError("join got no join fields", "Name the fields that must be equal in all streams.")
     _require_alike("join", streams, keys)
@@ -172,17 +174,19 @@ def join(
         raise PlanError(f"join got the mode {mode!r}", "Give JoinOutFieldsMode.COMPACT or PRESERVE.")
     kept = JoinOutFieldsMode(mode)
     others = tuple(
-        tuple(name for name in one.fields if name not in names) for one, names in zip(streams, keys, strict=True)
+        tuple(name for name in stream.fields if name not in names) for stream, names in zip(streams, keys, strict=True)
     )
     layout = tuple(
-        tuple((name in names, names.index(name) if name in names else rest.index(name)) for name in one.fields)
-        for one, names, rest in zip(streams, keys, others, strict=True)
+        tuple((name in names, names.index(name) if name in names else rest.index(name)) for name in stream.fields)
+        for stream, names, rest in zip(streams, keys, others, strict=True)
     )
     joiner = Joiner(types=types, widths=tuple(map(len, others)), mode=kept, layout=layout)
-    whole: Schema = tuple(field for one in streams for field in one.schema)
+    whole: Schema = tuple(field for stream in streams for field in stream.schema)
     if kept is JoinOutFieldsMode.COMPACT:
         rest = tuple(
-            field for one, names in zip(streams, others, strict=True) for field in select(one.schema, names, "join")
+            field
+            for stream, names in zip(streams, others, strict=True)
+            for field in select(stream.schema, names, "join")
         )
         whole = (*select(streams[0].schema, keys[0], "join"), *rest)
     schema = _renamed("join", whole, parse_names(out_fields))
@@ -201,7 +205,7 @@ def _node(
     node = MultiReduceNode(
         name=graph.next_name(verb),
         schema=schema,
-        inputs=tuple(one.node for one in streams),
+        inputs=tuple(stream.node for stream in streams),
         reducer=reducer,
         reads=reads,
         groups=groups,
@@ -228,21 +232,21 @@ def _require(graph: NodeGraph, verb: str, streams: Sequence[Any], least: int = 1
 def _require_alike(verb: str, streams: Sequence[S], groups: Sequence[tuple[str, ...]]) -> None:
     wanted = [field.type for field in select(streams[0].schema, groups[0], verb)]
     for place, (stream, names) in enumerate(zip(streams, groups, strict=True)):
-        given = select(stream.schema, names, verb)
-        if [field.type for field in given] != wanted:
+        fields = select(stream.schema, names, verb)
+        if [field.type for field in fields] != wanted:
             raise FieldError(
-                f"{verb}: the fields of stream {place} are ({_ddl(given)}) and those of stream 0 are "
+                f"{verb}: the fields of stream {place} are ({_ddl(fields)}) and those of stream 0 are "
                 f"({_ddl(select(streams[0].schema, groups[0], verb))})",
                 'Their number and types must be the same: cast one, as in each(cast(col("id"), "long"), "key").',
             )
 
 
-def _join_types(given: JoinType | str | Sequence[JoinType | str], count: int) -> tuple[JoinType, ...]:
-    each = [given] * count if isinstance(given, str) else list(given)
-    known = {str(kind) for kind in JoinType}
-    if len(each) != count or any(str(one) not in known for one in each):
+def _join_types(requested: JoinType | str | Sequence[JoinType | str], count: int) -> tuple[JoinType, ...]:
+    each = [requested] * count if isinstance(requested, str) else list(requested)
+    names = {str(kind) for kind in JoinType}
+    if len(each) != count or any(str(kind) not in names for kind in each):
         raise PlanError(
-            f"join of {count} streams got the join types {[str(one) for one in each]}",
+            f"join of {count} streams got the join types {[str(kind) for kind in each]}",
             "Give JoinType.INNER or JoinType.OUTER for all, or a list with one for each stream; OUTER: may be missing.",
         )
     return tuple(map(JoinType, each))

@@ -56,12 +56,12 @@ def _each_expression(stream: S, expression: Expression, outputs: FieldSpec) -> S
         made = _each_expression(wider, expression, outputs)
         return keeping(made, (*stream.fields, made.fields[-1]))
     named(stream, "each", list(expression.reads))
-    known = dtype(expression, stream.schema)
-    new = parse_declared(outputs, [known])
+    expression_type = dtype(expression, stream.schema)
+    new = parse_declared(outputs, [expression_type])
     wanted = _only(expression, new).type
     require_lossless(
         new,
-        [known],
+        [expression_type],
         f"the expression {expression}",
         f'Leave the type away, or convert it: ({expression}).cast("{wanted}").',
     )
@@ -93,9 +93,9 @@ def _filter_expression(stream: S, expression: Expression) -> S:
         wider, expression = computed(stream, expression)
         return keeping(_filter_expression(wider, expression), stream.fields)
     named(stream, "filter", list(expression.reads))
-    given = dtype(expression, stream.schema)
-    if given != "boolean" or expression.is_explode:
-        raise FieldError(f"filter needs a boolean and {expression} is {given}", "Compare it with something.")
+    expression_type = dtype(expression, stream.schema)
+    if expression_type != "boolean" or expression.is_explode:
+        raise FieldError(f"filter needs a boolean and {expression} is {expression_type}", "Compare it with something.")
     return then(stream, FilterNode, "filter", stream.schema, reads=expression.reads, expression=expression)
 
 
@@ -181,13 +181,14 @@ def computed(stream: S, expression: Expression) -> tuple[S, Expression]:
 
     :raises PlanError: see :func:`with_field`.
     """
-    known: dict[tuple[Any, ...], str] = {}
-    for one in _texts(expression):
-        if one.options not in known:
-            names = (f"{_NAME}{number}" for number in count(len(known) + 1))
-            known[one.options] = next(name for name in names if name not in stream.fields)
-            stream = with_field(stream, one, Field(known[one.options], one.options[1]))
-    return stream, _replaced(expression, known)
+    field_names: dict[tuple[Any, ...], str] = {}
+    for sql_expression in _texts(expression):
+        if sql_expression.options not in field_names:
+            names = (f"{_NAME}{number}" for number in count(len(field_names) + 1))
+            field_names[sql_expression.options] = next(name for name in names if name not in stream.fields)
+            field = Field(field_names[sql_expression.options], sql_expression.options[1])
+            stream = with_field(stream, sql_expression, field)
+    return stream, _replaced(expression, field_names)
 
 
 def _texts(expression: Expression) -> Iterator[Expression]:
@@ -197,10 +198,10 @@ def _texts(expression: Expression) -> Iterator[Expression]:
         yield from _texts(argument)
 
 
-def _replaced(expression: Expression, known: dict[tuple[Any, ...], str]) -> Expression:
+def _replaced(expression: Expression, field_names: dict[tuple[Any, ...], str]) -> Expression:
     if is_spark_sql(expression):
-        return col(known[expression.options])
-    return replace(expression, arguments=tuple(_replaced(one, known) for one in expression.arguments))
+        return col(field_names[expression.options])
+    return replace(expression, arguments=tuple(_replaced(argument, field_names) for argument in expression.arguments))
 
 
 def _checked(stream: StreamBase, expression: Expression) -> str:

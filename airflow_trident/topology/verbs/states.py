@@ -78,8 +78,8 @@ class MapPut:
 
     def __call__(self, state: MapState, tuples: Iterable[tuple[Any, ...]]) -> None:
         """:raises UserCodeError: two tuples of the batch have the same key and different values."""
-        found = self.chosen(tuples)
-        state.multi_put(list(found), list(found.values()))
+        chosen = self.chosen(tuples)
+        state.multi_put(list(chosen), list(chosen.values()))
 
     def chosen(self, tuples: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
         """The value of each key.
@@ -87,22 +87,22 @@ class MapPut:
         :raises UserCodeError: as `__call__`. The store cannot know which one is newer, since engines give no order.
         """
         keys, values = ([self.staged.index(name) for name in names] for names in (self.keys, self.values))
-        found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        chosen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         for row in tuples:
             value = tuple([row[place] for place in values])
             key = canonical_key([row[place] for place in keys])
-            known = found.setdefault(key, value)
-            if known is not value and not same(known, value):
+            previous = chosen.setdefault(key, value)
+            if previous is not value and not same(previous, value):
                 raise two_values(
                     self.state,
                     dict(zip(self.keys, key, strict=True)),
-                    dict(zip(self.values, known, strict=True)),
+                    dict(zip(self.values, previous, strict=True)),
                     dict(zip(self.values, value, strict=True)),
                     "and different values, and nothing says which one counts",
                     'Name the fields that say which is newer, as in partition_persist(..., order_by="updated_at"), or '
                     "aggregate by the key first.",
                 )
-        return found
+        return chosen
 
 
 def partition_persist(
@@ -117,7 +117,7 @@ def partition_persist(
 ) -> PersistNode:
     staged = staged_fields(stream, "partition_persist", inputs)
     if require_factory(state).capabilities.appends:
-        if any(one is not None for one in (keys, values, updater, order_by)):
+        if any(argument is not None for argument in (keys, values, updater, order_by)):
             raise PlanError(
                 f"partition_persist into {state.describe()} got keys, values, order_by or an updater",
                 "A sink appends the tuples as they are: name inputs only.",
@@ -157,10 +157,10 @@ def _put(stream: S, spec: StateSpec, order_by: tuple[str, ...]) -> PersistNode:
     """Without an updater, a tuple's values replace those of its key."""
     for field in spec.values:
         if field not in spec.staged:
-            given = {one.name: one.type for one in spec.staged}.get(field.name)
+            staged_type = {staged_field.name: staged_field.type for staged_field in spec.staged}.get(field.name)
             raise PlanError(
                 f"state {spec.name!r} could never be given its value field {field}: "
-                + (f"the input is {field.name} {given}" if given else f"no input is named {field.name!r}"),
+                + (f"the input is {field.name} {staged_type}" if staged_type else f"no input is named {field.name!r}"),
                 "Without an updater the value fields are inputs with their types: convert or add the field before, "
                 "or give one.",
             )
@@ -227,11 +227,11 @@ class TableMode:
                 "Name the columns whose values say what a batch replaces: DeltaTable(..., partition_by='day').",
             )
         of_keys = {"keys": self.keys, "order_by": self.order_by, "deleted": self.deleted}
-        given = [name for name, value in of_keys.items() if value is not None]
-        if not self.by_key and given:
+        misplaced = [name for name, value in of_keys.items() if value is not None]
+        if not self.by_key and misplaced:
             raise PlanError(
-                f"persist_table got mode={self.mode!r} and {', '.join(given)}",
-                f'Say mode="rewrite", or leave {"them" if len(given) > 1 else "it"} out.',
+                f"persist_table got mode={self.mode!r} and {', '.join(misplaced)}",
+                f'Say mode="rewrite", or leave {"them" if len(misplaced) > 1 else "it"} out.',
             )
         if self.by_key and self.keys is None:
             raise PlanError(
@@ -354,17 +354,17 @@ def stateful(
 
 
 def persistent_aggregate(
-    stream: S, groups: tuple[str, ...], state: StateFactory, what: tuple[Any, ...], name: str | None
+    stream: S, groups: tuple[str, ...], state: StateFactory, arguments: tuple[Any, ...], name: str | None
 ) -> PersistNode:
-    several = persistent_aggregations(stream.schema, what)
+    several = persistent_aggregations(stream.schema, arguments)
     first = several[0]
-    outputs = tuple(field for one in several for field in one.output)
+    outputs = tuple(field for aggregation in several for field in aggregation.output)
     require_distinct((*groups, *names_of(outputs)))
     keys = select(stream.schema, groups, "group_by")
-    combiners = tuple(one.combiner for one in several if one.combiner is not None)
+    combiners = tuple(aggregation.combiner for aggregation in several if aggregation.combiner is not None)
     staged_names = (*groups, *first.reads)
     if combiners:
-        batch = aggregate(stream, Scope.ALL, groups, what)
+        batch = aggregate(stream, Scope.ALL, groups, arguments)
     else:
         batch = keeping(stream, tuple(dict.fromkeys(staged_names)))
     spec = StateSpec(
@@ -377,7 +377,7 @@ def persistent_aggregate(
         combiners=combiners,
         reducer=first.reducer,
         reads=first.reads,
-        inputs=tuple(", ".join(one.reads) for one in several),
+        inputs=tuple(", ".join(aggregation.reads) for aggregation in several),
     )
     return persist(batch, spec)
 
@@ -472,12 +472,13 @@ def state_query(
     _require_no_broadcast(state.name, stream.node)
     reads = named(stream, "state_query", inputs)
     function.require_fit(state.spec.keys, select(stream.schema, reads, "state_query"))
-    known = function.result_types(state.spec.keys, state.spec.values)
-    types = known or [parse_type(part) for part in split_spec(function.output_types)]
+    result_types = function.result_types(state.spec.keys, state.spec.values)
+    types = result_types or [parse_type(part) for part in split_spec(function.output_types)]
     new = parse_declared(outputs, types)
-    if known and len(new) != len(known):
+    if result_types and len(new) != len(result_types):
         raise FieldError(
-            f"{type(function).__name__} of state {state.name!r} gives {len(known)} fields and {len(new)} are named",
+            f"{type(function).__name__} of state {state.name!r} gives {len(result_types)} fields and {len(new)} are "
+            "named",
             "Name them all.",
         )
     return append(

@@ -64,16 +64,16 @@ def sql(stream: S, text: str, fields: FieldSpec, others: Mapping[str, S]) -> S:
     names = query_names(text)
     require_query(text)
     unused = [name for name in others if name not in names]
-    own = [name for name in names if name not in others]
+    own_names = [name for name in names if name not in others]
     if unused:
         raise PlanError(f"sql does not use {', '.join(unused)}", "Name it in braces in the text, or leave it out.")
-    if len(own) != 1:
+    if len(own_names) != 1:
         raise PlanError(
-            f"sql names {', '.join(f'{{{name}}}' for name in own) or 'no stream'}, and one of the names must be this "
-            "stream's",
+            f"sql names {', '.join(f'{{{name}}}' for name in own_names) or 'no stream'}, and one of the names must be "
+            "this stream's",
             'Give the others as keywords: orders.sql("SELECT ... FROM {orders} JOIN {users} ...", "...", users=users).',
         )
-    query = SqlQuery(text, (own[0], *others))
+    query = SqlQuery(text, (own_names[0], *others))
     return _node(stream, "sql", query, fields, dict(others), rowwise=False, version=None)
 
 
@@ -90,8 +90,8 @@ def _node(
     if not split_spec(fields):
         raise FieldError(f"{verb} has no fields: what comes out must be declared", f"{_AS}")
     schema = parse_declared(fields)
-    for name, one in {"the stream": stream, **others}.items():
-        _require_stream(stream, verb, name, one)
+    for name, candidate in {"the stream": stream, **others}.items():
+        _require_stream(stream, verb, name, candidate)
     if rowwise and others:
         raise PlanError(
             f"{verb} of {len(others) + 1} streams is said to be row by row",
@@ -110,28 +110,28 @@ def _node(
     )
 
 
-def _require_stream(stream: StreamBase, verb: str, name: str, one: object) -> None:
+def _require_stream(stream: StreamBase, verb: str, name: str, candidate: object) -> None:
     if not name.replace("the stream", "s").isidentifier():
         raise PlanError(f"{verb} got a stream under the name {name!r}", "Name it as an argument of a function.")
-    if not isinstance(one, StreamBase):
+    if not isinstance(candidate, StreamBase):
         raise PlanError(
-            f"{verb} got {one!r} for {name!r}",
+            f"{verb} got {candidate!r} for {name!r}",
             "Give streams of this topology; a table that does not change is read inside of the function.",
         )
-    if one.topology is not stream.topology:
+    if candidate.topology is not stream.topology:
         raise PlanError(
-            f"{verb}: {name!r} belongs to topology {one.topology.name!r}, not to {stream.topology.name!r}",
+            f"{verb}: {name!r} belongs to topology {candidate.topology.name!r}, not to {stream.topology.name!r}",
             "A batch has one topology: make all streams with the same one.",
         )
-    owner = stream.topology.queries.owner(one.node)
+    owner = stream.topology.queries.owner(candidate.node)
     if owner is not None:
         raise PlanError(
             f"{verb} of query {owner!r} of topology {stream.topology.name!r}: queries run without Spark",
             "Use each(), filter(), map() or aggregate() there.",
         )
-    if in_commit_phase(one.node):
+    if in_commit_phase(candidate.node):
         raise PlanError(
-            f"{verb} behind {one.node.name}, in the commit phase, which runs without Spark",
+            f"{verb} behind {candidate.node.name}, in the commit phase, which runs without Spark",
             "Transform the stream before it comes to a state, or let another topology read what this one stores.",
         )
 
@@ -148,9 +148,9 @@ def _require_function(function: Any, others: tuple[str, ...]) -> None:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # a builtin without a known signature
-    given = dict.fromkeys((*others, *(["context"] if takes_context(function) else [])))
+    keywords = dict.fromkeys((*others, *(["context"] if takes_context(function) else [])))
     try:
-        signature.bind(None, **given)
+        signature.bind(None, **keywords)
     except TypeError as error:
         shown = ", ".join(["a DataFrame", *(f"{name}=..." for name in others)])
         raise PlanError(

@@ -35,7 +35,7 @@ def window(
     groups: tuple[str, ...],
     config: WindowConfig,
     state: StateFactory,
-    what: tuple[Any, ...],
+    arguments: tuple[Any, ...],
     *,
     time: str | None = None,
     lag: timedelta = timedelta(0),
@@ -44,15 +44,15 @@ def window(
     bounds: bool = False,
     name: str | None = None,
 ) -> S:
-    several = aggregations("window", stream.schema, what)
-    reads = tuple(dict.fromkeys((*groups, *(field for one in several for field in one.reads))))
+    several = aggregations("window", stream.schema, arguments)
+    reads = tuple(dict.fromkeys((*groups, *(field for aggregation in several for field in aggregation.reads))))
     field = _time_field(stream, config, time, lag, max_ahead)
     kept = select(stream.schema, reads or (_smallest(stream.schema).name,), "window")
     ends = bounds_of(config)
     require_distinct((*names_of(ends), *names_of(kept)))
     tick = (_TICK,) if config.timed else ()
     staged = tuple(dict.fromkeys((*kept, *(() if field is None else (field,)), *tick)))
-    outputs = [output.name for one in several for output in one.output]
+    outputs = [output.name for aggregation in several for output in aggregation.output]
     name = name or f"{outputs[0]}_window"
     updater = WindowUpdater(
         state=name,
@@ -75,10 +75,10 @@ def window(
         updater=updater,
         inputs=(ddl(kept),),  # with types: the tuples of open windows are kept with them
     )
-    tuples = keeping(stream, tuple(one for one in names_of(staged) if one != COMMIT_TIME))
+    tuples = keeping(stream, tuple(field_name for field_name in names_of(staged) if field_name != COMMIT_TIME))
     fired = new_values(stream, persist(tuples, spec))
-    result = aggregate(fired, Scope.ALL, (*names_of(ends), *groups), what)
-    return result if bounds else project(result, [*groups, *outputs])
+    aggregated = aggregate(fired, Scope.ALL, (*names_of(ends), *groups), arguments)
+    return aggregated if bounds else project(aggregated, [*groups, *outputs])
 
 
 def _time_field(
