@@ -107,18 +107,18 @@ def test_damaged_footers_are_a_damaged_manifest_and_too_many_are_left_out(
 
 @pytest.mark.parametrize("kind", ["delta table", "iceberg table"])
 def test_footers_of_wide_files_are_read_from_the_files_and_not_kept_by_the_driver(tmp_path: Path, kind: str) -> None:
-    """A footer of 1,000 columns has 200 KB, and there may be thousands of files."""
+    """A footer of 200 columns has 40 KB, and there may be thousands of files."""
     topology, area = Topology("words"), StagingArea(str(tmp_path / "staging"))
-    fields = ", ".join(f"c{number} long" for number in range(1000))
+    fields = ", ".join(f"c{number} long" for number in range(200))
     topology.new_stream("rows", FixedBatchSpout(fields, [], 1)).persist_table(SINKS[kind](tmp_path), name="rows")
     plan = topology.compile()
     (sink,) = plan.sinks
     assert isinstance(sink, PersistNode)
     slot = Slot(topology="words", incarnation="i1", txid=1, attempt=0)
-    table = rows_to_table(sink.schema, [tuple(range(1000))])
+    table = rows_to_table(sink.schema, [tuple(range(200))])
     files = tuple(area.write(slot, "rows", table, by_reference=True) for _ in range(3))
-    assert sum(len(file.footer) for file in files) <= 3 * footers.MOST_BYTES_OF_A_FILE
+    assert not any(file.footer for file in files)
     manifest = area.load(area.publish(Manifest(slot=slot, files=files, rows_read=0, sinks=plan.staged_fields)))
     with sink.state.factory.make_state(sink.state) as state:
         apply_batch(state, ticket(1), staged_batches(area, manifest, ticket(1), plan)["rows"])
-        assert [row for _, row in state.items()] == 3 * [tuple(range(1000))]
+        assert [row for _, row in state.items()] == 3 * [tuple(range(200))]

@@ -50,7 +50,7 @@ def comparable(table: dict[tuple[Any, ...], tuple[Any, ...]]) -> dict[tuple[Any,
 
 
 @pytest.mark.parametrize("merge", MERGES)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_all_stores_merge_as_the_aggregators_say(tmp_path_factory: Any, merge: str, data: st.DataObject) -> None:
     type_text, combiner = MERGES[merge]

@@ -168,7 +168,10 @@ def test_a_transaction_whose_emitter_a_person_marked_as_done_is_processed_by_its
     assert stage.records("runs")[3].attempt == 1
 
 
-@pytest.mark.parametrize(("dag_id", "run_id", "task"), [("holds", "two", "turn"), ("rooms", "three", "coordinate")])
+@pytest.mark.parametrize(
+    ("dag_id", "run_id", "task"),
+    [("holds", "two", "turn"), pytest.param("rooms", "three", "coordinate", marks=pytest.mark.rare)],
+)
 def test_a_run_whose_own_committer_left_what_it_waits_for_in_the_triggerer_takes_it_up(
     stage: Stage, dag_id: str, run_id: str, task: str
 ) -> None:
@@ -214,7 +217,9 @@ def test_a_run_does_the_work_of_one_that_airflow_does_not_start_before_it_has_en
     assert [record.status for record in stage.records("narrow").values()] == [Status.COMMITTED] * 2
 
 
-@pytest.mark.parametrize(("dag_id", "state"), [("triggerer", "deferred"), ("again", "up_for_reschedule")])
+@pytest.mark.parametrize(
+    ("dag_id", "state"), [("triggerer", "deferred"), pytest.param("again", "up_for_reschedule", marks=pytest.mark.rare)]
+)
 def test_committers_and_coordinators_wait_without_a_worker_and_go_on_when_their_turn_comes(
     stage: Stage, dag_id: str, state: str
 ) -> None:

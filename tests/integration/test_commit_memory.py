@@ -59,9 +59,9 @@ def rows_in(kind: str, folder: Path, state: State) -> int:
 @pytest.mark.parametrize(
     ("kind", "staging"),
     [
-        ("SQLite", "a folder"),
+        ("SQLite", "a bucket"),
         pytest.param("PostgreSQL", "a folder", marks=pytest.mark.rare),
-        ("rows in PostgreSQL", "a bucket"),
+        pytest.param("rows in PostgreSQL", "a bucket", marks=pytest.mark.rare),
         ("files", "a bucket"),
         ("a table", "a bucket"),
     ],

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -133,8 +134,7 @@ def applied_not_said(five: Five, together: int) -> None:
 CASES = (late_pass, pass_between, late_committer, applied_not_said)
 
 
-@pytest.mark.parametrize("together", [2, K])
-@pytest.mark.parametrize("name", stores())
+@pytest.mark.parametrize(("name", "together"), list(zip(stores(), cycle([2, K]))))
 def test_whatever_an_old_group_still_does_each_row_is_there_once(name: str, together: int, tmp_path: Path) -> None:
     for number, run in enumerate(CASES):
         folder = tmp_path / str(number)

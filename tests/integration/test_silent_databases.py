@@ -7,6 +7,7 @@ import signal
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -239,14 +240,15 @@ def test_an_error_of_the_driver_is_one_of_ours_whichever_call_raises_it(
     assert walk(play, armed.append, lambda: sqlite3.OperationalError("no"), 3) > 10
 
 
-@pytest.mark.parametrize(
-    "error",
-    [lambda: pymysql.err.OperationalError(1142, "denied"), lambda: pymysql.err.OperationalError(2013, "lost")],
-    ids=["permanent", "lost"],
-)
 def test_an_error_of_pymysql_is_one_of_ours_also_where_sqlalchemy_does_not_look(
-    tmp_path: Path, mariadb: MariaDbServer, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]
+    tmp_path: Path, mariadb: MariaDbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A permanent error and a lost connection in turn."""
+    kinds = cycle([(1142, "denied"), (2013, "lost")])
+
+    def error() -> Exception:
+        return pymysql.err.OperationalError(*next(kinds))
+
     kind = database_drivers._pymysql_connection()
     armed: list[Raises] = []
     plain = kind._execute_command
@@ -261,7 +263,7 @@ def test_an_error_of_pymysql_is_one_of_ours_also_where_sqlalchemy_does_not_look(
     def play() -> None:
         use(mariadb_state(tmp_path / str(next(number))))
 
-    assert walk(play, armed.append, error, 7) > 5
+    assert walk(play, armed.append, error, 9) > 5
     where = mariadb.connection
 
     def read() -> None:

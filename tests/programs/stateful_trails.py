@@ -88,8 +88,8 @@ class Unsynced(sqlite3.Connection):
 
 
 def kill_everywhere(folder: Path) -> dict[str, Any]:
-    """For every statement: one child is killed before it, a second one is killed somewhere in its recovery, a third one
-    runs to its end. Returns all contents that differ, and how many children were killed."""
+    """For every statement: one child is killed before it, every second time another one somewhere in its recovery, and
+    the last one runs to its end. Returns all contents that differ, and how many children were killed."""
     rows_to_table(spec(folder).staged, ROWS)  # imports, once, what every child would import
     undisturbed = _child(folder / "undisturbed", 1, None)
     statements, killed, recoveries = undisturbed["statements"], 0, 0
@@ -97,7 +97,7 @@ def kill_everywhere(folder: Path) -> dict[str, Any]:
     for number in range(1, statements + 1):
         place = folder / str(number)
         killed += _child(place, 1, number) is None
-        recoveries += _child(place, 2, 1 + number * 7 % 40) is None
+        recoveries += number % 2 == 0 and _child(place, 2, 1 + number * 7 % 40) is None
         final = _child(place, 3, None)
         if final["contents"] != undisturbed["contents"]:
             different.append((number, final["contents"]))

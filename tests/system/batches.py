@@ -6,7 +6,6 @@ NAMES = (
     "deadlock_rest",
     "deadlock_cli",
     "kill_process",
-    "kill_commit",
     "kill_scheduler",
     "clear_running",
     "mark_failed",

@@ -78,23 +78,6 @@ def test_kill_9_of_a_task_that_processes_gives_a_new_attempt_and_no_other_effect
     assert_exact(scene, 3)
 
 
-@plays("kill_commit")
-def test_kill_9_of_a_task_that_commits_is_repaired_by_the_next_committer(scene: Scene) -> None:
-    scene.trigger(1)
-    scene.until_finished()
-    # The store is locked, so the committer is between the gate and the state.
-    with closing(sqlite3.connect(scene.folder / "words.db", isolation_level=None)) as store:
-        store.execute("BEGIN IMMEDIATE")
-        scene.trigger(2, 3)
-        scene.until(lambda: scene.records()[2].status is Status.COMMITTING, "the gate of 2 is open")
-        first = scene.records()[2].fence
-        scene.kill_owner(2)
-        store.execute("ROLLBACK")
-    assert set(scene.until_finished().values()) == {"success"}
-    assert scene.records()[2].fence > first
-    assert_exact(scene, 3)
-
-
 @plays("kill_scheduler")
 def test_kill_9_of_the_scheduler_and_a_restart_run_an_attempt_twice_and_count_once(scene: Scene) -> None:
     hold = scene.tell("hold-2")
@@ -110,6 +93,7 @@ def test_kill_9_of_the_scheduler_and_a_restart_run_an_attempt_twice_and_count_on
     assert_exact(scene, 3)
 
 
+@pytest.mark.rare
 @plays("clear_running")
 def test_clearing_a_task_while_it_runs_leaves_two_at_work_and_counts_once(scene: Scene) -> None:
     hold = scene.tell("hold-1")
@@ -165,7 +149,7 @@ def test_in_a_pool_of_one_slot_tasks_that_wait_keep_none_that_they_wait_for_from
 
 
 @plays("asset_events")
-def test_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction_also_for_one_whose_committer_was_killed(
+def test_kill_9_of_a_task_that_commits_is_repaired_and_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction(
     scene: Scene,
 ) -> None:
     scene.trigger(1)
@@ -175,9 +159,11 @@ def test_a_dag_that_waits_for_the_asset_runs_once_for_each_transaction_also_for_
         store.execute("BEGIN IMMEDIATE")
         scene.trigger(2, 3)
         scene.until(lambda: scene.records()[2].status is Status.COMMITTING, "the gate of 2 is open")
+        first = scene.records()[2].fence
         scene.kill_owner(2)
         store.execute("ROLLBACK")
     assert set(scene.until_finished().values()) == {"success"}
+    assert scene.records()[2].fence > first
 
     def keys() -> list[str]:
         found = scene.api.call("GET", "/dags/after_asset_events/dagRuns")["dag_runs"]
