@@ -125,6 +125,19 @@ def _origins(node: Node) -> frozenset[str]:
     return frozenset(upstream.name for upstream in ordered([node]) if isinstance(upstream, SourceNode))
 
 
+def overwrite_notes(sinks: Iterable[Node]) -> Iterator[str]:
+    """A note for each table whose partitions batches replace. A batch has what is new, and not all of a day.
+
+    :param sinks: of the graph that the user built.
+    """
+    for node in sinks:
+        if isinstance(node, PersistNode) and node.state.overwrites:
+            yield (
+                f'state {node.name}: mode="overwrite" replaces a partition ({", ".join(node.state.partition_by)}) by '
+                "the rows of one batch. A later file of the same partition removes the rows of earlier files"
+            )
+
+
 def require_answers(sinks: Sinks) -> None:
     """:raises PlanError: a state of another topology is asked in the commit phase, and leads to several states; or one
     of this topology is asked for what it is fed with."""

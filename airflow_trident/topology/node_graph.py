@@ -13,7 +13,7 @@ from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateKind, StateSpec
 from airflow_trident.errors import PlanError
 from airflow_trident.names import at_least_one, positive, require_name
-from airflow_trident.plan.checks import Shortfall, join_notes, require_exactly_once, shortfalls
+from airflow_trident.plan.checks import Shortfall, join_notes, overwrite_notes, require_exactly_once, shortfalls
 from airflow_trident.plan.commit.window_updater import WindowUpdater
 from airflow_trident.plan.compile import compile_plan, compile_query
 from airflow_trident.plan.graph import Node, NodeSettings, PlanSettings, ordered
@@ -241,7 +241,9 @@ class NodeGraph:
             committer_notes = (
                 f"committer {name} {committer.note}" for name, committer in work if committer is not None
             )
-            self._plan = replace(plan, notes=(*short, *spout_notes, *join_notes(sinks), *committer_notes))
+            self._plan = replace(
+                plan, notes=(*short, *spout_notes, *join_notes(sinks), *overwrite_notes(sinks), *committer_notes)
+            )
         return self._plan
 
     def definition(self) -> Definition:

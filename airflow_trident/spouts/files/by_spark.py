@@ -12,7 +12,7 @@ doubt there is no frame: then the spout's reader is used, which also raises the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,18 @@ class SameObjects:
 
 
 def objects_in_spark(
-    session: Any, source: ObjectFiles, reading: ReadOptions, files: Sequence[RecordedFile]
+    session: Any,
+    source: ObjectFiles,
+    reading: ReadOptions,
+    files: Sequence[RecordedFile],
+    schema: Schema,
+    values_of: Callable[[RecordedFile], LiteralColumns],
 ) -> BatchFrame | None:
     """The rows of a transaction's Parquet objects; None: Spark might give others, or cannot go there, which the log
     says.
 
+    :param schema: the fields of the rows.
+    :param values_of: those of them that are the same in all rows of a file.
     :raises SourceUnavailableError: the store does not answer.
     """
     if not files or not all(file.digest for file in files):
@@ -81,14 +88,15 @@ def objects_in_spark(
         if count is None:
             return None
         rows += count
-    paths = [path_of(file.path) for file in files]
+    located = [(values_of(file), path_of(file.path)) for file in files]
     try:
-        frame = spark_reads(session, reading.read_schema, [where.url(path) for path in paths], where.options(paths))
+        frame = united(session, schema, located, where)
     except Exception as error:
         if not where.is_open_error(error):
             raise
         return None
-    return BatchFrame(frame=frame, rows=rows, require_same=SameObjects(source, tuple(files), where))
+    same = SameObjects(source, tuple(files), where)
+    return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=same)
 
 
 MOST_PARTITIONS = 32
@@ -159,14 +167,12 @@ def frame_of(
             rows += count
     except OSError:
         return None
-    parts: dict[LiteralColumns, list[str]] = {}
-    for file in files:
-        values = tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
-        parts.setdefault(values, []).append(file.path)
-    if not parts or len(parts) > MOST_PARTITIONS:
-        return None
+
+    def values_of(file: FileOfTable) -> LiteralColumns:
+        return tuple((one.name, file.partition[one.name] or None) for one in schema if one.name in file.partition)
+
     try:
-        frame = _united(session, schema, parts, where)
+        frame = united(session, schema, [(values_of(file), file.path) for file in files], where)
     except Exception as error:
         if not any(one in str(error) for one in _GONE) and not where.is_open_error(error):
             raise
@@ -246,17 +252,32 @@ def _table_rows(
     return count if alike and file.rows in (None, count) else None
 
 
-def _united(session: Any, schema: Schema, parts: Mapping[LiteralColumns, Sequence[str]], where: FilesForSpark) -> Any:
-    """One frame of all parts, with the columns in the order of the schema; None: a value has no literal."""
+def united(
+    session: Any, schema: Schema, files: Iterable[tuple[LiteralColumns, str]], where: FilesForSpark = HERE
+) -> Any:
+    """One frame of all files, with the columns in the order of the schema. None: a value has no literal, or Spark would
+    have too many parts, or no column to read.
+
+    :param files: the values of columns that count instead of the file's own, and the path of each file.
+    """
+    parts: dict[LiteralColumns, list[str]] = {}
+    for values, path in files:
+        parts.setdefault(values, []).append(path)
+    if not parts or len(parts) > MOST_PARTITIONS:
+        return None
     frames = []
     for values, paths in parts.items():
         own = tuple(one for one in schema if one.name not in dict(values))
-        frame = spark_reads(session, own, [*map(where.url, paths)], where.options(paths))
-        try:
-            frame = frame.selectExpr("*", *_literals(schema, dict(values)))
-        except (UnfitValueError, _NoLiteral):
+        if not own:
             return None
-        frames.append(frame.select(*(f"`{field.name}`" for field in schema)))
+        frame = spark_reads(session, own, [*map(where.url, paths)], where.options(paths))
+        if values:
+            try:
+                frame = frame.selectExpr("*", *_literals(schema, dict(values)))
+            except (UnfitValueError, _NoLiteral):
+                return None
+            frame = frame.select(*(f"`{field.name}`" for field in schema))
+        frames.append(frame)
     first, *others = frames
     for other in others:
         first = first.union(other)

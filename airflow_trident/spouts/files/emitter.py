@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from airflow_trident.contracts.spout import BatchFrame, Emitter, ScriptBatch, Split, TextFiles
@@ -17,16 +18,17 @@ from airflow_trident.errors import ConfigurationError, SourceChangedError, Sourc
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.hadoop import is_hidden
 from airflow_trident.io.private_files import create_private
-from airflow_trident.spouts.files.by_spark import objects_in_spark
+from airflow_trident.spouts.files.by_spark import objects_in_spark, united
 from airflow_trident.spouts.files.contents import RecordedFile, recorded_files, require_same
 from airflow_trident.spouts.files.file_source import FileSource
 from airflow_trident.spouts.files.formats import read_part
 from airflow_trident.spouts.files.lines import line_start, plain_text
 from airflow_trident.spouts.files.object_files import ObjectFiles
 from airflow_trident.spouts.files.packing import named_packing, packing_at
-from airflow_trident.spouts.files.parquet_in_spark import read_in_spark, rows_for_spark
+from airflow_trident.spouts.files.parquet_in_spark import rows_for_spark
+from airflow_trident.spouts.files.path_fields import PathFields, PathValues
 from airflow_trident.spouts.files.reading import FileFormat, FilePart, ReadOptions
-from airflow_trident.types import Json, names_of
+from airflow_trident.types import Json, Schema, names_of, select
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,13 +115,23 @@ class FileEmitter(Emitter):
     source: FileSource
     reading: ReadOptions
     split_bytes: int
+    path_fields: PathFields
+    pruned: tuple[str, ...] | None = None
 
     def prune(self, fields: tuple[str, ...]) -> Emitter:
         """Of Parquet files only these columns are read. Of other files every column is checked, so every one is
         read."""
         if self.reading.format is not FileFormat.PARQUET:
             return self
-        return replace(self, reading=replace(self.reading, columns=fields))
+        content = names_of(self.reading.schema)
+        columns = tuple(name for name in fields if name in content) or content[:1]  # one of them counts the rows
+        return replace(self, reading=replace(self.reading, columns=columns), pruned=fields)
+
+    @property
+    def _fields(self) -> Schema:
+        """Of the rows that it gives."""
+        every = (*self.reading.schema, *self.path_fields.schema)
+        return every if self.pruned is None else select(every, self.pruned, "FileSpout")
 
     def push_filters(self, filters: tuple[Any, ...]) -> Emitter:
         """Skips row groups of Parquet files that cannot have a row for these filters."""
@@ -130,6 +142,7 @@ class FileEmitter(Emitter):
         bodies: list[tuple[Json, int]] = []
         for recorded in recorded_files(metadata, base):
             size, where = recorded.size, os.path.join(base, recorded.path)
+            self.path_fields.texts(where, recorded.path)
             now = self.source.looked_at(where, recorded)
             file: dict[str, Json] = {"file": now.to_json(), "path": where}
             if self.reading.format.has_lines and size > self.split_bytes and self._is_plain(where, now):
@@ -151,7 +164,7 @@ class FileEmitter(Emitter):
     def text_files(self, metadata: Json) -> TextFiles | None:
         """Only for files that are not packed and have names and bytes that Spark reads in the same way; None
         otherwise."""
-        if self.reading.format is not FileFormat.TEXT or not self.source.is_local:
+        if self.reading.format is not FileFormat.TEXT or not self.source.is_local or self.path_fields.schema:
             return None
         files = self._whole(metadata)
         found = []
@@ -172,21 +185,29 @@ class FileEmitter(Emitter):
         values than this package's reader, and are slower."""
         if self.reading.format is not FileFormat.PARQUET:
             return None
+        base = self._base()
+        values_of = partial(self._path_values, base)
         if isinstance(self.source, ObjectFiles):
-            return objects_in_spark(session, self.source, self.reading, recorded_files(metadata, self._base()))
+            files = recorded_files(metadata, base)
+            return objects_in_spark(session, self.source, self.reading, files, self._fields, values_of)
         if not self.source.is_local:
             return None
-        files = self._whole(metadata)
-        rows = rows_for_spark(self.reading, files.paths)
+        whole = self._whole(metadata)
+        rows = rows_for_spark(self.reading, whole.paths)
         if rows is None:
             return None
-        return BatchFrame(frame=read_in_spark(session, self.reading, files.paths), rows=rows, require_same=files)
+        parts = [(values_of(file), path) for path, file in zip(whole.paths, whole.files, strict=True)]
+        frame = united(session, self._fields, parts)
+        return None if frame is None else BatchFrame(frame=frame, rows=rows, require_same=whole)
+
+    def _path_values(self, base: str, file: RecordedFile) -> PathValues:
+        return self.path_fields.texts(os.path.join(base, file.path), file.path)
 
     def is_everywhere(self, metadata: Json) -> bool:
         return isinstance(self.source, ObjectFiles)
 
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
-        if not self.source.is_local:
+        if not self.source.is_local or self.path_fields.schema:
             return None
         if metadata is None:
             return whole_files([write_nothing(self.reading, folder)], [])
@@ -219,7 +240,16 @@ class FileEmitter(Emitter):
         path = str(body["path"])
         file = recorded_files({"files": [body["file"]]}, "")[0]
         with self.source.opened(path, file) as opened:
-            yield from read_part(self.reading, _part(path, file.size, body, opened), opened)
+            rows = read_part(self.reading, _part(path, file.size, body, opened), opened)
+            yield from self._with_path_fields(rows, path, file) if self.path_fields.schema else rows
+
+    def _with_path_fields(
+        self, rows: Iterator[pa.RecordBatch], path: str, file: RecordedFile
+    ) -> Iterator[pa.RecordBatch]:
+        scalars = self.path_fields.scalars(path, self.path_fields.texts(path, file.path))
+        for batch in rows:
+            every = self.path_fields.added(batch, scalars)
+            yield every if self.pruned is None else every.select(list(self.pruned))
 
 
 def _part(path: str, size: int, body: dict[str, Json], file: BinaryIO) -> FilePart:

@@ -42,6 +42,7 @@ from airflow_trident.spouts.files.ordered import (
     next_in_order,
     read_in_order_from_json,
 )
+from airflow_trident.spouts.files.path_fields import PathFields
 from airflow_trident.spouts.files.reading import CsvDialect, FileFormat, ReadOptions
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
@@ -68,6 +69,8 @@ class FileSpout(Spout):
     :param format: ``text`` (one tuple for each line), ``csv``, ``json`` (one object in each line) or ``parquet``. Text,
         csv and json files that are packed by gzip, zstd, bzip2 or xz are unpacked, whatever their names are.
     :param fields: the columns with their types; for text one string field, by default ``"line string"``.
+    :param partition_fields: more fields, whose values are in the paths: ``"day date"`` of folders ``day=2026-01-31``,
+        as Hive and Spark write them. ``_file`` is the file's name, with the folders below the path.
     :param max_files, max_bytes: of one batch; a single larger file is a batch by itself.
     :param min_age_s: younger files are left for later.
     :param late_window_s: how much older than the newest read file a new file may be and still be recognised as new. In
@@ -93,6 +96,7 @@ class FileSpout(Spout):
         *,
         format: str = "text",
         fields: FieldSpec | None = None,
+        partition_fields: FieldSpec = (),
         max_files: int = DEFAULT_MAX_FILES,
         max_bytes: int = DEFAULT_MAX_BYTES,
         min_age_s: float = 0.0,
@@ -122,7 +126,6 @@ class FileSpout(Spout):
             if number < least:
                 raise ConfigurationError(f"FileSpout with {name}={number}", f"It must be at least {least}.")
         self._source, self._recursive = _source(path, recursive), recursive
-        self.gives_files = self._source.is_local
         self._limits = BatchLimits(
             max_files=max_files,
             max_bytes=max_bytes,
@@ -138,6 +141,9 @@ class FileSpout(Spout):
             ignore_extra=one_of("FileSpout", "extra_columns", extra_columns, ("error", "ignore")) == "ignore",
             replace_broken=one_of("FileSpout", "encoding_errors", encoding_errors, ("error", "replace")) == "replace",
         )
+        text = self._source.text
+        self._path_fields = PathFields.of(partition_fields, self._reading.schema, text, recursive=recursive)
+        self.gives_files = self._source.is_local and not self._path_fields.schema
         self._split_bytes, self._digest_bytes = split_bytes, digest_bytes
         self._listings = _Listings(self._source)
         self._ordered = ordered_names
@@ -154,14 +160,14 @@ class FileSpout(Spout):
 
     @property
     def schema(self) -> Schema:
-        return self._reading.schema
+        return (*self._reading.schema, *self._path_fields.schema)
 
     def coordinator(self) -> FileCoordinator:
         kind = OrderedCoordinator if self._ordered else FileCoordinator
         return kind(self._source, self._limits, self._listings, self._digest_bytes)
 
     def emitter(self) -> FileEmitter:
-        return FileEmitter(self._source, self._reading, self._split_bytes)
+        return FileEmitter(self._source, self._reading, self._split_bytes, self._path_fields)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         return (file_dataset(self._source.text),)
