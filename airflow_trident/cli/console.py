@@ -142,13 +142,13 @@ def require_one_choice(args: Namespace, all_of: str) -> None:
 
 def pairs(option: str, lines: list[str], cure: str = "NAME=VALUE.") -> dict[str, str]:
     """The values of a repeated option. :raises UsageError: one is not ``NAME=VALUE``."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in lines:
         name, equals, value = line.partition("=")
         if not (name.strip() and equals):
             raise UsageError(f"{option} {line!r} is not {cure}")
-        found[name.strip()] = value
-    return found
+        values[name.strip()] = value
+    return values
 
 
 def spark_conf(lines: list[str]) -> dict[str, str]:
@@ -263,8 +263,8 @@ def state_of(args: Namespace) -> StateSpec:
     """
     topology = topology_of(args)
     if args.state not in topology.states:
-        known = ", ".join(topology.states) or "none"
-        raise UsageError(f"topology {args.topology} has no state {args.state!r}. It has {known}.")
+        states = ", ".join(topology.states) or "none"
+        raise UsageError(f"topology {args.topology} has no state {args.state!r}. It has {states}.")
     return topology.states[args.state]
 
 

@@ -41,8 +41,8 @@ def _fill(parser: ArgumentParser, commands: Iterable[CLICommand]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """:param arguments: default: the arguments of the process."""
-    given = make_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
-    given.func(given)
+    args = make_parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    args.func(args)
 
 
 if __name__ == "__main__":

@@ -155,8 +155,8 @@ ARG_OPTION_TXID = count("--txid", "The transaction", required=True)
 
 
 def _port(usual: int) -> Arg:
-    told = f"Port of 127.0.0.1; 0 for any free one (default: {usual})"
-    return Arg(("--port",), help=told, type=positive_int(allow_zero=True), default=usual, metavar="PORT")
+    text = f"Port of 127.0.0.1; 0 for any free one (default: {usual})"
+    return Arg(("--port",), help=text, type=positive_int(allow_zero=True), default=usual, metavar="PORT")
 
 
 # ---- zookeeper -------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _server(
     module = name.replace("-", "_")
     text = "Start the server and return when it answers. It continues in the background; a running server is kept."
     look = f"Show whether the server {does}, and where. Exit code 1 if it does not."
-    asked = (folder, ARG_VERBOSE)
+    arguments = (folder, ARG_VERBOSE)
     examples = f"{name} start", f"{name} start {example}"
     return GroupCommand(
         name=name,
@@ -193,8 +193,8 @@ def _server(
         description=description,
         subcommands=(
             _command("start", f"{module}.start", text, (folder, *start, ARG_VERBOSE), *examples),
-            _command("stop", f"{module}.stop", f"Stop the server. {stopped}", asked, f"{name} stop"),
-            _command("status", f"{module}.status", look, asked, f"{name} status"),
+            _command("stop", f"{module}.stop", f"Stop the server. {stopped}", arguments, f"{name} stop"),
+            _command("status", f"{module}.status", look, arguments, f"{name} status"),
         ),
     )
 

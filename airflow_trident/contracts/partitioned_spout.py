@@ -146,8 +146,8 @@ def parts_from_json(metadata: Json, spout: str) -> BatchParts:
 
 def next_batch(spout: PartitionedSpout, before: BatchParts) -> BatchParts | None:
     """The batch after `before`; None if no partition has anything new."""
-    there = sorted(set(spout.partitions()))
-    order = [one for one in there if one > before.behind] + [one for one in there if one <= before.behind]
+    available = sorted(set(spout.partitions()))
+    order = [name for name in available if name > before.behind] + [name for name in available if name <= before.behind]
     last, parts, rows, behind = before.last, dict[str, Json](), 0, ""
     for partition, part in spout.next_parts(order, last):
         rows += spout.rows_of(part)
@@ -159,7 +159,7 @@ def next_batch(spout: PartitionedSpout, before: BatchParts) -> BatchParts | None
             break
     if not parts:
         return None
-    absent = last.keys() - set(there)
+    absent = last.keys() - set(available)
     kept = {
         partition: part
         for partition, part in sorted(last.items())
@@ -205,9 +205,9 @@ class PartitionedEmitter(Emitter):
         :raises SourceUnavailableError: a partition is gone (opaque); the next attempt takes what exists then.
         """
         parts = sorted(parts_from_json(metadata, self.spout.describe()).parts.items())
-        gone = sorted({partition for partition, _ in parts} - set(self.spout.partitions()))
-        if gone:
-            raise self._gone(gone)
+        missing = sorted({partition for partition, _ in parts} - set(self.spout.partitions()))
+        if missing:
+            raise self._gone(missing)
         size = max(1, -(-len(parts) // self.spout.max_splits))
         starts = range(0, len(parts), size)
         return [Split(index, [[*part] for part in parts[at : at + size]]) for index, at in enumerate(starts)]
@@ -227,11 +227,17 @@ class PartitionedEmitter(Emitter):
                     "The next attempt takes what there is then.",
                 ) from error
 
-    def _gone(self, gone: Sequence[str]) -> SourceChangedError | SourceUnavailableError:
-        names = ", ".join(map(repr, gone[:_SHOWN])) + (f" and {len(gone) - _SHOWN} more" if gone[_SHOWN:] else "")
-        what = f"{self.spout.describe()}: partition{'s' * (len(gone) > 1)} {names} of the recorded batch cannot be read"
+    def _gone(self, missing: Sequence[str]) -> SourceChangedError | SourceUnavailableError:
+        names = ", ".join(map(repr, missing[:_SHOWN])) + (
+            f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else ""
+        )
+        problem = (
+            f"{self.spout.describe()}: partition{'s' * (len(missing) > 1)} {names} of the recorded batch cannot be read"
+        )
         if self.spout.kind is SpoutKind.TRANSACTIONAL:
             return SourceChangedError(
-                what, "Bring it back and replay; or use an opaque spout, which goes on without what is gone."
+                problem, "Bring it back and replay; or use an opaque spout, which goes on without what is gone."
             )
-        return SourceUnavailableError.of_gone_batch(what, "The next attempt takes the partitions that are there then.")
+        return SourceUnavailableError.of_gone_batch(
+            problem, "The next attempt takes the partitions that are there then."
+        )

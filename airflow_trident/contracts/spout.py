@@ -128,13 +128,13 @@ class Coordinator(Closing):
 
         :raises SourceUnavailableError: as for :meth:`initialize_transaction`.
         """
-        found: list[Json] = []
-        while len(found) < most:
-            metadata = self.initialize_transaction(txid + len(found), deepcopy(found[-1]) if found else previous)
+        batches: list[Json] = []
+        while len(batches) < most:
+            metadata = self.initialize_transaction(txid + len(batches), deepcopy(batches[-1]) if batches else previous)
             if metadata is None:
                 break
-            found.append(metadata)
-        return found
+            batches.append(metadata)
+        return batches
 
     def size_bytes(self, metadata: Json) -> int | None:
         """About how many bytes a batch has, from its metadata alone; None: unknown. From this a drain decides how many
@@ -386,37 +386,37 @@ def _number(metadata: Json) -> int:
     raise not_metadata_of("a BatchSpout", metadata)
 
 
-def require_at_least(least: int, what: str, **limits: float | None) -> None:
+def require_at_least(least: int, subject: str, **limits: float | None) -> None:
     """
-    :param what: the spout, for the error text.
+    :param subject: the spout, for the error text.
     :param limits: name -> limit; None: no limit.
     :raises ConfigurationError: a limit is lower than `least`.
     """
     for name, limit in limits.items():
         if limit is not None and limit < least:
-            raise ConfigurationError(f"{what} with {name}={limit}", f"It must be at least {least}.")
+            raise ConfigurationError(f"{subject} with {name}={limit}", f"It must be at least {least}.")
 
 
-def one_of(what: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
+def one_of(subject: str, name: str, value: str, allowed: tuple[str, ...]) -> str:
     """
-    :param what: the spout or source, for the error text.
+    :param subject: the spout or source, for the error text.
     :return: `value`.
     :raises ConfigurationError: it is not allowed.
     """
     if value not in allowed:
-        raise ConfigurationError(f"{what} with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
+        raise ConfigurationError(f"{subject} with {name}={value!r}", f"Use one of {', '.join(allowed)}.")
     return value
 
 
-def require_simple_types(what: str, schema: Schema) -> None:
+def require_simple_types(subject: str, schema: Schema) -> None:
     """
-    :param what: a source that holds only texts, for the error text.
+    :param subject: a source that holds only texts, for the error text.
     :raises ConfigurationError: a field is an array, a map or a struct.
     """
     for field in schema:
         if is_nested(field.type):
             raise ConfigurationError(
-                f"{what} cannot hold the field {field.name!r} of type {field.type}",
+                f"{subject} cannot hold the field {field.name!r} of type {field.type}",
                 "Declare it as a string and take it apart with each().",
             )
 

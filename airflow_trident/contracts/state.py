@@ -126,8 +126,8 @@ class BatchKeys:
         rows = comparable(rows)
         real = {field.name for field in rows.schema if pa.types.is_floating(field.type)}
         has_nan = {name for name in real if pc.any(pc.is_nan(rows.column(name))).as_py()}
-        found = {name: pc.min_max(rows.column(name)) for name in rows.column_names if name not in has_nan}
-        return cls(rows, {name: (one["min"], one["max"]) for name, one in found.items()})
+        extremes = {name: pc.min_max(rows.column(name)) for name in rows.column_names if name not in has_nan}
+        return cls(rows, {name: (extreme["min"], extreme["max"]) for name, extreme in extremes.items()})
 
     def any_within(self, bounds: KeyBounds) -> bool:
         """Is there, for each column, a key between the lowest and the highest value of a file?"""
@@ -147,7 +147,9 @@ class BatchKeys:
         import pyarrow.compute as pc
 
         keys = {name: self.rows.column(name).drop_null().unique() for name in self.bounds}
-        return {name: taken(pa.table({name: one}), pc.sort_indices(one)).column(0) for name, one in keys.items()}
+        return {
+            name: taken(pa.table({name: column}), pc.sort_indices(column)).column(0) for name, column in keys.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,7 +435,7 @@ class StateSpec:
     def merges_exactly(self) -> bool:
         """Are the values the same, to the last bit, in whatever order and pieces batches are merged?"""
         kinds = [combiner.merge_kind for combiner in self.combiners]
-        return bool(kinds) and all(map(_is_exact, kinds, (one.type for one in self.values)))
+        return bool(kinds) and all(map(_is_exact, kinds, (column.type for column in self.values)))
 
     def describe(self) -> str:
         """One line, part of the topology's definition: it must not change silently."""
@@ -629,23 +631,23 @@ def of_others(marker: Marker, view: LedgerView, since: int, records: Iterable[Tx
     :param since: as for :func:`in_question`.
     :param records: of all that is :func:`in_question`, as they were then or are later.
     """
-    held, known = _held(marker, since), view.exceptions
+    marked, exceptions = _held(marker, since), view.exceptions
     begun, other = Txids(), Txids()
     for tx in records:
-        if tx.txid not in held or tx.status.is_final:
+        if tx.txid not in marked or tx.status.is_final:
             continue  # final meanwhile
         if not tx.touched:
             begun |= Txids.of(tx.txid)
         elif not _is_same(marker, tx, view):
             other |= Txids.of(tx.txid)
-    found = (
-        (held & known.skipped, "the ledger has as SKIPPED"),
+    differences = (
+        (marked & exceptions.skipped, "the ledger has as SKIPPED"),
         # A hole below the floor of tickets is forgotten, and looks like a txid that is held; the highest one never is.
-        (held & known.closed & Txids.of(marker.high), "the ledger has as CLOSED"),
+        (marked & exceptions.closed & Txids.of(marker.high), "the ledger has as CLOSED"),
         (begun, "the ledger has not begun to commit"),
         (other, "has another position in the ledger"),
     )
-    return ", and ".join(f"{txids}, which {what}" for txids, what in found if txids)
+    return ", and ".join(f"{txids}, which {description}" for txids, description in differences if txids)
 
 
 def _held(marker: Marker, since: int) -> Txids:
@@ -659,14 +661,14 @@ def _is_same(marker: Marker, tx: TxRecord, view: LedgerView) -> bool:
     return is_known_as(marker, tx.txid, tx.position, tx.attempt, opaque=opaque)
 
 
-def other_ledger(topology: str, what: str) -> LedgerBehindStateError:
+def other_ledger(topology: str, problem: str) -> LedgerBehindStateError:
     """The refusal of a state that belongs to another ledger than the one that asks. The causes that need no cure of the
     state come first.
 
-    :param what: what the state holds, and what the ledger is.
+    :param problem: what the state holds, and what the ledger is.
     """
     return LedgerBehindStateError(
-        f"{what}: another environment writes this state with a ledger of its own, or the ledger was deleted",
+        f"{problem}: another environment writes this state with a ledger of its own, or the ledger was deleted",
         "Nothing was changed. First compare [trident] root and the ZooKeeper connection with those of the environment "
         "that writes this state, and give one of the two a state of its own. Only if the ledger was deleted, pause the "
         "DAG and restore it, or seed it from the states: "

@@ -98,14 +98,14 @@ class ZooKeeperHook(BaseHook):
         """
         from airflow_trident.ledger.open import Ledgers
 
-        where = self.zookeeper_settings()
+        connection = self.zookeeper_settings()
         if deadline_s is not None:
-            where = replace(
-                where,
-                op_deadline_s=min(where.op_deadline_s, deadline_s),
-                connect_deadline_s=min(where.connect_deadline_s, deadline_s),
+            connection = replace(
+                connection,
+                op_deadline_s=min(connection.op_deadline_s, deadline_s),
+                connect_deadline_s=min(connection.connect_deadline_s, deadline_s),
             )
-        return Ledgers(where, root=settings.text(settings.ROOT))
+        return Ledgers(connection, root=settings.text(settings.ROOT))
 
     def topology_names(self) -> list[str]:
         """All topologies that have a ledger below ``[trident] root``, sorted."""
@@ -127,20 +127,24 @@ class ZooKeeperHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """For the button of the connection form: whether the ensemble answers, and if not, the real reason."""
         try:
-            where, names = self.zookeeper_settings(), self.topology_names()
+            server, names = self.zookeeper_settings(), self.topology_names()
         except TridentError as error:
             return False, str(error)
-        known = f"{len(names)} topologies" if len(names) != 1 else "1 topology"
-        return True, f"ZooKeeper at {where.hosts}{where.chroot} answers; {known} below {settings.text(settings.ROOT)}."
+        count = f"{len(names)} topologies" if len(names) != 1 else "1 topology"
+        return (
+            True,
+            f"ZooKeeper at {server.hosts}{server.chroot} answers; {count} below {settings.text(settings.ROOT)}.",
+        )
 
 
 def _with_port(host: str, port: int | None) -> str:
     """The port behind each server that has none; a folder stays behind the last one."""
     servers, slash, folder = host.partition("/")
     if port:
-        has_one = (":" in server.rpartition("]")[2] for server in servers.split(","))
+        ports = (":" in server.rpartition("]")[2] for server in servers.split(","))
         servers = ",".join(
-            server if known else f"{server}:{port}" for server, known in zip(servers.split(","), has_one, strict=True)
+            server if has_port else f"{server}:{port}"
+            for server, has_port in zip(servers.split(","), ports, strict=True)
         )
     return servers + slash + folder
 
@@ -193,9 +197,9 @@ def settings_of(connection: Connection) -> ZooKeeperSettings:
 
 def _tls(name: str, extra: dict[str, Any]) -> Tls | None:
     if not _flag(name, extra, "use_ssl", default=False):
-        given = [key for key in ("ca", "certfile", "keyfile", "acl_identity") if extra.get(key)]
-        if given:
-            raise ConfigurationError(f"{name} has {', '.join(given)} without use_ssl", "Set use_ssl to true.")
+        tls_extras = [key for key in ("ca", "certfile", "keyfile", "acl_identity") if extra.get(key)]
+        if tls_extras:
+            raise ConfigurationError(f"{name} has {', '.join(tls_extras)} without use_ssl", "Set use_ssl to true.")
         return None
     return Tls(
         ca=str(extra.get("ca") or ""),

@@ -128,13 +128,15 @@ class TridentBackfillOperator(EngineOperator):
             raise AirflowSkipException(
                 f"topology {self.topology_name} has no unfinished transaction: nothing to replay."
             )
-        failed = [result for result in results if result.outcome is BackfillOutcome.FAILED]
+        failed = [backfilled for backfilled in results if backfilled.outcome is BackfillOutcome.FAILED]
         if failed:
-            reasons = "; ".join(f"transaction {result.txid}: {result.detail}" for result in failed[:REASONS])
+            reasons = "; ".join(
+                f"transaction {backfilled.txid}: {backfilled.detail}" for backfilled in failed[:REASONS]
+            )
             reasons += f"; and {len(failed) - REASONS} more" if len(failed) > REASONS else ""
             raise AirflowException(f"{len(failed)} of {len(results)} transactions failed again: {reasons}")
-        committed = {result.txid for result in results if result.outcome is BackfillOutcome.COMMITTED}
-        committed.update(*(result.also_committed for result in results))
+        committed = {backfilled.txid for backfilled in results if backfilled.outcome is BackfillOutcome.COMMITTED}
+        committed.update(*(backfilled.also_committed for backfilled in results))
         self.current_txids = sorted(committed)
         return sorted(committed)
 

@@ -229,11 +229,11 @@ def incarnation_of_run(task: Any, context: Context) -> str:
     if coordinator is None:
         return ""
     ti = context["ti"]
-    found = None
+    incarnation = None
     # A coordinator may be mapped, too; all instances of it in one run have the same incarnation.
     for index in dict.fromkeys((-1, -1 if ti.map_index is None else ti.map_index, 0)):
-        found = found or ti.xcom_pull(task_ids=coordinator, key=INCARNATION, map_indexes=index)
-    return settings.parse_incarnation(found)
+        incarnation = incarnation or ti.xcom_pull(task_ids=coordinator, key=INCARNATION, map_indexes=index)
+    return settings.parse_incarnation(incarnation)
 
 
 def coordinator_above(task: Any) -> str | None:
@@ -241,12 +241,12 @@ def coordinator_above(task: Any) -> str | None:
     seen: set[str] = set()
     level = list(task.upstream_list) if task.has_dag() else []
     while level:
-        for one in sorted(level, key=lambda one: str(one.task_id)):
-            part = part_of(one)
+        for task_above in sorted(level, key=lambda task_above: str(task_above.task_id)):
+            part = part_of(task_above)
             if part is not None and (part.phase, part.topology_name) == (COORDINATE, task.topology_name):
                 return part.task_id
-        seen |= {one.task_id for one in level}
-        level = [above for one in level for above in one.upstream_list if above.task_id not in seen]
+        seen |= {task_above.task_id for task_above in level}
+        level = [above for task_above in level for above in task_above.upstream_list if above.task_id not in seen]
     return None
 
 
@@ -264,11 +264,13 @@ def part_of(task: Any) -> TaskPart | None:
     its class and the arguments that all its instances get."""
     if isinstance(task, TridentOperator):
         return TaskPart(str(task.task_id), task.phase, task.topology_name, task.takes_several)
-    made, given = getattr(task, "operator_class", None), getattr(task, "partial_kwargs", {})
-    topology = given.get("topology")
+    made, arguments = getattr(task, "operator_class", None), getattr(task, "partial_kwargs", {})
+    topology = arguments.get("topology")
     if not (isinstance(made, type) and issubclass(made, TridentOperator) and isinstance(topology, Topology)):
         return None
-    return TaskPart(str(task.task_id), made.phase, topology.name, made.takes_several or given.get("group") is not None)
+    return TaskPart(
+        str(task.task_id), made.phase, topology.name, made.takes_several or arguments.get("group") is not None
+    )
 
 
 class TridentOperator(LedgerTask, BaseOperator):
@@ -325,13 +327,13 @@ class TridentOperator(LedgerTask, BaseOperator):
             return None
         lowest, highest = min(self.current_txids), max(self.current_txids)
         with airflow_outcome(), self.open_ledger(self.current_incarnation) as ledger:
-            mine = set(self.current_txids)
-            records = [one for one in ledger.transactions(lowest, highest) if one.txid in mine]
+            own_txids = set(self.current_txids)
+            records = [record for record in ledger.transactions(lowest, highest) if record.txid in own_txids]
             reads = self.phase != COORDINATE
             return lineage_of(self.topology, ledger, records, reads=reads, writes=reads and self.phase != EMIT)
 
 
-def deferrable_default(given: bool | None, *, auto: bool = False) -> bool:
+def deferrable_default(deferrable: bool | None, *, auto: bool = False) -> bool:
     """The task's own argument, else ``[trident] deferrable``, else ``[operators] default_deferrable``. False if this
     Airflow cannot defer tasks: they give their slot back instead.
 
@@ -339,7 +341,7 @@ def deferrable_default(given: bool | None, *, auto: bool = False) -> bool:
     """
     if not DEFERS:
         return False
-    configured = settings.deferrable() if given is None else given
+    configured = settings.deferrable() if deferrable is None else deferrable
     if configured is not None:
         return configured
     from airflow.providers.common.compat.sdk import conf
@@ -392,7 +394,7 @@ def listed(txids: Iterable[int]) -> list[int] | dict[str, Any]:
     if len(every) <= LISTED:
         return every
     ranges = Txids.of(*every).ranges
-    return {"count": len(every), "ranges": [list(one) for one in ranges[:LISTED]]}
+    return {"count": len(every), "ranges": [list(pair) for pair in ranges[:LISTED]]}
 
 
 def is_backfill_run(context: Context) -> bool:
@@ -443,7 +445,7 @@ def parse_txids(value: Any) -> list[int]:
     if isinstance(value, str) and value.strip().startswith("["):
         value = value.strip().removeprefix("[").removesuffix("]").split(",")
     values = value if isinstance(value, list | tuple) else [value]
-    return sorted({parse_txid(one) for one in values or [None]})
+    return sorted({parse_txid(txid) for txid in values or [None]})
 
 
 def is_known(value: Any) -> bool:

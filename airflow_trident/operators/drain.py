@@ -114,14 +114,14 @@ class TridentDrainOperator(EngineOperator):
         if is_backfill_run(context) and not self.allow_backfill_runs:
             raise backfill_run_refused(self.topology_name, context)
         with airflow_outcome():
-            result = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
-        return self._done(context, result)
+            drained = self._drain_submitted(context) if self._is_submitted() else self._drain(context)
+        return self._done(context, drained)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
         """Called when the trigger saw that the driver has ended: check that, and take its result."""
         with airflow_outcome():
-            result = self._drain_submitted(context, resumed=True)
-        return self._done(context, result)
+            drained = self._drain_submitted(context, resumed=True)
+        return self._done(context, drained)
 
     def on_kill(self) -> None:
         """Cancel a submitted drain in the cluster. This saves work; correctness never needs it."""
@@ -136,30 +136,30 @@ class TridentDrainOperator(EngineOperator):
 
         return is_submitted(self.engine, self.spark_conn_id)
 
-    def _done(self, context: Context, result: DrainResult) -> list[int] | dict[str, Any]:
+    def _done(self, context: Context, drained: DrainResult) -> list[int] | dict[str, Any]:
         brought = self._bring_events(context)
-        if not result.committed:
-            if result.paused_by is None:
+        if not drained.committed:
+            if drained.paused_by is None:
                 self._require_unblocked()
             nothing = (
-                paused(self.topology_name, result.paused_by)
-                if result.paused_by is not None
+                paused(self.topology_name, drained.paused_by)
+                if drained.paused_by is not None
                 else f"nothing new for topology {self.topology_name}: no transaction is begun."
             )
             if not brought:
                 raise AirflowSkipException(nothing)
             self.log.info("%s", nothing)  # no skip: a skipped task brings no events
             return []
-        self.current_txids = result.committed
-        extra = {"topology": self.topology_name, "txids": listed(result.committed), "rows_read": result.rows_read}
+        self.current_txids = drained.committed
+        extra = {"topology": self.topology_name, "txids": listed(drained.committed), "rows_read": drained.rows_read}
         note_assets(self, context, extra)
-        first, last = result.committed[0], result.committed[-1]
-        many = f"transactions {first} to {last} are committed ({len(result.committed)} in all)"
+        first, last = drained.committed[0], drained.committed[-1]
+        many = f"transactions {first} to {last} are committed ({len(drained.committed)} in all)"
         done = many if last > first else f"transaction {first} is committed"
-        self.log.info("topology %s: %s, %s rows read", self.topology_name, done, f"{result.rows_read:,}")
-        if result.paused_by is not None:
-            self.log.info("%s", paused(self.topology_name, result.paused_by))
-        return listed(result.committed)
+        self.log.info("topology %s: %s, %s rows read", self.topology_name, done, f"{drained.rows_read:,}")
+        if drained.paused_by is not None:
+            self.log.info("%s", paused(self.topology_name, drained.paused_by))
+        return listed(drained.committed)
 
     def _require_unblocked(self) -> None:
         """:raises BlockedError: nothing may commit before a FAILED transaction does."""
@@ -219,11 +219,11 @@ class TridentDrainOperator(EngineOperator):
             say=self.log.info,
             workers=self._workers,
         )
-        known = recall(context, SUBMISSION_KEY)
+        stored = recall(context, SUBMISSION_KEY)
         this_try = context["ti"].try_number if remembers(context) else None
-        submission = Submission.from_json(known) if known else None
-        mine = resumed and recall(context, TRY_KEY) in (None, this_try)
-        if submission is not None and not mine:
+        submission = Submission.from_json(stored) if stored else None
+        is_own = resumed and recall(context, TRY_KEY) in (None, this_try)
+        if submission is not None and not is_own:
             submission = drain.looked_up(submission)
 
         def note(submission: Submission) -> None:
@@ -234,9 +234,9 @@ class TridentDrainOperator(EngineOperator):
                 self.log.info("taking up the drain that was submitted: its driver is %s", submission.driver_name)
                 note(submission)
                 self._wait_deferred(context, submission)
-                result = drain.finish(submission) if mine else drain.finish_of_another(submission)
-                if result is not None:
-                    return result
+                drained = drain.finish(submission) if is_own else drain.finish_of_another(submission)
+                if drained is not None:
+                    return drained
                 self.log.warning("%s was killed and left no result: another is submitted", submission.driver_name)
             if not remembers(context):
                 self.log.warning(
@@ -283,11 +283,11 @@ class TridentDrainOperator(EngineOperator):
         )
 
 
-def _seconds(given: float | str | None) -> float | None:
+def _seconds(limit: float | str | None) -> float | None:
     """:raises ConfigurationError: it is no number."""
-    if given is None or not str(given).strip():
+    if limit is None or not str(limit).strip():
         return None
     try:
-        return float(given)
+        return float(limit)
     except ValueError:
-        raise ConfigurationError(f"max_time_s = {given!r} is no number of seconds", "Give 0 or more.") from None
+        raise ConfigurationError(f"max_time_s = {limit!r} is no number of seconds", "Give 0 or more.") from None

@@ -101,8 +101,8 @@ class EngineOperator(TridentOperator):
         """The settings of the session, with those that tell Spark's OpenLineage listener about this run of the task."""
         from airflow.providers.common.compat.sdk import conf
 
-        def wanted(given: bool | None, option: str) -> bool:
-            return conf.getboolean("openlineage", option, fallback=False) if given is None else given
+        def wanted(argument: bool | None, option: str) -> bool:
+            return conf.getboolean("openlineage", option, fallback=False) if argument is None else argument
 
         parent = wanted(self.openlineage_inject_parent_job_info, "spark_inject_parent_job_info")
         transport = wanted(self.openlineage_inject_transport_info, "spark_inject_transport_info")
@@ -110,12 +110,12 @@ class EngineOperator(TridentOperator):
             return self.spark_conf
         from airflow.providers.common.compat.openlineage.utils import spark
 
-        found: dict[str, str] = dict(self.spark_conf)
+        spark_conf: dict[str, str] = dict(self.spark_conf)
         if parent:
-            found = spark.inject_parent_job_information_into_spark_properties(found, context)
+            spark_conf = spark.inject_parent_job_information_into_spark_properties(spark_conf, context)
         if transport:
-            found = spark.inject_transport_information_into_spark_properties(found, context)
-        return found
+            spark_conf = spark.inject_transport_information_into_spark_properties(spark_conf, context)
+        return spark_conf
 
     def attempts(self, context: Context, *, last_try: bool = False) -> Attempts:
         """How this task makes attempts, and what happens to a transaction whose last attempt fails."""
@@ -164,8 +164,8 @@ class EngineOperator(TridentOperator):
         canceller = threading.Thread(target=engine.cancel, name="trident-cancel", daemon=True)
         canceller.start()
         canceller.join(CANCEL_LIMIT_S)
-        said = "is cancelled" if not canceller.is_alive() else f"was not cancelled within {CANCEL_LIMIT_S:g} s"
-        self.log.warning("the task is killed; the job of topology %s %s", self.topology_name, said)
+        outcome = "is cancelled" if not canceller.is_alive() else f"was not cancelled within {CANCEL_LIMIT_S:g} s"
+        self.log.warning("the task is killed; the job of topology %s %s", self.topology_name, outcome)
 
 
 def _seconds(limit: timedelta | float | None) -> float | None:

@@ -47,9 +47,9 @@ class TridentMendingOperator(BaseOperator):
             self._work = _worker(topology, tasks, order)
             with self._work.open_ledger(order.incarnation) as ledger:
                 if order.txid is not None and order.seen is not None:
-                    found = ledger.view(order.txid).tx
-                    if found is not None:
-                        order.seen.require(found)
+                    record = ledger.view(order.txid).tx
+                    if record is not None:
+                        order.seen.require(record)
                 return self._mend(ledger, topology, order, context)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
@@ -82,10 +82,10 @@ class TridentMendingOperator(BaseOperator):
             from airflow_trident.runtime.debugging import bisect, poison_lines
 
             with self._work.open_engine(context) as engine:
-                found = bisect(ledger, topology, order.txid, engine, lambda line: self.log.info("%s", line))
-            self._said(poison_lines(order.txid, found))
+                poison = bisect(ledger, topology, order.txid, engine, lambda line: self.log.info("%s", line))
+            self._said(poison_lines(order.txid, poison))
             # What is returned is an XCom, which more people see than this log.
-            return poison_lines(order.txid, found, rows=settings.flag(settings.ROWS_IN_ERRORS))
+            return poison_lines(order.txid, poison, rows=settings.flag(settings.ROWS_IN_ERRORS))
         raise ConfigurationError(f"{order.action} needs no run of a DAG", "Ask for it on the page.")
 
     def _said(self, lines: list[str]) -> list[str]:
@@ -106,9 +106,9 @@ def _worker(topology: Topology, tasks: list[Any], order: MendingOrder) -> Triden
 
     taken: dict[str, Any] = {}
     for task in tasks:
-        given = getattr(task, "partial_kwargs", None) or (vars(task) if isinstance(task, EngineOperator) else {})
-        if "engine" in given or "spark_conn_id" in given:
-            taken = {name: given[name] for name in _TAKEN if given.get(name) not in (None, "", {})}
+        arguments = getattr(task, "partial_kwargs", None) or (vars(task) if isinstance(task, EngineOperator) else {})
+        if "engine" in arguments or "spark_conn_id" in arguments:
+            taken = {name: arguments[name] for name in _TAKEN if arguments.get(name) not in (None, "", {})}
             break
     templated = sorted(name for name, value in taken.items() if "{{" in str(value))
     if templated:

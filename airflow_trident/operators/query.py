@@ -49,9 +49,9 @@ class TridentQueryOperator(BaseOperator):
         from airflow_trident.runtime.query import query_texts
 
         with airflow_outcome():
-            result = query_texts(self.topology, self.query, list(self.query_args))
-        self.log.info("%s tuples", len(result.rows))
-        return result.as_json()
+            answer = query_texts(self.topology, self.query, list(self.query_args))
+        self.log.info("%s tuples", len(answer.rows))
+        return answer.as_json()
 
 
 class TridentUpkeepOperator(BaseOperator):

@@ -134,9 +134,9 @@ class TridentSparkSubmitOperator(TridentDrainOperator):
 
     def _application(self) -> ScriptApplication:
         """The application with the present arguments: Airflow fills templates only when the task runs."""
-        given: dict[str, Any] = {setting: getattr(self, name) for name, setting in _SETTINGS.items()}
+        spark_settings: dict[str, Any] = {setting: getattr(self, name) for name, setting in _SETTINGS.items()}
         return ScriptApplication(
             application=self.application,
             arguments=tuple(map(str, self.application_args)),
-            conf=tuple((setting, str(value)) for setting, value in given.items() if value),
+            conf=tuple((setting, str(value)) for setting, value in spark_settings.items() if value),
         )

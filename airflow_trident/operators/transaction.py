@@ -159,21 +159,23 @@ class TridentCoordinatorOperator(TridentOperator):
 
     def _claim_all(self, context: Context, ledger: Ledger) -> list[int]:
         while True:
-            txids, result = self._begin(context, ledger)
+            txids, begun = self._begin(context, ledger)
             if txids:
                 return txids
-            left = None
-            if isinstance(result, Blocked) and isinstance(self._review(context, ledger)(result), Wait):
-                result = Full(oldest=result.by, pending=ledger.view(0).pending)
-            if isinstance(result, NothingNew):
-                left = self._left_behind(context, ledger)
-            elif isinstance(result, Full):
-                left = self._wait_for_room(context, ledger, result)
-            if left is not None:
-                self.log.info("transaction %d waits to be committed, and %s: this run commits it", left.by, left.why)
-                return [left.by]
-            if not isinstance(result, Full):
-                raise self._why_nothing(context, ledger, result)
+            orphan = None
+            if isinstance(begun, Blocked) and isinstance(self._review(context, ledger)(begun), Wait):
+                begun = Full(oldest=begun.by, pending=ledger.view(0).pending)
+            if isinstance(begun, NothingNew):
+                orphan = self._left_behind(context, ledger)
+            elif isinstance(begun, Full):
+                orphan = self._wait_for_room(context, ledger, begun)
+            if orphan is not None:
+                self.log.info(
+                    "transaction %d waits to be committed, and %s: this run commits it", orphan.by, orphan.why
+                )
+                return [orphan.by]
+            if not isinstance(begun, Full):
+                raise self._why_nothing(context, ledger, begun)
 
     def _begin(self, context: Context, ledger: Ledger) -> tuple[list[int], BeginResult]:
         """The transactions of this run, with those that began now, and the reason why there are no more."""
@@ -181,10 +183,10 @@ class TridentCoordinatorOperator(TridentOperator):
         from airflow_trident.runtime.phases import coordinate
 
         claims, txids = list(self._claims(context)), list[int]()
-        result: BeginResult = ()
+        outcome: BeginResult = ()
         with OpenCoordinators(self.topology) as coordinators:
             while claims:  # one step may take only some of the claims
-                result = coordinate(
+                outcome = coordinate(
                     ledger,
                     self.topology,
                     claims[:1] if claims[0].cleared and not txids else claims,
@@ -195,14 +197,14 @@ class TridentCoordinatorOperator(TridentOperator):
                     rows_in_errors=settings.flag(settings.ROWS_IN_ERRORS),
                     coordinators=coordinators,
                 )
-                if not isinstance(result, tuple):
+                if not isinstance(outcome, tuple):
                     break
-                self._log_begun(result)
-                txids += [begun.txid for begun in result]
-                if claims[0].cleared and len(txids) == 1 and not result[0].new:
-                    return txids + self._known(context, ledger)[1:], result
-                claims = claims[len(result) :]
-        return txids, result
+                self._log_begun(outcome)
+                txids += [begun.txid for begun in outcome]
+                if claims[0].cleared and len(txids) == 1 and not outcome[0].new:
+                    return txids + self._known(context, ledger)[1:], outcome
+                claims = claims[len(outcome) :]
+        return txids, outcome
 
     def _left_behind(self, context: Context, ledger: Ledger) -> Abandoned | None:
         """The transaction that all others wait for, if it is staged and nobody is left to commit it, or if the run that
@@ -227,15 +229,15 @@ class TridentCoordinatorOperator(TridentOperator):
     def _known(self, context: Context, ledger: Ledger) -> list[int]:
         """The transactions that a cleared run claimed before. It replays these and takes no new ones."""
         claims = list(self._claims(context))
-        result = ledger.begin(NextBatches(claims, max_pending=self._max_pending()))
-        return [begun.txid for begun in result] if isinstance(result, tuple) else []
+        begun_before = ledger.begin(NextBatches(claims, max_pending=self._max_pending()))
+        return [begun.txid for begun in begun_before] if isinstance(begun_before, tuple) else []
 
-    def _why_nothing(self, context: Context, ledger: Ledger, result: object) -> Exception:
-        if isinstance(result, Blocked):
-            return blocked(self.topology_name, result)
-        if isinstance(result, Paused):
-            return AirflowSkipException(paused(self.topology_name, result.command))
-        assert isinstance(result, NothingNew)
+    def _why_nothing(self, context: Context, ledger: Ledger, begun: object) -> Exception:
+        if isinstance(begun, Blocked):
+            return blocked(self.topology_name, begun)
+        if isinstance(begun, Paused):
+            return AirflowSkipException(paused(self.topology_name, begun.command))
+        assert isinstance(begun, NothingNew)
         view = ledger.view(0)
         last, failed = view.next_txid - 1, view.blocked_by(view.next_txid)
         # A run without new data says by its state that the topology is blocked.
@@ -284,8 +286,8 @@ class TridentCoordinatorOperator(TridentOperator):
         return review_blocked(ledger, self.asker(context))
 
     def _max_pending(self) -> int:
-        given = pending_of(self.topology.states, settings.parse_limit("max_pending", self.max_pending))
-        return given or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
+        limit = pending_of(self.topology.states, settings.parse_limit("max_pending", self.max_pending))
+        return limit or max(settings.max_pending(), self.max_transactions, self._runs_at_once())
 
     def _runs_at_once(self) -> int:
         """How many active runs the DAG itself allows. 1 if that number is only Airflow's default: the default says
@@ -326,19 +328,22 @@ class TridentCoordinatorOperator(TridentOperator):
             if part is not None and part.phase in (EMIT, COMMIT) and part.topology_name == self.topology_name
         ]
 
-    def _log_begun(self, found: Sequence[Begun]) -> None:
+    def _log_begun(self, claimed: Sequence[Begun]) -> None:
         from airflow_trident.runtime.drains.drain_passes import named
 
-        new = [begun.record for begun in found if begun.new and begun.record is not None]
+        new = [begun.record for begun in claimed if begun.new and begun.record is not None]
         if new:
             streams = ", ".join(dict.fromkeys(stream for record in new for stream in record.metadata))
             begun = f"{named(new)} of topology {self.topology_name} {'are' if len(new) > 1 else 'is'} begun"
             self.log.info("%s (%s)", begun, streams)
-        for one in found:
-            if not one.new:
-                status = one.record.status if one.record is not None else f"{Status.COMMITTED} and pruned"
+        for claim in claimed:
+            if not claim.new:
+                status = claim.record.status if claim.record is not None else f"{Status.COMMITTED} and pruned"
                 self.log.info(
-                    "this run has transaction %d of topology %s already; it is %s", one.txid, self.topology_name, status
+                    "this run has transaction %d of topology %s already; it is %s",
+                    claim.txid,
+                    self.topology_name,
+                    status,
                 )
 
 
@@ -387,8 +392,8 @@ class TridentEmitterOperator(EngineOperator):
             began = time.monotonic()
             with self.ledger_of_run(context) as ledger:
                 self.enlist(ledger, context, txid)
-                result = self._process(context, ledger, txid)
-            self.log.info("%s", self._story(result, time.monotonic() - began))
+                processed = self._process(context, ledger, txid)
+            self.log.info("%s", self._story(processed, time.monotonic() - began))
         return txid
 
     def _process(self, context: Context, ledger: Ledger, txid: int) -> ProcessResult:
@@ -469,7 +474,7 @@ class TridentEmitterOperator(EngineOperator):
         worst = first_to_raise(failures) or (first_to_raise(skipped) if len(skipped) == len(after) else None)
         if worst is not None:
             raise worst
-        failed = next((one.txid for one in after if one.status is Status.FAILED), None)
+        failed = next((record.txid for record in after if record.status is Status.FAILED), None)
         if failed is not None:  # it failed in an earlier try of this task
             raise blocked(self.topology_name, Blocked(failed))
         return rows_read
@@ -487,8 +492,8 @@ class TridentEmitterOperator(EngineOperator):
     def _began_since_clear(self, context: Context, record: TxRecord) -> bool:
         """Is its last attempt that of an earlier try of this task, since a person last cleared the task?"""
         me = owner(context)
-        mine = record.owner.is_same_task(me) and record.owner.try_number < me.try_number
-        return mine and record.owner.try_number >= first_try(context, self.retries or 0)
+        is_own = record.owner.is_same_task(me) and record.owner.try_number < me.try_number
+        return is_own and record.owner.try_number >= first_try(context, self.retries or 0)
 
     def _is_left_behind(self, context: Context, record: TxRecord | None) -> bool:
         """Did another run process it, and is it here only to be committed? Its staged batch is good as it is."""
@@ -508,18 +513,17 @@ class TridentEmitterOperator(EngineOperator):
         cleared = cleared and not self._began_since_clear(context, record)
         return not cleared and (record.claim.dag_id, record.claim.run_id) == (ti.dag_id, ti.run_id)
 
-    def _story(self, result: ProcessResult, took_s: float) -> str:
+    def _story(self, processed: ProcessResult, took_s: float) -> str:
         from airflow_trident.runtime.phases import ProcessOutcome
 
-        what = f"transaction {result.txid} of topology {self.topology_name}"
-        if result.outcome is not ProcessOutcome.PROCESSED or result.staged is None:
-            return f"{what}: {result.outcome}, nothing to process"
-        staged = result.staged
+        subject = f"transaction {processed.txid} of topology {self.topology_name}"
+        if processed.outcome is not ProcessOutcome.PROCESSED or processed.staged is None:
+            return f"{subject}: {processed.outcome}, nothing to process"
+        staged = processed.staged
         rows = ", ".join(f"{count:,} for state {name}" for name, count in staged.rows.items())
         read = f"{staged.rows_read:,} rows read" if staged.rows_read >= 0 else "rows read"
-        return (
-            f"{what}, attempt {result.attempt}: {read}, staged {rows} ({human_bytes(staged.bytes)}) in {took_s:.1f} s"
-        )
+        size = human_bytes(staged.bytes)
+        return f"{subject}, attempt {processed.attempt}: {read}, staged {rows} ({size}) in {took_s:.1f} s"
 
 
 def _note_timeout(ledger: Ledger, records: Sequence[TxRecord], error: AirflowTaskTimeout, attempts: Attempts) -> None:
@@ -587,8 +591,8 @@ class TridentCommitterOperator(EngineOperator):
                         self._tell_assets(context, ledger, txids[0])
                 else:
                     txids = self._commit_all(context, ledger, txids)
-                    what = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
-                    self.log.info("%s are committed after %.1f s", what, time.monotonic() - began)
+                    subject = f"{len(txids)} transactions of topology {self.topology_name}, {txids[0]} to {txids[-1]},"
+                    self.log.info("%s are committed after %.1f s", subject, time.monotonic() - began)
                     note_assets(self, context, {"topology": self.topology_name, "txids": listed(txids)})
                 asset_events.bring(self, self.topology, ledger, context, owner(context))
         return txids[0] if alone else txids
@@ -597,9 +601,13 @@ class TridentCommitterOperator(EngineOperator):
         """The committed txids: all that are not SKIPPED. :raises BlockedError: one cannot be committed now."""
         from airflow_trident.runtime.drains.process_many import known_records
 
-        while left := [one for one in known_records(ledger, txids) if not one.status.lets_others_pass]:
-            self._commit(context, ledger, left[0].txid, others=True)
-        passed = {one.txid: one.status for one in known_records(ledger, txids) if one.status is not Status.COMMITTED}
+        while remaining := [record for record in known_records(ledger, txids) if not record.status.lets_others_pass]:
+            self._commit(context, ledger, remaining[0].txid, others=True)
+        passed = {
+            record.txid: record.status
+            for record in known_records(ledger, txids)
+            if record.status is not Status.COMMITTED
+        }
         if len(passed) == len(txids):
             raise blocked(self.topology_name, Blocked(txids[0], skipped=True))
         for txid, status in passed.items():
@@ -621,8 +629,8 @@ class TridentCommitterOperator(EngineOperator):
         :param others: of the task may follow: it is no error if somebody skips this one meanwhile.
         :raises BlockedError: `txid` cannot be committed now.
         """
-        mine, left = began_by(owner(context)), set[tuple[int, int]]()
-        committer = self._committer(context, ledger, lambda tx: mine(tx) or (tx.txid, tx.attempt) in left)
+        is_own, abandoned = began_by(owner(context)), set[tuple[int, int]]()
+        committer = self._committer(context, ledger, lambda tx: is_own(tx) or (tx.txid, tx.attempt) in abandoned)
         asker = self.asker(context)
         ask_about = ask_airflow(ledger, skip=self.on_failure is OnFailure.SKIP, asker=asker)
         review = review_blocked(ledger, asker)
@@ -631,19 +639,19 @@ class TridentCommitterOperator(EngineOperator):
 
         def sweep() -> tuple[AlreadyCommitted | Wait | Blocked, LedgerView]:
             nonlocal take_over
-            result = committer.commit(txid, take_over=take_over)
-            committed.extend(result.committed)
+            sweep_result = committer.commit(txid, take_over=take_over)
+            committed.extend(sweep_result.committed)
             take_over = False
-            return review(result.own), result.view
+            return review(sweep_result.own), sweep_result.view
 
         def look(culprit: TxRecord) -> None:
             nonlocal take_over
             if culprit.txid != txid or not self._take_up(context, ledger, culprit):
                 take_over = ask_about(culprit) is not None
                 if take_over:  # with its attempt: another one is somebody's who is at work
-                    left.add((culprit.txid, culprit.attempt))
+                    abandoned.add((culprit.txid, culprit.attempt))
 
-        own = wait_while_undecided(
+        verdict = wait_while_undecided(
             ledger,
             txid,
             sweep,
@@ -652,9 +660,9 @@ class TridentCommitterOperator(EngineOperator):
             look=look,
             say=lambda story: self.log.info("%s", story),
         )
-        if isinstance(own, Blocked) and not (own.skipped and others):
-            raise blocked(self.topology_name, own)
-        if isinstance(own, Wait):
+        if isinstance(verdict, Blocked) and not (verdict.skipped and others):
+            raise blocked(self.topology_name, verdict)
+        if isinstance(verdict, Wait):
             self._stand_back(context, txid)
         return tuple(committed)
 
@@ -663,8 +671,8 @@ class TridentCommitterOperator(EngineOperator):
         from airflow_trident.runtime.phases import process
 
         txid, answers = record.txid, ask(record)
-        left = answers is not None and left_to_committer(record, answers)
-        if left:
+        is_left = answers is not None and left_to_committer(record, answers)
+        if is_left:
             self.log.info("transaction %d is not processed and its emitter is done: processing it here", txid)
             attempts = self.attempts(context, last_try=is_last_try(context))
             try:
@@ -675,7 +683,7 @@ class TridentCommitterOperator(EngineOperator):
                 if now is None or now.status is Status.PROCESSING:
                     raise
                 self.log.info("transaction %d is %s meanwhile", txid, now.status)  # the next sweep says what follows
-        return left
+        return is_left
 
     def _stand_back(self, context: Context, txid: int) -> None:
         self.log.info("transaction %d goes on waiting without a worker slot", txid)
@@ -705,14 +713,14 @@ class TridentCommitterOperator(EngineOperator):
         )
 
     def _story(self, ledger: Ledger, txid: int, committed: tuple[int, ...], took_s: float) -> str:
-        what = f"transaction {txid} of topology {self.topology_name}"
-        others = [str(one) for one in committed if one != txid]
+        subject = f"transaction {txid} of topology {self.topology_name}"
+        others = [str(other) for other in committed if other != txid]
         also = f"; its sweep also committed {', '.join(others)}" if others else ""
         if txid not in committed:
-            return f"{what} is committed already, by another task{also}"
+            return f"{subject} is committed already, by another task{also}"
         record = ledger.view(txid, remembered=True).tx
         if record is None or record.staged is None:
-            return f"{what} is committed{also}"
+            return f"{subject} is committed{also}"
         rows = ", ".join(f"{count:,} rows in state {name}" for name, count in record.staged.rows.items())
         size = human_bytes(record.staged.bytes)
-        return f"{what}, attempt {record.attempt}, is committed: {rows} ({size}) in {took_s:.1f} s{also}"
+        return f"{subject}, attempt {record.attempt}, is committed: {rows} ({size}) in {took_s:.1f} s{also}"

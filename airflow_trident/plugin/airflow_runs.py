@@ -51,9 +51,9 @@ def start(order: MendingOrder) -> str:
     from sqlalchemy.exc import IntegrityError
 
     _require_startable(order)
-    what = order.txid if order.txid is not None else f"{order.first}-{order.last}" if order.first else "unfinished"
+    scope = order.txid if order.txid is not None else f"{order.first}-{order.last}" if order.first else "unfinished"
     # Airflow keeps ids that begin with "backfill__" for its own backfills.
-    prefix = f"{_RUNS.of('page', order.action, order.topology, what)}__"
+    prefix = f"{_RUNS.of('page', order.action, order.topology, scope)}__"
     before = _runs(prefix)
     going = next((run for run in before if run["state"] not in _OVER), None)
     if going is not None:
@@ -77,9 +77,9 @@ def start(order: MendingOrder) -> str:
 def latest(topology: str, sight: Sight) -> list[dict[str, Any]]:
     """The latest runs that mend a topology, newest first, with their state. The lines that they returned, and the
     reason that a person gave, may quote data: they are for those who may see the order's DAG."""
-    found = _runs(topology=topology, limit=SHOWN)
-    visible = {run["run_id"] for run in found if sight.may_see([run["conf"].get("dag_id", "")])}
-    said = _said(sorted(visible))
+    runs = _runs(topology=topology, limit=SHOWN)
+    visible = {run["run_id"] for run in runs if sight.may_see([run["conf"].get("dag_id", "")])}
+    lines_by_run = _said(sorted(visible))
     return [
         {
             "dag_id": MENDING_DAG,
@@ -89,9 +89,9 @@ def latest(topology: str, sight: Sight) -> list[dict[str, Any]]:
             "reason": run["conf"].get("reason", "") if run["run_id"] in visible else "",
             "action": run["conf"].get("action", ""),
             "txid": run["conf"].get("txid"),
-            "said": said.get(run["run_id"], []),
+            "said": lines_by_run.get(run["run_id"], []),
         }
-        for run in found
+        for run in runs
     ]
 
 
@@ -103,14 +103,14 @@ def _require_startable(order: MendingOrder) -> None:
             f"no DAG has taken transactions of topology {order.topology}, so where its code is, is not known",
             f"Use the command: `{order.command}`.",
         )
-    found = DagModel.get_current(MENDING_DAG)
-    if found is None or found.is_stale:
+    dag = DagModel.get_current(MENDING_DAG)
+    if dag is None or dag.is_stale:
         raise ConfigurationError(
             f"{order.action} needs the topology's code, which runs in the DAG {MENDING_DAG}, and there is none",
             "Put `from airflow_trident import trident_mending_dag` and `dag = trident_mending_dag()` into a file of "
             f"the DAGs folder, or use the command: `{order.command}`.",
         )
-    if found.is_paused:
+    if dag.is_paused:
         raise ConfigurationError(f"the DAG {MENDING_DAG} is paused, so its run would not start", "Unpause it first.")
 
 
@@ -142,11 +142,11 @@ def _said(run_ids: list[str]) -> dict[str, list[str]]:
         XComModel.dag_id == MENDING_DAG, XComModel.run_id.in_(run_ids), XComModel.key == "return_value"
     )
     with create_session() as session:
-        said = {run_id: _decoded(value) for run_id, value in session.execute(wanted)}
-    elsewhere = {run_id: value for run_id, value in said.items() if not isinstance(value, list)}
+        values = {run_id: _decoded(value) for run_id, value in session.execute(wanted)}
+    elsewhere = {run_id: value for run_id, value in values.items() if not isinstance(value, list)}
     if elsewhere:
-        said |= _fetched(elsewhere)
-    return {run_id: [str(line) for line in value] for run_id, value in said.items() if isinstance(value, list)}
+        values |= _fetched(elsewhere)
+    return {run_id: [str(line) for line in value] for run_id, value in values.items() if isinstance(value, list)}
 
 
 def _decoded(value: Any) -> Any:
@@ -163,13 +163,15 @@ def _fetched(values: dict[str, Any]) -> dict[str, Any]:
     for run_id, value in values.items():
         if run_id not in _reading and len(_reading) < MOST_READ:
             _reading[run_id] = begun(partial(_of_backend, value))
-    asked = {run_id: _reading[run_id] for run_id in values if run_id in _reading}
-    done, _ = wait(asked.values(), timeout=DEADLINE_S)
+    readings = {run_id: _reading[run_id] for run_id in values if run_id in _reading}
+    done, _ = wait(readings.values(), timeout=DEADLINE_S)
     errors = [error_text(error) for reading in done if (error := reading.exception())]
     errors += ["no answer"] * (len(values) - len(done))
     if errors:
         _log.warning("what %d runs of %s said cannot be read: %s", len(errors), MENDING_DAG, errors[0])
-    return {run_id: one.result() for run_id, one in asked.items() if one in done and not one.exception()}
+    return {
+        run_id: reading.result() for run_id, reading in readings.items() if reading in done and not reading.exception()
+    }
 
 
 def _of_backend(value: Any) -> Any:
@@ -197,15 +199,15 @@ class RunTasks:
 
 def committed_runs(records: Iterable[TxRecord]) -> dict[RunOfDag, RunTasks]:
     """The runs of these records whose transactions are all COMMITTED, sorted by DAG and run. Pure."""
-    found: dict[RunOfDag, RunTasks] = defaultdict(RunTasks)
+    tasks_by_run: dict[RunOfDag, RunTasks] = defaultdict(RunTasks)
     for record in records:
         claim = record.claim
         if claim.dag_id:
-            run = found[claim.dag_id, claim.run_id]
+            run = tasks_by_run[claim.dag_id, claim.run_id]
             run.statuses.add(record.status)
             run.workers |= set(claim.task_ids.values())
             run.coordinators |= {claim.coordinator} - {""}
-    return {run: tasks for run, tasks in sorted(found.items()) if tasks.statuses == {Status.COMMITTED}}
+    return {run: tasks for run, tasks in sorted(tasks_by_run.items()) if tasks.statuses == {Status.COMMITTED}}
 
 
 def red_runs(records: Iterable[TxRecord]) -> RedRuns:
@@ -220,10 +222,10 @@ def red_runs(records: Iterable[TxRecord]) -> RedRuns:
     latest = _LatestDags()
     for run, states in _bad_tasks(failed_among(runs)).items():
         failed = {task_id for task_id, state in states if state == "failed"}
-        mine = runs[run].workers | runs[run].coordinators
-        if not failed <= mine:
-            mine |= _turn_sensors(latest[run[0]], runs[run])
-        if failed and failed <= mine:
+        own_tasks = runs[run].workers | runs[run].coordinators
+        if not failed <= own_tasks:
+            own_tasks |= _turn_sensors(latest[run[0]], runs[run])
+        if failed and failed <= own_tasks:
             red[run] = frozenset(task_id for task_id, _ in states)
     return dict(sorted(red.items()))
 
@@ -235,16 +237,16 @@ def failed_among(runs: Iterable[RunOfDag]) -> list[RunOfDag]:
     from airflow.utils.state import DagRunState
     from sqlalchemy import select
 
-    asked = set(runs)
-    if not asked:
+    wanted_runs = set(runs)
+    if not wanted_runs:
         return []
     wanted = select(DagRun.dag_id, DagRun.run_id).where(
         DagRun.state == DagRunState.FAILED,
-        DagRun.dag_id.in_({dag_id for dag_id, _ in asked}),
-        DagRun.run_id.in_({run_id for _, run_id in asked}),
+        DagRun.dag_id.in_({dag_id for dag_id, _ in wanted_runs}),
+        DagRun.run_id.in_({run_id for _, run_id in wanted_runs}),
     )
     with create_session() as session:
-        return sorted(asked.intersection((dag_id, run_id) for dag_id, run_id in session.execute(wanted)))
+        return sorted(wanted_runs.intersection((dag_id, run_id) for dag_id, run_id in session.execute(wanted)))
 
 
 def clear(runs: RedRuns) -> None:
@@ -267,19 +269,19 @@ def _bad_tasks(runs: Iterable[RunOfDag]) -> dict[RunOfDag, set[tuple[str, str]]]
     from airflow.utils.state import TaskInstanceState
     from sqlalchemy import select
 
-    found: dict[RunOfDag, set[tuple[str, str]]] = {run: set() for run in runs}
-    if not found:
-        return found
+    states_by_run: dict[RunOfDag, set[tuple[str, str]]] = {run: set() for run in runs}
+    if not states_by_run:
+        return states_by_run
     wanted = select(TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state).where(
         TaskInstance.state.in_((TaskInstanceState.FAILED, TaskInstanceState.UPSTREAM_FAILED)),
-        TaskInstance.dag_id.in_({dag_id for dag_id, _ in found}),
-        TaskInstance.run_id.in_({run_id for _, run_id in found}),
+        TaskInstance.dag_id.in_({dag_id for dag_id, _ in states_by_run}),
+        TaskInstance.run_id.in_({run_id for _, run_id in states_by_run}),
     )
     with create_session() as session:
         for dag_id, run_id, task_id, state in session.execute(wanted):
-            if (dag_id, run_id) in found:
-                found[dag_id, run_id].add((task_id, str(getattr(state, "value", state))))
-    return found
+            if (dag_id, run_id) in states_by_run:
+                states_by_run[dag_id, run_id].add((task_id, str(getattr(state, "value", state))))
+    return states_by_run
 
 
 class _LatestDags(dict[str, Any]):

@@ -59,7 +59,7 @@ class Done:
     run_id: str = ""
 
 
-def act(topology: str, asked: Asked, user: Any) -> Done:
+def act(topology: str, request: Asked, user: Any) -> Done:
     """Do the action, once.
 
     :raises HTTPException: the user may not do that (403).
@@ -67,66 +67,66 @@ def act(topology: str, asked: Asked, user: Any) -> Done:
     :raises TransitionError: what the person saw has changed, or a run already does the action; nothing was changed.
     :raises FencedError: since then the topology was deleted and created again.
     """
-    reason = require_meant(asked)
+    reason = require_meant(request)
     with open_ledgers() as ledgers:
-        ledger = ledgers.ledger(topology, incarnation=asked.incarnation)
+        ledger = ledgers.ledger(topology, incarnation=request.incarnation)
         ledger.listener = telemetry.listen
-        view = ledger.view(asked.txid or 0)
+        view = ledger.view(request.txid or 0)
         owning = dags_of_topology(ledger, view) | ({view.tx.claim.dag_id} if view.tx else set())
-        if asked.action is PageAction.BACKFILL and asked.txid is None:
-            owning |= dags_of_backfill(ledger, view, asked.first, asked.last)
+        if request.action is PageAction.BACKFILL and request.txid is None:
+            owning |= dags_of_backfill(ledger, view, request.first, request.last)
         if not may_edit(user, owning):
             raise HTTPException(403, f"You may not change topology {topology}: {_needed(owning)}.")
         dag_id = _dag_of(view, ledger, owning)
-        if asked.txid is not None and asked.action.needs_code:
-            _require_seen(view, asked)
-        _audit(topology, asked, user, dag_id)
-        if not asked.action.needs_code:
-            if asked.action is PageAction.CLEAR_RUNS:
+        if request.txid is not None and request.action.needs_code:
+            _require_seen(view, request)
+        _audit(topology, request, user, dag_id)
+        if not request.action.needs_code:
+            if request.action is PageAction.CLEAR_RUNS:
                 return Done(_clear_runs(ledger, view, user))
-            return Done(_at_once(ledger, asked, f"{reason} ({asked.action} by {user.get_name()} on the page)"))
+            return Done(_at_once(ledger, request, f"{reason} ({request.action} by {user.get_name()} on the page)"))
     order = MendingOrder(
-        action=asked.action,
+        action=request.action,
         topology=topology,
         dag_id=dag_id,
         incarnation=view.topology.incarnation,
         reason=reason,
         by=user.get_name(),
-        txid=asked.txid,
-        first=asked.first,
-        last=asked.last,
-        seen_status=str(asked.status or ""),
-        seen_attempt=asked.attempt,
+        txid=request.txid,
+        first=request.first,
+        last=request.last,
+        seen_status=str(request.status or ""),
+        seen_attempt=request.attempt,
     )
     run_id = airflow_runs.start(order)
     return Done(f"run {run_id} of DAG {MENDING_DAG} does it", MENDING_DAG, run_id)
 
 
-def require_meant(asked: Asked) -> str:
+def require_meant(request: Asked) -> str:
     """Check that the request has all that the action needs, and return its reason.
 
     :raises ConfigurationError: something is missing or contradicts.
     """
-    reason = " ".join(asked.reason.split())
+    reason = " ".join(request.reason.split())
     if not reason:
-        raise ConfigurationError(f"{asked.action} wants a reason", "Say why: it is kept, with your name.")
+        raise ConfigurationError(f"{request.action} wants a reason", "Say why: it is kept, with your name.")
     if len(reason) > LONGEST_REASON:
         raise ConfigurationError(f"a reason has at most {LONGEST_REASON} characters", "Say it shorter.")
-    if not asked.incarnation:
+    if not request.incarnation:
         raise ConfigurationError("which life of the topology is meant was not said", "Load the page again.")
-    ends = (asked.first is None) + (asked.last is None)
-    if asked.txid is not None and (asked.txid < 1 or ends != 2):
+    ends = (request.first is None) + (request.last is None)
+    if request.txid is not None and (request.txid < 1 or ends != 2):
         raise ConfigurationError("one transaction and a range exclude each other", "Give a txid from 1, or a range.")
-    if ends == 1 or (ends == 0 and asked.action is not PageAction.BACKFILL):
+    if ends == 1 or (ends == 0 and request.action is not PageAction.BACKFILL):
         raise ConfigurationError("a range has two ends, and only a backfill has one", "Give first and last.")
-    if asked.first is not None and asked.last is not None and not 1 <= asked.first <= asked.last:
-        raise ConfigurationError(f"{asked.first} to {asked.last} is no range of txids", "Give the lower one first.")
-    if (asked.action.about_one or asked.txid is not None) and (asked.txid is None or asked.status is None):
-        raise ConfigurationError(f"{asked.action} is about one transaction as it was seen", "Give txid and status.")
-    if asked.txid is not None and not (asked.action.about_one or asked.action is PageAction.BACKFILL):
-        raise ConfigurationError(f"{asked.action} is about a topology", "Give no txid.")
-    if asked.action in (PageAction.PAUSE, PageAction.RESUME) and asked.epoch is None:
-        raise ConfigurationError(f"{asked.action} is about a topology as it was seen", "Give its epoch.")
+    if request.first is not None and request.last is not None and not 1 <= request.first <= request.last:
+        raise ConfigurationError(f"{request.first} to {request.last} is no range of txids", "Give the lower one first.")
+    if (request.action.about_one or request.txid is not None) and (request.txid is None or request.status is None):
+        raise ConfigurationError(f"{request.action} is about one transaction as it was seen", "Give txid and status.")
+    if request.txid is not None and not (request.action.about_one or request.action is PageAction.BACKFILL):
+        raise ConfigurationError(f"{request.action} is about a topology", "Give no txid.")
+    if request.action in (PageAction.PAUSE, PageAction.RESUME) and request.epoch is None:
+        raise ConfigurationError(f"{request.action} is about a topology as it was seen", "Give its epoch.")
     return reason
 
 
@@ -159,22 +159,22 @@ def _needed(dag_ids: set[str]) -> str:
     )
 
 
-def _at_once(ledger: Ledger, asked: Asked, signed: str) -> str:
+def _at_once(ledger: Ledger, request: Asked, signed: str) -> str:
     name = ledger.topology_name
-    if asked.action in (PageAction.PAUSE, PageAction.RESUME):
-        command = Command.PAUSE if asked.action is PageAction.PAUSE else Command.RUN
-        assert asked.epoch is not None
-        ledger.set_command(command, seen=SeenTopology(asked.epoch))
+    if request.action in (PageAction.PAUSE, PageAction.RESUME):
+        command = Command.PAUSE if request.action is PageAction.PAUSE else Command.RUN
+        assert request.epoch is not None
+        ledger.set_command(command, seen=SeenTopology(request.epoch))
         if command is Command.RUN:
             return f"topology {name} begins new transactions again"
         return f"topology {name} begins no new transactions; those that were begun are finished"
-    assert asked.txid is not None
-    seen = _seen(asked)
-    if asked.action is PageAction.SKIP:
-        ledger.skip(asked.txid, signed, seen=seen)
-        return f"transaction {asked.txid} is SKIPPED: later ones may pass"
-    ledger.close_transaction(asked.txid, signed, seen=seen)
-    return f"transaction {asked.txid} is CLOSED: it will never be replayed"
+    assert request.txid is not None
+    seen = _seen(request)
+    if request.action is PageAction.SKIP:
+        ledger.skip(request.txid, signed, seen=seen)
+        return f"transaction {request.txid} is SKIPPED: later ones may pass"
+    ledger.close_transaction(request.txid, signed, seen=seen)
+    return f"transaction {request.txid} is CLOSED: it will never be replayed"
 
 
 def _clear_runs(ledger: Ledger, view: LedgerView, user: Any) -> str:
@@ -183,42 +183,42 @@ def _clear_runs(ledger: Ledger, view: LedgerView, user: Any) -> str:
 
     :raises HTTPException: the user may change none of them.
     """
-    found = airflow_runs.red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
-    if not found:
+    red_runs = airflow_runs.red_runs([*latest_committed(ledger, view), *open_transactions(ledger, view)])
+    if not red_runs:
         raise TransitionError(
             f"topology {ledger.topology_name} has no failed run whose transactions are all committed",
             "Nothing has to be done.",
         )
-    dags = {dag_id for dag_id, _ in found}
+    dags = {dag_id for dag_id, _ in red_runs}
     editable = {dag_id for dag_id in dags if may_edit(user, {dag_id})}
-    mine = {run: tasks for run, tasks in found.items() if run[0] in editable}
-    if not mine:
+    clearable = {run: tasks for run, tasks in red_runs.items() if run[0] in editable}
+    if not clearable:
         raise HTTPException(
             403, f"You may not clear the failed runs of topology {ledger.topology_name}: {_needed(dags)}."
         )
-    airflow_runs.clear(mine)
-    names = ", ".join(run_id for _, run_id in mine)
-    left = len(found) - len(mine)
+    airflow_runs.clear(clearable)
+    names = ", ".join(run_id for _, run_id in clearable)
+    remaining = len(red_runs) - len(clearable)
     others = (
-        f"; {left} of DAGs that you may not change {'stays as it is' if left == 1 else 'stay as they are'}"
-        if left
+        f"; {remaining} of DAGs that you may not change {'stays as it is' if remaining == 1 else 'stay as they are'}"
+        if remaining
         else ""
     )
-    return f"{len(mine)} {'run is' if len(mine) == 1 else 'runs are'} cleared: {names}{others}"
+    return f"{len(clearable)} {'run is' if len(clearable) == 1 else 'runs are'} cleared: {names}{others}"
 
 
-def _seen(asked: Asked) -> SeenTransaction:
-    assert asked.status is not None
-    return SeenTransaction(asked.status, asked.attempt)
+def _seen(request: Asked) -> SeenTransaction:
+    assert request.status is not None
+    return SeenTransaction(request.status, request.attempt)
 
 
-def _require_seen(view: LedgerView, asked: Asked) -> None:
+def _require_seen(view: LedgerView, request: Asked) -> None:
     """The run checks this again before it begins; but the person hears at once if it has changed already."""
     if view.tx is None:
         raise TransitionError(
-            f"topology {view.topology.name} has no record of transaction {asked.txid}", "Look at the list again."
+            f"topology {view.topology.name} has no record of transaction {request.txid}", "Look at the list again."
         )
-    _seen(asked).require(view.tx)
+    _seen(request).require(view.tx)
 
 
 def _dag_of(view: LedgerView, ledger: Ledger, owning: set[str]) -> str:
@@ -228,17 +228,17 @@ def _dag_of(view: LedgerView, ledger: Ledger, owning: set[str]) -> str:
     return next((dag_id for dag_id in wanted if dag_id), "")
 
 
-def _audit(topology: str, asked: Asked, user: Any, dag_id: str) -> None:
+def _audit(topology: str, request: Asked, user: Any, dag_id: str) -> None:
     """Write to Airflow's audit log before the action, as Airflow does for its own actions."""
     from airflow.models import Log
     from airflow.utils.session import create_session
 
-    said = {name: value for name, value in asdict(asked).items() if value is not None}
+    request_fields = {name: value for name, value in asdict(request).items() if value is not None}
     entry = Log(
-        event=f"trident_{asked.action.replace('-', '_')}",
+        event=f"trident_{request.action.replace('-', '_')}",
         owner=user.get_name(),
         owner_display_name=user.get_name(),
-        extra=json.dumps({"topology": topology, **said}),
+        extra=json.dumps({"topology": topology, **request_fields}),
         dag_id=dag_id or None,
     )
     with create_session() as session:

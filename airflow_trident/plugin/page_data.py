@@ -68,8 +68,8 @@ class Choice:
 
     @property
     def _range(self) -> tuple[int, int] | None:
-        found = _RANGE.fullmatch(self.text)
-        return (int(found[1]), int(found[2])) if found else None
+        match = _RANGE.fullmatch(self.text)
+        return (int(match[1]), int(match[2])) if match else None
 
     def may_have(self, kept: Sequence[int], view: LedgerView, begun_ms: Callable[[int], int]) -> list[int]:
         """The txids that may be on the list, in its order, from the first one of the page.
@@ -132,9 +132,9 @@ def names(sight: Sight, dag_id: str = "", run_id: str = "") -> dict[str, Any]:
         every = ledgers.names()
         if not dag_id or dag_id not in sight.dags:
             return {"names": every, "of_dag": []}
-        runs = {name: _runs_of(one, dag_id) for name, one in _overviews(ledgers).items()}
-        found = [name for name in every if runs.get(name)]
-        return {"names": every, "of_dag": sorted(found, key=lambda name: (run_id not in runs[name], name))}
+        runs = {name: _runs_of(overview, dag_id) for name, overview in _overviews(ledgers).items()}
+        matches = [name for name in every if runs.get(name)]
+        return {"names": every, "of_dag": sorted(matches, key=lambda name: (run_id not in runs[name], name))}
 
 
 def topologies(sight: Sight) -> list[dict[str, Any]]:
@@ -145,10 +145,12 @@ def topologies(sight: Sight) -> list[dict[str, Any]]:
     with open_ledgers() as ledgers:
         read, beside = _overviews(ledgers), ledgers.beside()
     stuck = {
-        name: ([one.lowest], one.workers) for name, one in read.items() if isinstance(one, Overview) and one.lowest
+        name: ([overview.lowest], overview.workers)
+        for name, overview in read.items()
+        if isinstance(overview, Overview) and overview.lowest
     }
-    gone = abandoned_of(stuck)
-    every = [_overview_of(one, name, beside, sight, gone.get(name, {})) for name, one in read.items()]
+    stalled = abandoned_of(stuck)
+    every = [_overview_of(overview, name, beside, sight, stalled.get(name, {})) for name, overview in read.items()]
     return sorted(every, key=lambda overview: list(Health).index(overview["diagnosis"]["state"]))
 
 
@@ -170,14 +172,14 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         history = latest_committed(ledger, view)
         near = [*unfinished, *history[-ASKED:]]
         visible = sight.may_see(dags_of(near, outcome))
-        page, more, found = _page(ledger, view, choice, sight, visible)
+        page, more, count = _page(ledger, view, choice, sight, visible)
         chosen = None if txid is None else ledger.view(txid).tx
         code = code_words(ledger, chosen) if chosen is not None and visible else ""
         beside = ledgers.beside([topology])
         eventless = without_event(ledger, view)
         picture = picture_in(ledger) if visible else None
     red = [run for run in airflow_runs.red_runs([*history, *unfinished]) if run[0] in sight.dags] if visible else []
-    gone = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
+    stalled = abandoned({record.txid: record for record in [*unfinished, *page]}.values(), workers)
 
     records = {record.txid: record for record in [*page, *unfinished, *([] if chosen is None else [chosen])]}
     evidence = seen(
@@ -185,7 +187,7 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
             view=view,
             outcome=outcome,
             records=records,
-            stalled=gone,
+            stalled=stalled,
             workers=beside.standstill(view.topology),
             red_runs=bool(red),
         ),
@@ -204,11 +206,11 @@ def transactions(topology: str, sight: Sight, txid: int | None = None, choice: C
         "red_runs": [{"dag_id": dag_id, "run_id": run_id} for dag_id, run_id in red],
         "transactions": [shown_row(record) for record in page],
         "more": more,
-        "found": found,
+        "found": count,
         "open": [shown_row(record) for record in unfinished],
         "history": [_point(record) for record in history if record.status is Status.COMMITTED],
         "workers": [worker_row(worker, sight, visible) for worker in workers],
-        "named_workers": [named_worker_row(one, sight, visible) for one in beside.rows(topology)],
+        "named_workers": [named_worker_row(worker, sight, visible) for worker in beside.rows(topology)],
         "details": None
         if chosen is None
         else {
@@ -268,7 +270,7 @@ def _overviews(ledgers: Ledgers) -> dict[str, Overview | TridentError]:
 
 
 def _overview_of(
-    read: Overview | TridentError, name: str, beside: Beside, sight: Sight, gone: dict[int, Stalled]
+    read: Overview | TridentError, name: str, beside: Beside, sight: Sight, stalled: dict[int, Stalled]
 ) -> dict[str, Any]:
     if isinstance(read, TridentError):
         return {"name": name, "diagnosis": shown(unreadable(str(read)))}
@@ -278,13 +280,13 @@ def _overview_of(
         view=read.view,
         outcome=read.outcome,
         records={record.txid: record for record in [*read.latest, *([] if first is None else [first])]},
-        stalled=gone,
+        stalled=stalled,
         workers=beside.standstill(read.view.topology),
     )
     return {
         **summary(seen(evidence, sight, visible), visible),
         "lowest": None if first is None else row(first, sight, visible),
-        "history": [_point(one) for one in read.latest if one.status is Status.COMMITTED],
+        "history": [_point(record) for record in read.latest if record.status is Status.COMMITTED],
     }
 
 
@@ -306,7 +308,7 @@ def open_transactions(ledger: Ledger, view: LedgerView) -> list[TxRecord]:
     above = list(ledger.transactions(first, first + OPEN_SHOWN - 1)) if first < view.next_txid else []
     below = [txid for txid in view.exceptions.unfinished if txid < first][:OPEN_SHOWN]
     late = ledger.records(below) if below else ()
-    return [*late, *(one for one in above if not one.status.lets_others_pass)]
+    return [*late, *(record for record in above if not record.status.lets_others_pass)]
 
 
 def _page(
@@ -317,20 +319,20 @@ def _page(
     kept = sorted(int(name) for name in ledger.znodes.read([], [folder]).folders[folder] or ())
 
     def begun_ms(txid: int) -> int:
-        found = ledger.view(txid).tx
-        return 0 if found is None else found.times_ms.get("begun", 0)
+        begun_record = ledger.view(txid).tx
+        return 0 if begun_record is None else begun_record.times_ms.get("begun", 0)
 
     wanted = choice.may_have(kept, view, begun_ms)
     unsure = [txid for txid in wanted if not choice.is_sure_of(txid, view)]
     countable = not choice.reads_all and len(unsure) <= OPEN_SHOWN
     if countable and unsure:  # only their records tell their statuses
-        fits = {one.txid for one in _records(ledger, unsure) if choice.has(one, "")}
+        fits = {candidate.txid for candidate in _records(ledger, unsure) if choice.has(candidate, "")}
         wanted = [txid for txid in wanted if txid in fits or choice.is_sure_of(txid, view)]
     page: list[TxRecord] = []
     looked = 0
     while looked < len(wanted) and len(page) < PAGE and looked < LOOKED_THROUGH:
         some = wanted[looked : looked + PAGE * (8 if choice.reads_all else 1)]
-        records = {one.txid: one for one in _records(ledger, some)}
+        records = {candidate.txid: candidate for candidate in _records(ledger, some)}
         for txid in some:
             looked += 1
             record = records.get(txid)

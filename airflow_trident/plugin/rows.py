@@ -31,16 +31,16 @@ from airflow_trident.types import Json
 
 def batch_words(metadata: dict[str, Json]) -> dict[str, str]:
     """Stream -> its part of the batch in words, for streams whose metadata has a known shape."""
-    found = {stream: _words(value) for stream, value in metadata.items()}
-    return {stream: text for stream, text in found.items() if text}
+    words = {stream: _words(value) for stream, value in metadata.items()}
+    return {stream: text for stream, text in words.items() if text}
 
 
 def _words(value: Any) -> str:
     if not isinstance(value, dict):
         return ""
     try:
-        for known, tell in _KNOWN.items():
-            if known <= value.keys():
+        for keys, tell in _KNOWN.items():
+            if keys <= value.keys():
                 return tell(value)
     except (TypeError, ValueError, KeyError, IndexError):
         pass  # only the keys have a known shape: the page shows the record itself
@@ -57,12 +57,12 @@ def _files(value: dict[str, Any]) -> str:
 
 
 def _topics(value: dict[str, Any]) -> str:
-    told = []
+    descriptions = []
     for name, topic in value["topics"].items():
         parts = topic["partitions"].values()
         records = sum(end - begin for begin, end in parts)
-        told.append(f"{name}: {_count(records, 'offset')} in {_count(len(parts), 'partition')}")
-    return "; ".join(told)
+        descriptions.append(f"{name}: {_count(records, 'offset')} in {_count(len(parts), 'partition')}")
+    return "; ".join(descriptions)
 
 
 def _delta(value: dict[str, Any]) -> str:
@@ -88,8 +88,8 @@ _KNOWN = {
 }
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size_words(count: float) -> str:
@@ -210,7 +210,7 @@ def details(record: TxRecord, sight: Sight, visible: bool) -> dict[str, Any]:
     shown = row(record, sight, visible)
     metadata = record.metadata if shown["visible"] else None
     text = "" if metadata is None else json.dumps(metadata, indent=1, ensure_ascii=False)
-    attempts = [asdict(one) for one in record.attempts] if shown["visible"] else []
+    attempts = [asdict(past) for past in record.attempts] if shown["visible"] else []
     for attempt in attempts:
         attempt["by"] = attempt["by"] if _may_see_task(attempt["by"], sight, visible) else ""
     return {**shown, "metadata": metadata, "metadata_text": text, "attempts": attempts}
@@ -259,8 +259,8 @@ def _may_see_work(record: TxRecord | None, sight: Sight, visible: bool) -> bool:
 def _may_see_task(task: str, sight: Sight, visible: bool) -> bool:
     """:param task: the text of an owner, with or without its place. What is no task of a DAG is for those who may see
     the topology."""
-    found = _TASK.fullmatch(task)
-    return sight.may_see([found.group(1)]) if found else visible
+    match = _TASK.fullmatch(task)
+    return sight.may_see([match.group(1)]) if match else visible
 
 
 def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
@@ -270,10 +270,10 @@ def worker_row(worker: Worker, sight: Sight, visible: bool) -> dict[str, Any]:
     return {**shown, **hidden}
 
 
-def named_worker_row(found: dict[str, Any], sight: Sight, visible: bool) -> dict[str, Any]:
-    """:param found: see :meth:`airflow_trident.contracts.wing.WingRecords.rows`."""
-    may_see = _may_see_task(found["task"] or "", sight, visible)
-    return found if may_see else {**found, "host": None, "pid": None, "task": None, "error": ""}
+def named_worker_row(worker: dict[str, Any], sight: Sight, visible: bool) -> dict[str, Any]:
+    """:param worker: see :meth:`airflow_trident.contracts.wing.WingRecords.rows`."""
+    may_see = _may_see_task(worker["task"] or "", sight, visible)
+    return worker if may_see else {**worker, "host": None, "pid": None, "task": None, "error": ""}
 
 
 def code_words(ledger: Ledger, record: TxRecord) -> str:

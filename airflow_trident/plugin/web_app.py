@@ -108,23 +108,23 @@ def list_transactions(
         oldest_first=oldest_first,
     )
     sight = _sight(user)
-    found = page_data.transactions(topology, sight, txid if txid > 0 else None, choice)
-    may_act = page_actions.may_edit(user, set(found["dags"])) and found["visible"]
-    mending = airflow_runs.latest(topology, sight) if found["visible"] else []
-    return {**found, "dags": sorted(sight.dags.intersection(found["dags"])), "may_act": may_act, "mending": mending}
+    content = page_data.transactions(topology, sight, txid if txid > 0 else None, choice)
+    may_act = page_actions.may_edit(user, set(content["dags"])) and content["visible"]
+    mending = airflow_runs.latest(topology, sight) if content["visible"] else []
+    return {**content, "dags": sorted(sight.dags.intersection(content["dags"])), "may_act": may_act, "mending": mending}
 
 
 @app.post("/api/topologies/{topology}/actions")
-def do(topology: str, asked: Asked, user: GetUserDep) -> dict[str, Any]:
-    return asdict(page_actions.act(topology, asked, user))
+def do(topology: str, request: Asked, user: GetUserDep) -> dict[str, Any]:
+    return asdict(page_actions.act(topology, request, user))
 
 
 @app.get("/api/topologies/{topology}/transactions/{txid}")
 def show_transaction(topology: str, txid: int, user: GetUserDep) -> dict[str, Any]:
-    found = page_data.transaction(topology, txid, _sight(user)) if txid > 0 else None
-    if found is None:
+    content = page_data.transaction(topology, txid, _sight(user)) if txid > 0 else None
+    if content is None:
         raise HTTPException(404, f"The ledger of {topology} has no record of transaction {txid}.")
-    return found
+    return content
 
 
 @app.get("/icon.svg")

@@ -63,8 +63,8 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         with airflow_outcome():
             with self.open_ledger() as ledger:
                 last, position = last_position(ledger)
-                known = self._has_transactions(context, ledger) if last else False
-            if known:
+                has_transactions = self._has_transactions(context, ledger) if last else False
+            if has_transactions:
                 self.log.info("this run was cleared and has transactions of topology %s already", self.topology_name)
                 return True
             if position is None:
@@ -82,33 +82,37 @@ class TridentReadySensor(LedgerTask, BaseSensorOperator):
         if not context["dag_run"].clear_number:
             return False
         me = owner(context)
-        if any((one.claim.dag_id, one.claim.run_id) == (me.dag_id, me.run_id) for one in ledger.transactions()):
+        if any(
+            (record.claim.dag_id, record.claim.run_id) == (me.dag_id, me.run_id) for record in ledger.transactions()
+        ):
             return True
         # Records are pruned long before claims. Where even claims may be, the coordinator says what is wrong.
         run_ms = int(context["dag_run"].run_after.timestamp() * 1000)
-        return run_ms < ledger.topology().floor_ms or any(_has_claim(ledger, me, one) for one in self._coordinators())
+        return run_ms < ledger.topology().floor_ms or any(
+            _has_claim(ledger, me, coordinator) for coordinator in self._coordinators()
+        )
 
     def _coordinators(self) -> list[str]:
         """The task ids of the coordinators below."""
         below = self.get_flat_relatives(upstream=False) if self.has_dag() else []  # type: ignore[no-untyped-call]
         parts = [part for task in below if (part := part_of(task)) is not None]
-        return [one.task_id for one in parts if (one.phase, one.topology_name) == (COORDINATE, self.topology_name)]
+        return [part.task_id for part in parts if (part.phase, part.topology_name) == (COORDINATE, self.topology_name)]
 
     def _is_one_left(self, context: Context) -> bool:
         asker = self.asker(context)
         with self.open_ledger() as ledger:
             record = lowest_left_alone(ledger)
-            left = left_to_anybody(ledger, record, ask(record, asker), asker) if record is not None else None
-        if record is not None and left is not None:
-            self.log.info("transaction %d is %s, and %s: this run goes on", left.by, record.status, left.why)
-        return left is not None
+            orphan = left_to_anybody(ledger, record, ask(record, asker), asker) if record is not None else None
+        if record is not None and orphan is not None:
+            self.log.info("transaction %d is %s, and %s: this run goes on", orphan.by, record.status, orphan.why)
+        return orphan is not None
 
 
 def _has_claim(ledger: Ledger, me: Owner, coordinator: str) -> bool:
     """Has this coordinator a transaction in this run? Asking for one without a batch begins none."""
     for index in dict.fromkeys((-1, me.map_index, 0)):  # a coordinator may be mapped, too
         claim = Claim(key=claim_key(me.dag_id, coordinator, me.run_id, index, 0))
-        found = ledger.begin(NextBatches([claim]))
-        if isinstance(found, tuple) and found:
+        begun = ledger.begin(NextBatches([claim]))
+        if isinstance(begun, tuple) and begun:
             return True
     return False

@@ -74,10 +74,10 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         coordinator_task_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        given = sorted(_OF_POKING & kwargs.keys())
-        if given:
+        useless = sorted(_OF_POKING & kwargs.keys())
+        if useless:
             raise ConfigurationError(
-                f"TridentTurnSensor does not poke, so {', '.join(given)} would do nothing",
+                f"TridentTurnSensor does not poke, so {', '.join(useless)} would do nothing",
                 "Leave it out: the sensor blocks on a watch for turn_wait_s, then waits without a worker slot, for "
                 "timeout in all.",
             )
@@ -154,12 +154,12 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
             txid = settings.parse_txid(self.txid)
             self.current_txids = (txid,)
             with self.ledger_of_run(context) as ledger:
-                said: list[str] = []
+                stories: list[str] = []
 
                 def say(story: str) -> None:
-                    if not said:  # a task that need not wait is not listed
+                    if not stories:  # a task that need not wait is not listed
                         self.enlist(ledger, context, txid)
-                    said.append(story)
+                    stories.append(story)
                     self.log.info("%s", story)
 
                 verdict = wait_in_worker(
@@ -172,7 +172,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
                     say=say,
                     review=review_blocked(ledger, self.asker(context)),
                 )
-            what = f"transaction {txid} of topology {self.topology_name}"
+            subject = f"transaction {txid} of topology {self.topology_name}"
             if isinstance(verdict, Blocked):
                 raise blocked(self.topology_name, verdict)
             if isinstance(verdict, Unknown):
@@ -180,14 +180,14 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
 
                 raise unknown_transaction(self.topology_name, verdict)
             if isinstance(verdict, Wait):
-                self.log.info("%s goes on waiting without a worker slot", what)
+                self.log.info("%s goes on waiting without a worker slot", subject)
                 self._wait_elsewhere(context, txid)
         if isinstance(verdict, Over) and verdict.committed:
-            self.log.info("%s is committed already", what)
+            self.log.info("%s is committed already", subject)
         elif isinstance(verdict, Abandoned):
-            self.log.info("the turn of %s has come: transaction %d is left, and %s", what, verdict.by, verdict.why)
+            self.log.info("the turn of %s has come: transaction %d is left, and %s", subject, verdict.by, verdict.why)
         else:
-            self.log.info("the turn of %s has come", what)
+            self.log.info("the turn of %s has come", subject)
         return txid
 
     def _wait_elsewhere(self, context: Context, txid: int) -> None:

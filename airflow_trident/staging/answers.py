@@ -28,10 +28,10 @@ def as_answer(area: StagingArea, manifest: Manifest, chunk_bytes: int) -> dict[s
     return {_MANIFEST: encode(manifest).decode()}
 
 
-def answered(answer: Mapping[str, Any], where: str) -> Manifest | None:
+def answered(answer: Mapping[str, Any], answer_path: str) -> Manifest | None:
     """The batch that :func:`as_answer` put into an answer; None if there is none.
 
-    :param where: the answer's path, for the error text.
+    :param answer_path: the answer's path, for the error text.
     :raises StagingError: it is damaged.
     """
     packed, manifest = answer.get(_PACKED), answer.get(_MANIFEST)
@@ -39,6 +39,6 @@ def answered(answer: Mapping[str, Any], where: str) -> Manifest | None:
         try:
             content = base64.b64decode(packed, validate=True)
         except binascii.Error as error:
-            raise StagingError(f"the staged batch in {where!r} is damaged ({error})", _CURE) from error
-        return unpack(content, where, _CURE)
-    return decode(manifest.encode(), where) if isinstance(manifest, str) else None
+            raise StagingError(f"the staged batch in {answer_path!r} is damaged ({error})", _CURE) from error
+        return unpack(content, answer_path, _CURE)
+    return decode(manifest.encode(), answer_path) if isinstance(manifest, str) else None

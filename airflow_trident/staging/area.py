@@ -62,7 +62,7 @@ def require_content(file: StagedFile, path: str, parquet: pq.ParquetFile, schema
 
 def listed(manifest: Manifest) -> str:
     """Its transactions, as errors name them."""
-    return shown({one.txid: one.attempt for one in manifest.members})
+    return shown({member.txid: member.attempt for member in manifest.members})
 
 
 def shown(attempts: Mapping[int, int]) -> str:
@@ -263,13 +263,14 @@ class StagingArea:
         :raises UnseenFilesError, StagingError: as for :meth:`publish`.
         """
         whole = self.publish(manifest, chunk_bytes=chunk_bytes)
-        parts = {one.txid: {state: many for state, (_, many) in one.rows.items()} for one in manifest.members}
-        found = {
-            one.txid: replace(whole, rows_read=one.rows_read, rows=parts[one.txid], bytes=0) for one in manifest.members
+        parts = {member.txid: {state: many for state, (_, many) in member.rows.items()} for member in manifest.members}
+        refs = {
+            member.txid: replace(whole, rows_read=member.rows_read, rows=parts[member.txid], bytes=0)
+            for member in manifest.members
         }
         last = manifest.slot.txid
         rows = whole.rows if manifest.inseparable else parts[last]
-        return {**found, last: replace(found[last], rows=rows, bytes=whole.bytes)}
+        return {**refs, last: replace(refs[last], rows=rows, bytes=whole.bytes)}
 
     def _require_seen(self, manifest: Manifest) -> None:
         names = [self._inside(file.path) for file in manifest.every_file]
@@ -278,25 +279,26 @@ class StagingArea:
             bytes_ = there.get(file.path)
             if bytes_ == file.bytes:
                 continue
-            found = "is not there" if bytes_ is None else f"has {bytes_} bytes instead of {file.bytes}"
+            difference = "is not there" if bytes_ is None else f"has {bytes_} bytes instead of {file.bytes}"
             raise UnseenFilesError(
                 f"the staged file {self.place.at(file.path)!r} of transaction {manifest.slot.txid} of topology "
                 f"{manifest.slot.topology!r} "
-                f"was written, and on {socket.gethostname()} it {found}: executors write to another staging folder",
+                f"was written, and on {socket.gethostname()} it {difference}: executors write to another staging "
+                "folder",
                 "Mount one shared folder under the same path on the workers, the driver and all executors, and name it "
                 "in [trident] staging_dir.",
             )
 
     # ---- the commit phase --------------------------------------------------------------------------------------
 
-    def load(self, what: StagedRef | Slot, content: bytes | None = None) -> Manifest:
+    def load(self, batch: StagedRef | Slot, content: bytes | None = None) -> Manifest:
         """The published manifest.
 
         :param content: of the chunk, if there is one; it contains the manifest and the files.
         :raises StagingError: the manifest is missing or damaged.
         :raises NewerRecordError: a newer version of the package wrote it.
         """
-        relative = f"{what.path}/{MANIFEST}" if isinstance(what, Slot) else what.manifest
+        relative = f"{batch.path}/{MANIFEST}" if isinstance(batch, Slot) else batch.manifest
         if content is not None:
             return unpack(content, relative, AGAIN)
         place, name = self.place, self._inside(relative)
@@ -334,22 +336,22 @@ class StagingArea:
         table = self._read(manifest, state, schema)
         if manifest.inseparable:
             return [table]
-        found = {one.txid: one for one in manifest.members}
-        return [table.slice(*found[txid].rows.get(state, (0, 0))) for txid in attempts]
+        members = {member.txid: member for member in manifest.members}
+        return [table.slice(*members[txid].rows.get(state, (0, 0))) for txid in attempts]
 
     def require_members(self, manifest: Manifest, attempts: Mapping[int, int]) -> None:
         """:param attempts: as for :meth:`read_each`.
         :raises InseparableError, StagingError: as for :meth:`read_each`, without a look at files.
         """
-        found = {one.txid: one for one in manifest.members}
-        if manifest.inseparable and dict(attempts) != {one.txid: one.attempt for one in manifest.group}:
+        members = {member.txid: member for member in manifest.members}
+        if manifest.inseparable and dict(attempts) != {member.txid: member.attempt for member in manifest.group}:
             raise InseparableError(
                 f"the staged batch {manifest.slot.path!r} counts for the transactions {listed(manifest)} together, "
                 f"and not for {shown(attempts)}",
                 AGAIN,
             )
         for txid, attempt in attempts.items():
-            if txid not in found or found[txid].attempt != attempt:
+            if txid not in members or members[txid].attempt != attempt:
                 raise StagingError(
                     f"the staged batch {manifest.slot.path!r} is of the transactions {listed(manifest)}, and not of "
                     f"{shown({txid: attempt})}",
@@ -391,7 +393,7 @@ class StagingArea:
         return StagedBatch(schema=schema, num_rows=sum(file.rows for file in files), pieces=pieces)
 
     def _batch_of(self, manifest: Manifest, state: str, schema: Schema, txid: int) -> StagedBatch:
-        (member,) = [one for one in manifest.group if one.txid == txid]
+        (member,) = [candidate for candidate in manifest.group if candidate.txid == txid]
         many = manifest.rows.get(state, 0) if manifest.inseparable else member.rows.get(state, (0, 0))[1]
 
         def pieces() -> Iterator[pa.RecordBatch]:
@@ -412,11 +414,11 @@ class StagingArea:
             require_staged(manifest, state, schema)
         if _is_small(manifest) and not manifest.rewrites and not self.place.is_local:
             return
-        rewritten = (file for one in manifest.rewrites if one.state in states for file in one.files)
-        found = [*(file for file in manifest.files if file.state in states and not file.content), *rewritten]
+        rewritten = (file for rewrite in manifest.rewrites if rewrite.state in states for file in rewrite.files)
+        files = [*(file for file in manifest.files if file.state in states and not file.content), *rewritten]
         place = self.place
-        there = sizes(place, manifest.slot.path, [self._inside(file.path) for file in found]) if found else {}
-        for file in found:
+        there = sizes(place, manifest.slot.path, [self._inside(file.path) for file in files]) if files else {}
+        for file in files:
             if file.path not in there:
                 raise StagingError(f"the staged file {place.at(file.path)!r} is missing", AGAIN)
             require_size(file, place.at(file.path), there[file.path])
@@ -428,20 +430,23 @@ class StagingArea:
         :raises StagingError: the batch was staged with other fields.
         """
         require_staged(manifest, state, schema)
-        place, rewrite = self.place, next((one for one in manifest.rewrites if one.state == state), None)
+        place, rewrite = (
+            self.place,
+            next((candidate for candidate in manifest.rewrites if candidate.state == state), None),
+        )
         in_objects = not place.is_local
         if any(file.content for file in manifest.files) or (in_objects and rewrite is None and _is_small(manifest)):
             return None
-        found = [file for file in manifest.files if file.state == state and file.rows]
-        left = () if rewrite is None else rewrite.files
-        named = {place.at(self._inside(file.path)): file for file in (*found, *left)}
+        files = [file for file in manifest.files if file.state == state and file.rows]
+        rewritten_files = () if rewrite is None else rewrite.files
+        named = {place.at(self._inside(file.path)): file for file in (*files, *rewritten_files)}
         replaces = None
         if rewrite is not None:
-            paths = tuple(place.at(file.path) for file in left)
+            paths = tuple(place.at(file.path) for file in rewritten_files)
             replaces = ReplacedFiles(version=rewrite.version, gone=rewrite.gone, left=paths)
         return StagedFiles(
-            paths=tuple(place.at(file.path) for file in found),
-            num_rows=sum(file.rows for file in found),
+            paths=tuple(place.at(file.path) for file in files),
+            num_rows=sum(file.rows for file in files),
             replaces=replaces,
             footers={path: file.footer for path, file in named.items() if file.footer},
             opener=(lambda path: open_ranges(place, named[path].path, named[path].bytes)) if in_objects else None,

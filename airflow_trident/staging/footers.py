@@ -26,7 +26,7 @@ def pack_footers(footers: Sequence[bytes]) -> str:
     """
     if not any(footers) or sum(map(len, footers)) > MOST_BYTES:
         return ""
-    packed = zlib.compress(b"".join(part for one in footers for part in (_LENGTH.pack(len(one)), one)))
+    packed = zlib.compress(b"".join(part for footer in footers for part in (_LENGTH.pack(len(footer)), footer)))
     return base64.b64encode(packed).decode()
 
 

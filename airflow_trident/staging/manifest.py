@@ -129,7 +129,7 @@ class Manifest:
     @property
     def every_file(self) -> tuple[StagedFile, ...]:
         """The files of the batch and of its rewrites."""
-        return (*self.files, *(file for one in self.rewrites for file in one.files))
+        return (*self.files, *(file for rewrite in self.rewrites for file in rewrite.files))
 
     @property
     def members(self) -> tuple[StagedMember, ...]:
@@ -142,28 +142,30 @@ class Manifest:
     @property
     def rows(self) -> dict[str, int]:
         """State -> rows in its files."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for file in self.files:
-            found[file.state] = found.get(file.state, 0) + file.rows
-        return found
+            counts[file.state] = counts.get(file.state, 0) + file.rows
+        return counts
 
     def damage(self) -> str:
         """How the manifest contradicts itself; "" if it does not."""
         if not self.group:
             return "it is inseparable and has no group" if self.inseparable else ""
-        last, txids = self.group[-1], [one.txid for one in self.group]
+        last, txids = self.group[-1], [member.txid for member in self.group]
         if sorted(set(txids)) != txids or (last.txid, last.attempt) != (self.slot.txid, self.slot.attempt):
             return f"its group of the transactions {txids} does not end with its own"
         if len({file.state for file in self.files}) < len(self.files):
             return "a state has several files of one group"
         if self.inseparable:
-            return "it is inseparable and says whose rows are whose" if any(one.rows for one in self.group) else ""
+            return (
+                "it is inseparable and says whose rows are whose" if any(member.rows for member in self.group) else ""
+            )
         for state in {*self.sinks, *self.rows}:
             begin = 0
-            for one in self.group:
-                first, many = one.rows.get(state, (begin, 0))
+            for member in self.group:
+                first, many = member.rows.get(state, (begin, 0))
                 if first != begin or many < 0:
-                    return f"the rows of {state!r} of transaction {one.txid} begin at {first} instead of {begin}"
+                    return f"the rows of {state!r} of transaction {member.txid} begin at {first} instead of {begin}"
                 begin += many
             if begin != self.rows.get(state, 0):
                 return f"its group has {begin} of the {self.rows.get(state, 0)} rows of {state!r}"
@@ -190,19 +192,24 @@ def encode(manifest: Manifest) -> bytes:
         record["footers"] = footers
     if manifest.rewrites:
         record["rewrites"] = [
-            {"state": one.state, "version": one.version, "gone": sorted(one.gone), "files": _plain(one.files)}
-            for one in sorted(manifest.rewrites, key=lambda one: one.state)
+            {
+                "state": rewrite.state,
+                "version": rewrite.version,
+                "gone": sorted(rewrite.gone),
+                "files": _plain(rewrite.files),
+            }
+            for rewrite in sorted(manifest.rewrites, key=lambda table_rewrite: table_rewrite.state)
         ]
     if manifest.group:
         record["inseparable"] = manifest.inseparable
         record["group"] = [
             {
-                "txid": one.txid,
-                "attempt": one.attempt,
-                "rows_read": one.rows_read,
-                "rows": {state: list(rows) for state, rows in sorted(one.rows.items())},
+                "txid": member.txid,
+                "attempt": member.attempt,
+                "rows_read": member.rows_read,
+                "rows": {state: list(rows) for state, rows in sorted(member.rows.items())},
             }
-            for one in manifest.group
+            for member in manifest.group
         ]
     return (json.dumps({_FORMAT.key: VERSION, **record}, indent=1) + "\n").encode()
 
@@ -217,18 +224,18 @@ def _sorted(files: tuple[StagedFile, ...]) -> list[StagedFile]:
 
 def _in_order(manifest: Manifest) -> list[StagedFile]:
     """All files, in the order in which they are written down."""
-    rewrites = sorted(manifest.rewrites, key=lambda one: one.state)
-    return [*_sorted(manifest.files), *(file for one in rewrites for file in _sorted(one.files))]
+    rewrites = sorted(manifest.rewrites, key=lambda rewrite: rewrite.state)
+    return [*_sorted(manifest.files), *(file for rewrite in rewrites for file in _sorted(rewrite.files))]
 
 
-def decode(content: bytes, where: str) -> Manifest:
-    """:param where: its path, for the error text.
+def decode(content: bytes, path: str) -> Manifest:
+    """:param path: its path, for the error text.
     :raises NewerRecordError: a newer version of the package wrote it.
     :raises StagingError: it cannot be decoded.
     """
-    place = repr(where)
+    place = repr(path)
     body = _FORMAT.load(content, place)
-    body["slot"] = {one.name: body[one.name] for one in fields(Slot) if one.name in body}
+    body["slot"] = {slot_field.name: body[slot_field.name] for slot_field in fields(Slot) if slot_field.name in body}
     built = _FORMAT.build(Manifest, body, place, needed=("sinks",))  # without them it would say "staged for nothing"
     manifest = _with_footers(built, body.get("footers"), place)
     if why := manifest.damage():
@@ -243,13 +250,13 @@ def _with_footers(manifest: Manifest, packed: object, place: str) -> Manifest:
     footers = unpack_footers(packed, len(files))
     if footers is None:
         raise _FORMAT.damaged(place, f"its footers are not those of {len(files)} files")
-    left = iter(footers)
-    found = tuple(replace(file, footer=next(left)) for file in _sorted(manifest.files))
+    remaining = iter(footers)
+    with_footers = tuple(replace(file, footer=next(remaining)) for file in _sorted(manifest.files))
     rewrites = tuple(
-        replace(one, files=tuple(replace(file, footer=next(left)) for file in _sorted(one.files)))
-        for one in sorted(manifest.rewrites, key=lambda one: one.state)
+        replace(rewrite, files=tuple(replace(file, footer=next(remaining)) for file in _sorted(rewrite.files)))
+        for rewrite in sorted(manifest.rewrites, key=lambda rewrite: rewrite.state)
     )
-    return replace(manifest, files=found, rewrites=rewrites)
+    return replace(manifest, files=with_footers, rewrites=rewrites)
 
 
 _MANIFEST = "manifest.json"
@@ -265,17 +272,17 @@ def pack(manifest: Manifest) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(content: bytes, where: str, cure: str) -> Manifest:
+def unpack(content: bytes, path: str, cure: str) -> Manifest:
     """The manifest that :func:`pack` packed, with the content of its files.
 
-    :param where: where it was, for the error text.
+    :param path: where it was, for the error text.
     :raises StagingError: it is damaged.
     :raises NewerRecordError: a newer version of the package wrote it.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
-            manifest = decode(packed.read(_MANIFEST), where)
+            manifest = decode(packed.read(_MANIFEST), path)
             files = tuple(replace(file, content=packed.read(file.path)) for file in manifest.files)
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, ValueError) as error:
-        raise StagingError(f"the staged batch {where!r} is damaged ({error})", cure) from error
+        raise StagingError(f"the staged batch {path!r} is damaged ({error})", cure) from error
     return replace(manifest, files=files)

@@ -91,9 +91,9 @@ def rest_of(table: CommittedTable, place: int, keys: BatchKeys) -> Rest | None:
         return None
     names = list(table.keys)
     schema = pa.schema([table.schema().field(name) for name in names])
-    found = pa.Table.from_batches(table.pieces(place, names), schema)
-    places = pc.indices_nonzero(pa.repeat(True, found.num_rows))
-    numbered = comparable(found).append_column(_PLACE, places)
+    rows = pa.Table.from_batches(table.pieces(place, names), schema)
+    places = pc.indices_nonzero(pa.repeat(True, rows.num_rows))
+    numbered = comparable(rows).append_column(_PLACE, places)
     same = numbered.join(keys.rows.cast(schema), names, join_type="left semi", use_threads=False).column(_PLACE)
     if not len(same):
         return None
@@ -113,14 +113,14 @@ def rewrites_of(
     :param files: of all staged batches.
     :param run: does the work for all files of a table.
     """
-    found = []
+    rewrites = []
     for state, table in tables.items():
         batch = tuple(file.path for file in files if file.state == state and file.rows)
         if not batch:
             continue
         work = RewriteFiles(staging=staging.resolved(), slot=slot, state=state, table=table, batch=batch)
-        done = sorted(run(work), key=lambda one: one.place) if table.paths else []
-        gone = tuple(table.paths[one.place] for one in done)
-        left = tuple(one.file for one in done if one.file is not None)
-        found.append(TableRewrite(state=state, version=table.version, gone=gone, files=left))
-    return tuple(found)
+        done = sorted(run(work), key=lambda rewritten: rewritten.place) if table.paths else []
+        replaced = tuple(table.paths[rewritten.place] for rewritten in done)
+        remainders = tuple(rewritten.file for rewritten in done if rewritten.file is not None)
+        rewrites.append(TableRewrite(state=state, version=table.version, gone=replaced, files=remainders))
+    return tuple(rewrites)

@@ -103,17 +103,17 @@ class Outputs:
         """:raises ValueError: the stream is not declared, or the values do not match its fields."""
         lane = self._lanes.get(stream)
         if lane is None:
-            known = ", ".join(map(repr, self.streams)) or "nothing"
-            raise ValueError(f"emitted to stream {stream!r}: declare_output_fields() declares {known}")
-        given = tuple(values)
+            streams = ", ".join(map(repr, self.streams)) or "nothing"
+            raise ValueError(f"emitted to stream {stream!r}: declare_output_fields() declares {streams}")
+        row = tuple(values)
         # identity first: this is called for each tuple, and comparing attempts costs as much as all the rest
-        if not given or (given[0] is not attempt and given[0] != attempt):
-            raise ValueError(f"the first value must be the TransactionAttempt of the batch, {attempt}: got {given[:1]}")
-        if len(given) != lane.width + 1:
+        if not row or (row[0] is not attempt and row[0] != attempt):
+            raise ValueError(f"the first value must be the TransactionAttempt of the batch, {attempt}: got {row[:1]}")
+        if len(row) != lane.width + 1:
             output = self.streams[stream]
             names = ", ".join((output.attempt, *names_of(output.schema)))
-            raise ValueError(f"emitted {len(given)} values to stream {stream!r}, which has ({names})")
-        return (*lane.before, *given[1:], *lane.after) if len(self._lanes) > 1 else given[1:]
+            raise ValueError(f"emitted {len(row)} values to stream {stream!r}, which has ({names})")
+        return (*lane.before, *row[1:], *lane.after) if len(self._lanes) > 1 else row[1:]
 
     def fields_of(self, stream: str) -> tuple[str, ...]:
         """The names of one stream's fields in `schema`."""
@@ -123,7 +123,7 @@ class Outputs:
 
 def tagged(schemas: Sequence[Schema]) -> Schema:
     """A tag, then the fields of all schemas under distinct names."""
-    parts = [f"s{place}_{one.name} {one.type}" for place, schema in enumerate(schemas) for one in schema]
+    parts = [f"s{place}_{column.name} {column.type}" for place, schema in enumerate(schemas) for column in schema]
     return parse_declared([f"{TAG} int", *parts])
 
 
@@ -155,8 +155,8 @@ class BoltTuple(Sequence[Any]):
 
     __slots__ = ("_input", "_values")
 
-    def __init__(self, given: BoltInput, values: tuple[Any, ...]) -> None:
-        self._input = given
+    def __init__(self, bolt_input: BoltInput, values: tuple[Any, ...]) -> None:
+        self._input = bolt_input
         self._values = values
 
     def __len__(self) -> int:
@@ -219,18 +219,18 @@ class OutputFieldsDeclarer:
         :raises PlanError: the stream is declared already, or has no field beside the first.
         :raises FieldError: a type is missing, or a name is doubled.
         """
-        where = f"stream {stream!r} of component {self._component!r}"
+        subject = f"stream {stream!r} of component {self._component!r}"
         if stream in self.streams:
-            raise PlanError(f"{where} is declared twice", "Declare each stream once.")
+            raise PlanError(f"{subject} is declared twice", "Declare each stream once.")
         first, *rest = split_spec(fields) or ("",)
         if not rest:
             raise PlanError(
-                f"{where} is declared with ({first})",
+                f"{subject} is declared with ({first})",
                 'The first field is the TransactionAttempt; name one more with its type, as in "id, count long".',
             )
         if " " in first:
             raise FieldError(
-                f"the first field of {where} is {first!r}", "It is the TransactionAttempt: leave out a type."
+                f"the first field of {subject} is {first!r}", "It is the TransactionAttempt: leave out a type."
             )
         schema = parse_declared(rest)
         require_distinct((first, *names_of(schema)))
@@ -250,15 +250,15 @@ class BatchOutputCollector:
         self._attempt = attempt
         self._give = give
 
-    def emit(self, *what: Any) -> None:
+    def emit(self, *arguments: Any) -> None:
         """:raises ValueError: the stream is not declared, or the values do not match its fields."""
-        values = what[0] if len(what) == 1 else None
+        values = arguments[0] if len(arguments) == 1 else None
         if type(values) is list and len(values) == self._plain and values[0] is self._attempt:
             self._give(*values[1:])  # the usual case, three times as fast
             return
-        if len(what) not in (1, 2) or isinstance(what[-1], str):
+        if len(arguments) not in (1, 2) or isinstance(arguments[-1], str):
             raise ValueError("emit takes (values) or (stream, values)")
-        self._give(*self._row(what[0] if len(what) == 2 else DEFAULT_STREAM, what[-1], self._attempt))
+        self._give(*self._row(arguments[0] if len(arguments) == 2 else DEFAULT_STREAM, arguments[-1], self._attempt))
 
 
 class Component(ABC):
@@ -594,7 +594,7 @@ class CommitterBolt(CommitterWork):
 
     def inputs(self, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, tuple[Any, ...]]]:
         """Input number and values of each staged tuple."""
-        widths = [len(one.fields) - 1 for one in self.bolt.inputs]
+        widths = [len(bolt_input.fields) - 1 for bolt_input in self.bolt.inputs]
         if len(widths) == 1:
             yield from ((0, row) for row in rows)
             return

@@ -68,9 +68,9 @@ def require_wired(
                 f"bolt {bolt.id!r} of topology {topology!r} has no input",
                 'Say what it reads, as in set_bolt(...).shuffle_grouping("spout").',
             )
-        for one in bolt.inputs:
-            _require_stream(f"bolt {bolt.id!r}", one.component, one.stream, declared)
-            _require_fields(bolt, one, declared[one.component][one.stream])
+        for subscription in bolt.inputs:
+            _require_stream(f"bolt {bolt.id!r}", subscription.component, subscription.stream, declared)
+            _require_fields(bolt, subscription, declared[subscription.component][subscription.stream])
     for component, stream, who in ends:
         _require_stream(who, component, stream, declared)
     order = _ordered(topology, bolts)
@@ -97,24 +97,24 @@ def _require_stream(who: str, component: str, stream: str, declared: Declared) -
         )
 
 
-def _near(name: str, known: Mapping[str, object]) -> str:
-    near = get_close_matches(name, known, n=1)
+def _near(name: str, names: Mapping[str, object]) -> str:
+    near = get_close_matches(name, names, n=1)
     if near:
         return f"Did you mean {near[0]!r}?"
-    return f"There {'are' if known else 'is'} {', '.join(map(repr, known)) or 'none'}."
+    return f"There {'are' if names else 'is'} {', '.join(map(repr, names)) or 'none'}."
 
 
-def _require_fields(bolt: BoltDeclarer, one: Subscription, output: Output) -> None:
+def _require_fields(bolt: BoltDeclarer, subscription: Subscription, output: Output) -> None:
     names = (output.attempt, *names_of(output.schema))
-    for name in one.fields:
+    for name in subscription.fields:
         if name not in names:
             near = get_close_matches(name, names, n=1)
             raise FieldError(
-                f"fields_grouping of bolt {bolt.id!r}: no field {name!r} in stream {one.stream!r} of component "
-                f"{one.component!r}, which has ({', '.join(names)})",
+                f"fields_grouping of bolt {bolt.id!r}: no field {name!r} in stream {subscription.stream!r} of "
+                f"component {subscription.component!r}, which has ({', '.join(names)})",
                 f"Did you mean {near[0]!r}?" if near else "Use one of these.",
             )
-    if one.kind is GroupingKind.CUSTOM and bolt.committer:
+    if subscription.kind is GroupingKind.CUSTOM and bolt.committer:
         raise PlanError(
             f"committer {bolt.id!r} has a custom grouping",
             "A committer takes all other groupings: use fields_grouping.",
@@ -135,8 +135,8 @@ def _ordered(topology: str, bolts: Mapping[str, BoltDeclarer]) -> list[BoltDecla
                 "A batch passes each bolt once: take one of these inputs away.",
             )
         path.append(id)
-        for one in bolts[id].inputs:
-            visit(one.component)
+        for subscription in bolts[id].inputs:
+            visit(subscription.component)
         path.pop()
         order[id] = bolts[id]
 
@@ -149,7 +149,7 @@ def _require_useful(topology: str, order: list[BoltDeclarer], ends: set[str]) ->
     useful = {*ends, *(bolt.id for bolt in order if bolt.committer)}
     for bolt in reversed(order):
         if bolt.id in useful:
-            useful.update(one.component for one in bolt.inputs)
+            useful.update(subscription.component for subscription in bolt.inputs)
     if not useful:
         raise PlanError(
             f"topology {topology!r} has no committer: nothing would ever be committed",
@@ -251,7 +251,7 @@ class TransactionalTopologyBuilder:
                 f"spout {self._spout_id!r} is a {self._spout.describe()}, which only Spark reads",
                 "Use Topology.new_stream, or another spout.",
             )
-        read = [(one.component, one.stream, "end_stream") for one in self._ends]
+        read = [(stream_end.component, stream_end.stream, "end_stream") for stream_end in self._ends]
         order = require_wired(self.id, self._outputs, self._bolts, read)
         topology = Topology(self.id, exactly_once=self._exactly_once)
         if self.config.max_task_parallelism is not None:
@@ -259,7 +259,7 @@ class TransactionalTopologyBuilder:
         source = topology.add_source(self._spout_id, self._spout)
         if self._parallelism is not None:
             topology.set_node(self._spout_id, parallelism=self._parallelism)
-        streams = {(one.component, one.stream) for bolt in order for one in bolt.inputs}
+        streams = {(subscription.component, subscription.stream) for bolt in order for subscription in bolt.inputs}
         streams |= {(end.component, end.stream) for end in self._ends}
         compiling = Compiling(topology, self._states(), self._outputs, streams)
         compiling.made[self._spout_id] = dict.fromkeys(self._spout_outputs.streams, source)
@@ -281,13 +281,13 @@ class TransactionalTopologyBuilder:
 
     def _conf_of(self, id: str, component: Component | BaseStatefulBolt[Any, Any] | ChildBolt) -> Mapping[str, Any]:
         """:raises ConfigurationError: the component sets a name of Storm's, all of which are of the topology."""
-        own = {} if isinstance(component, ChildBolt) else dict(component.get_component_configuration())
-        if names := ", ".join(sorted(read_names(own))):
+        component_conf = {} if isinstance(component, ChildBolt) else dict(component.get_component_configuration())
+        if names := ", ".join(sorted(read_names(component_conf))):
             raise ConfigurationError(
                 f"component {id!r} sets {names} in get_component_configuration()",
                 "Set it in conf= of the builder: it is one value for the topology.",
             )
-        return {**self.config.for_components, **own}
+        return {**self.config.for_components, **component_conf}
 
     def _source(self, spout: Spout | AnyTransactionalSpout) -> tuple[Spout, Outputs]:
         if isinstance(spout, _SPOUTS):
@@ -308,9 +308,9 @@ class TransactionalTopologyBuilder:
         if id in self._bolts or id == self._spout_id:
             raise PlanError(f"topology {self.id!r} has two components named {id!r}", "Give each its own id.")
         if not _is_bolt(bolt):
-            given = f"the class {bolt.__name__}" if isinstance(bolt, type) else repr(bolt)
+            description = f"the class {bolt.__name__}" if isinstance(bolt, type) else repr(bolt)
             raise PlanError(
-                f"bolt {id!r} of topology {self.id!r} is {given}",
+                f"bolt {id!r} of topology {self.id!r} is {description}",
                 "Give an object of a subclass of BasicBolt, BaseBatchBolt, BaseTransactionalBolt, BaseStatefulBolt, "
                 "ShellBolt or NodeBolt.",
             )
@@ -330,8 +330,8 @@ class TransactionalTopologyBuilder:
             )
 
 
-def _is_bolt(given: object) -> bool:
-    return isinstance(given, BasicBolt | BaseBatchBolt | BaseStatefulBolt | ChildBolt)
+def _is_bolt(candidate: object) -> bool:
+    return isinstance(candidate, BasicBolt | BaseBatchBolt | BaseStatefulBolt | ChildBolt)
 
 
 def _outputs_of(id: str, bolt: AnyBolt) -> Mapping[str, Output]:

@@ -115,12 +115,12 @@ class OpenCommitter(State):
 
         :raises UserCodeError: the bolt raised, or emitted something undeclared.
         """
-        given: list[list[tuple[int, tuple[Any, ...]]]] = [[] for _ in range(self._committer.tasks)]
+        inputs_by_task: list[list[tuple[int, tuple[Any, ...]]]] = [[] for _ in range(self._committer.tasks)]
         for number, (place, values) in enumerate(self._committer.inputs(table_to_rows(batch))):
-            for task in _targets(self._committer.groupings[place], values, number, len(given)):
-                given[task].append((place, values))
+            for task in _targets(self._committer.groupings[place], values, number, len(inputs_by_task)):
+                inputs_by_task[task].append((place, values))
         emitted: list[tuple[Any, ...]] = []
-        for index, tuples in enumerate(given):
+        for index, tuples in enumerate(inputs_by_task):
             emitted += self._run(index, tuples, TransactionAttempt(ticket.txid, ticket.attempt))
         self._emitted = {ticket.txid: emitted}
         return Applied.APPLIED
@@ -129,7 +129,7 @@ class OpenCommitter(State):
         self, index: int, tuples: list[tuple[int, tuple[Any, ...]]], attempt: TransactionAttempt
     ) -> list[tuple[Any, ...]]:
         of = self._committer.bolt
-        names = tuple(dict.fromkeys(name for one in of.inputs for name in one.fields[1:]))
+        names = tuple(dict.fromkeys(name for bolt_input in of.inputs for name in bolt_input.fields[1:]))
         border = Border(of.id, function_name(of.bolt), names, attempt.txid)
         context = OperationContext(index, self._committer.tasks, attempt.txid, attempt.attempt)
         rows: list[tuple[Any, ...]] = []
@@ -144,7 +144,7 @@ class OpenCommitter(State):
                     bolt.execute(of.tuple_of(attempt, values, place))
             with _calling(border, "finish_batch"):
                 bolt.finish_batch()
-        fits = [coercer(one.type) for one in of.outputs.schema]
+        fits = [coercer(column.type) for column in of.outputs.schema]
         try:
             return [tuple(fit(value) for fit, value in zip(fits, row, strict=True)) for row in rows]
         except UnfitValueError as error:
@@ -232,49 +232,49 @@ class Compiling:
         of = BoltOfTopology(
             id=bolt.id,
             bolt=bolt.bolt,
-            inputs=tuple(self._input(one) for one in bolt.inputs),
+            inputs=tuple(self._input(subscription) for subscription in bolt.inputs),
             outputs=Outputs(bolt.id, self._declared[bolt.id]),
             conf=bolt.conf,
         )
         node = self._committer(bolt, of) if bolt.committer else self._processing(bolt, of)
         self.made[bolt.id] = self._streams(of.outputs, node)
 
-    def _input(self, one: Subscription) -> BoltInput:
-        output = self._declared[one.component][one.stream]
-        return BoltInput(one.component, one.stream, (output.attempt, *names_of(output.schema)))
+    def _input(self, subscription: Subscription) -> BoltInput:
+        output = self._declared[subscription.component][subscription.stream]
+        return BoltInput(subscription.component, subscription.stream, (output.attempt, *names_of(output.schema)))
 
     # ---- bolts of the processing phase, and behind committers ---------------------------------------------------
 
     def _processing(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
-        inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
+        inputs = [self._moved(bolt, subscription, place) for place, subscription in enumerate(bolt.inputs)]
         schema = of.outputs.schema
         if isinstance(of.bolt, BasicBolt):
             names = [bolt.id] if len(inputs) == 1 else [f"{bolt.id}.{place}" for place in range(len(inputs))]
             nodes = [
-                MapNode(name=name, schema=schema, inputs=(one,), function=BasicBoltCalls(of, place), flat=True)
-                for place, (name, one) in enumerate(zip(names, inputs, strict=True))
+                MapNode(name=name, schema=schema, inputs=(source,), function=BasicBoltCalls(of, place), flat=True)
+                for place, (name, source) in enumerate(zip(names, inputs, strict=True))
             ]
             self._hint(bolt, *names)
             return nodes[0] if len(nodes) == 1 else MergeNode(name=bolt.id, schema=schema, inputs=tuple(nodes))
         self._hint(bolt, bolt.id)
         if len(inputs) == 1:
             reads = inputs[0].fields
-            one = Aggregation(aggregator=BatchBoltCalls(of), reads=reads, output=schema)
+            aggregation = Aggregation(aggregator=BatchBoltCalls(of), reads=reads, output=schema)
             return PartitionAggregateNode(
-                name=bolt.id, schema=schema, inputs=tuple(inputs), groups=(), aggregations=(one,)
+                name=bolt.id, schema=schema, inputs=tuple(inputs), groups=(), aggregations=(aggregation,)
             )
         return MultiReduceNode(
             name=bolt.id,
             schema=schema,
             inputs=tuple(inputs),
             reducer=JoiningBoltCalls(of),
-            reads=tuple(one.fields for one in inputs),
+            reads=tuple(source.fields for source in inputs),
             groups=((),) * len(inputs),
         )
 
     def _child(self, bolt: BoltDeclarer, child: ChildBolt) -> Made:
         """A bolt in another program: the verb `bolt`, on the merged inputs."""
-        inputs = [self._moved(bolt, one, place) for place, one in enumerate(bolt.inputs)]
+        inputs = [self._moved(bolt, subscription, place) for place, subscription in enumerate(bolt.inputs)]
         first = self._merged(bolt, inputs, str(child))
         if len(inputs) > 1:
             chosen = [kind for kind, _ in map(self._kind, bolt.inputs) if kind not in _TO_ANY_TASK]
@@ -284,14 +284,16 @@ class Compiling:
         streams = child_bolt(Stream(self._topology, first).name(bolt.id), first.fields, child, declared)
         return {name: stream.node for name, stream in streams.items()}
 
-    def _merged(self, bolt: BoltDeclarer, inputs: Sequence[Node], what: str) -> Node:
+    def _merged(self, bolt: BoltDeclarer, inputs: Sequence[Node], component: str) -> Node:
         """:raises PlanError: the inputs differ in their fields, and the bolt does not hear which one a tuple is of."""
         first = inputs[0]
-        if any(one.schema != first.schema for one in inputs):
-            kinds = "; ".join(f"{one} has ({', '.join(one.fields)})" for one in map(self._input, bolt.inputs))
+        if any(source.schema != first.schema for source in inputs):
+            kinds = "; ".join(
+                f"{bolt_input} has ({', '.join(bolt_input.fields)})" for bolt_input in map(self._input, bolt.inputs)
+            )
             raise PlanError(
-                f"the inputs of bolt {bolt.id!r} have several kinds of tuples, and {what} does not hear which one it "
-                f"gets: {kinds}",
+                f"the inputs of bolt {bolt.id!r} have several kinds of tuples, and {component} does not hear which one "
+                f"it gets: {kinds}",
                 "Let a BasicBolt bring them to the same fields, or give each input a bolt of its own.",
             )
         return (
@@ -309,7 +311,11 @@ class Compiling:
                 "gets a tuple",
                 "Give each input the same fields_grouping, or give the bolt one task.",
             )
-        before = self._merged(bolt, [self.made[one.component][one.stream] for one in bolt.inputs], "a stateful bolt")
+        before = self._merged(
+            bolt,
+            [self.made[subscription.component][subscription.stream] for subscription in bolt.inputs],
+            "a stateful bolt",
+        )
         calls = StatefulBoltCalls(
             stateful,
             topology=self._topology.name,
@@ -327,10 +333,10 @@ class Compiling:
         is_read = (bolt.id, DEFAULT_STREAM) in self._read
         return {DEFAULT_STREAM: states_module.new_values(stream, sink).node} if is_read else {}
 
-    def _moved(self, bolt: BoltDeclarer, one: Subscription, place: int) -> Node:
+    def _moved(self, bolt: BoltDeclarer, subscription: Subscription, place: int) -> Node:
         """The stream of an input, repartitioned."""
-        before = self.made[one.component][one.stream]
-        kind, keys = self._kind(one)
+        before = self.made[subscription.component][subscription.stream]
+        kind, keys = self._kind(subscription)
         if kind is GroupingKind.FIELDS:
             groupable(f"fields_grouping of bolt {bolt.id!r}", select(before.schema, keys, bolt.id))
         name = f"{bolt.id}.{kind}-{place}"
@@ -341,14 +347,14 @@ class Compiling:
             inputs=(before,),
             grouping=_GROUPINGS[kind],
             keys=keys,
-            custom=one.custom,
+            custom=subscription.custom,
         )
 
-    def _kind(self, one: Subscription) -> tuple[GroupingKind, tuple[str, ...]]:
+    def _kind(self, subscription: Subscription) -> tuple[GroupingKind, tuple[str, ...]]:
         """The grouping and its keys. The TransactionAttempt is no key: all tuples of a batch have the same one."""
-        attempt = self._declared[one.component][one.stream].attempt
-        keys = tuple(name for name in one.fields if name != attempt)
-        return (GroupingKind.GLOBAL if one.fields and not keys else one.kind), keys
+        attempt = self._declared[subscription.component][subscription.stream].attempt
+        keys = tuple(name for name in subscription.fields if name != attempt)
+        return (GroupingKind.GLOBAL if subscription.fields and not keys else subscription.kind), keys
 
     def _hint(self, bolt: BoltDeclarer, *names: str) -> None:
         for name in names:
@@ -359,7 +365,9 @@ class Compiling:
     def _committer(self, bolt: BoltDeclarer, of: BoltOfTopology) -> Node:
         staged = self._staged(bolt)
         committer = CommitterBolt(
-            bolt=of, tasks=bolt.parallelism, groupings=tuple(self._chooses(one) for one in bolt.inputs)
+            bolt=of,
+            tasks=bolt.parallelism,
+            groupings=tuple(self._chooses(subscription) for subscription in bolt.inputs),
         )
         emits = of.outputs.schema if any((bolt.id, stream) in self._read for stream in of.outputs.streams) else ()
         spec = StateSpec(
@@ -372,7 +380,10 @@ class Compiling:
             committer=committer,
             emits=emits,
             in_order=in_commit_phase(staged),
-            inputs=tuple(f"{one.component}/{one.stream}: {', '.join(one.fields[1:])}" for one in of.inputs),
+            inputs=tuple(
+                f"{bolt_input.component}/{bolt_input.stream}: {', '.join(bolt_input.fields[1:])}"
+                for bolt_input in of.inputs
+            ),
         )
         sink = PersistNode(name=bolt.id, schema=staged.schema, inputs=(staged,), state=spec)
         self._topology.add_sink(sink)
@@ -380,19 +391,22 @@ class Compiling:
 
     def _staged(self, bolt: BoltDeclarer) -> Node:
         """The inputs of a committer as one node: several become a tagged union."""
-        nodes = [self.made[one.component][one.stream] for one in bolt.inputs]
+        nodes = [self.made[subscription.component][subscription.stream] for subscription in bolt.inputs]
         if len(nodes) == 1:
             return nodes[0]
         takes = []
         for place, node in enumerate(nodes):
-            parts = (node.fields if place == other else (None,) * len(one.schema) for other, one in enumerate(nodes))
+            parts = (
+                node.fields if place == other else (None,) * len(other_node.schema)
+                for other, other_node in enumerate(nodes)
+            )
             takes.append((None, *(name for part in parts for name in part)))
         schema = tagged([node.schema for node in nodes])
         return UnionNode(name=f"{bolt.id}.inputs", schema=schema, inputs=tuple(nodes), takes=tuple(takes), tag=TAG)
 
-    def _chooses(self, one: Subscription) -> CommitterGrouping:
-        kind, keys = self._kind(one)
-        fields = names_of(self._declared[one.component][one.stream].schema)
+    def _chooses(self, subscription: Subscription) -> CommitterGrouping:
+        kind, keys = self._kind(subscription)
+        fields = names_of(self._declared[subscription.component][subscription.stream].schema)
         places = tuple(fields.index(name) for name in keys)
         return CommitterGrouping(all=kind is GroupingKind.ALL, one=kind is GroupingKind.GLOBAL, keys=places)
 
@@ -416,7 +430,8 @@ class Compiling:
             name=f"{name}.fields", schema=select(node.schema, fields, name), inputs=(kept,), implied=True
         )
         declared = tuple(
-            replace(one, name=own.name) for one, own in zip(narrow.schema, outputs.streams[stream].schema, strict=True)
+            replace(column, name=declared_column.name)
+            for column, declared_column in zip(narrow.schema, outputs.streams[stream].schema, strict=True)
         )
         return MergeNode(name=name, schema=declared, inputs=(narrow,))
 

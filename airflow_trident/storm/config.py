@@ -45,8 +45,8 @@ class TransactionalConfig:
     def transaction(self) -> dict[str, Any]:
         """Arguments of :func:`trident_transaction` and operators: ``trident_transaction(topology,
         **builder.config.transaction())``."""
-        said = {"max_pending": self.max_pending, "attempt_timeout": self.attempt_timeout}
-        return {name: value for name, value in said.items() if value is not None}
+        options = {"max_pending": self.max_pending, "attempt_timeout": self.attempt_timeout}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
@@ -54,18 +54,20 @@ def read_config(conf: Mapping[str, Any]) -> TransactionalConfig:
     :param conf: Storm's names; all other names are the user's, for the components.
     :raises ConfigurationError: a name of Storm's has no meaning here, or a value does not fit.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in conf:
         if name.startswith(_PREFIXES) and name not in _NAMES:
-            known = f"Leave it out. These are known: {', '.join(_NAMES)}."
-            raise ConfigurationError(f"the configuration {name!r} is unknown", _ELSEWHERE.get(name, known))
+            listing = f"Leave it out. These are known: {', '.join(_NAMES)}."
+            raise ConfigurationError(f"the configuration {name!r} is unknown", _ELSEWHERE.get(name, listing))
     for name, (target, read) in _NAMES.items():  # a later name wins
         if name in conf:
-            found[target] = read(name, conf[name])
-    servers, port = found.pop("servers", None), found.pop("port", _DEFAULT_PORT)
+            settings[target] = read(name, conf[name])
+    servers, port = settings.pop("servers", None), settings.pop("port", _DEFAULT_PORT)
     if servers is not None:
-        found["zookeeper_uri"] = "zookeeper://" + ",".join(one if ":" in one else f"{one}:{port}" for one in servers)
-    return TransactionalConfig(**found, for_components=dict(conf))
+        settings["zookeeper_uri"] = "zookeeper://" + ",".join(
+            server if ":" in server else f"{server}:{port}" for server in servers
+        )
+    return TransactionalConfig(**settings, for_components=dict(conf))
 
 
 def read_names(conf: Mapping[str, Any]) -> list[str]:
@@ -94,13 +96,13 @@ def _provider(name: str, value: Any) -> str:
 
 def _provider_config(name: str, value: Any) -> dict[str, Json]:
     """Storm's names translated to those of :class:`KeyValueStates`."""
-    found: dict[str, Json] = {}
-    for key, one in _json(name, value).items():
+    options: dict[str, Json] = {}
+    for key, option in _json(name, value).items():
         if key == "jedisPoolConfig":
-            found.update(_pool(name, one))
+            options.update(_pool(name, option))
         else:
-            found[_PROVIDER_OPTIONS.get(key, key)] = one
-    return found
+            options[_PROVIDER_OPTIONS.get(key, key)] = option
+    return options
 
 
 def _pool(name: str, pool: Json) -> dict[str, Json]:
@@ -110,10 +112,10 @@ def _pool(name: str, pool: Json) -> dict[str, Json]:
         raise ConfigurationError(
             f"jedisPoolConfig in {name} has {unknown}", f"These are known: {', '.join(_POOL_OPTIONS)}."
         )
-    found = {_POOL_OPTIONS[key]: one for key, one in pool.items()}
-    if "timeout_s" in found:
-        found["timeout_s"] = _number("timeout", found["timeout_s"]) / 1000
-    return found
+    options = {_POOL_OPTIONS[key]: option for key, option in pool.items()}
+    if "timeout_s" in options:
+        options["timeout_s"] = _number("timeout", options["timeout_s"]) / 1000
+    return options
 
 
 def _text(name: str, value: Any) -> str:
@@ -123,7 +125,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _servers(name: str, value: Any) -> list[str]:
-    if isinstance(value, str) or not value or not all(isinstance(one, str) and one for one in value):
+    if isinstance(value, str) or not value or not all(isinstance(server, str) and server for server in value):
         raise ConfigurationError(f"{name} is {value!r}", 'Give a list of hosts, as in ["zk1", "zk2"].')
     return list(value)
 

@@ -79,9 +79,9 @@ class TridentWorkerOperator(EngineOperator):
         self.name = name
         self.wait_s, self.poll_s, self.stop_s = _seconds(wait_s=wait_s, poll_s=poll_s, stop_s=stop_s)
         self.max_pending = max_pending
-        for one in self.topologies:
-            pending_of(one.states, max_pending)
-            on_failure_of(one.states, on_failure)
+        for topology in self.topologies:
+            pending_of(topology.states, max_pending)
+            on_failure_of(topology.states, on_failure)
         self.tries = settings.parse_count("tries", tries)
         self.on_failure = OnFailure(on_failure)
         self.retention = settings.parse_limit("retention", retention)
@@ -109,12 +109,12 @@ class TridentWorkerOperator(EngineOperator):
         from airflow_trident.hooks.zookeeper import ZooKeeperHook
         from airflow_trident.storm.workers.worker import Patience
 
-        known = {one.name: one for one in self.topologies}
+        by_name = {topology.name: topology for topology in self.topologies}
         return make_worker(
             self.name,
             ZooKeeperHook(self.zookeeper_conn_id or None),
-            only=tuple(known),
-            code_of=known.__getitem__,
+            only=tuple(by_name),
+            code_of=by_name.__getitem__,
             engine_of=partial(self._engine_of, self.conf_of_run(context)),
             children_here=lambda _: bolts_run_here(self.engine, self.spark_conn_id, self.spark_conf),
             staging_dir=self.staging_dir,
@@ -142,17 +142,17 @@ def _distinct(topologies: Sequence[Topology]) -> tuple[Topology, ...]:
     if isinstance(topologies, Topology) or not topologies:
         raise ConfigurationError("a worker has no list of topologies", "Give some, as in topologies=[topology].")
     every = tuple(map(require_topology, topologies))
-    names = [one.name for one in every]
+    names = [topology.name for topology in every]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigurationError(f"a worker has two topologies {twice[0]!r}", "Give each once.")
     return every
 
 
-def _seconds(**given: float) -> tuple[float, ...]:
-    for name, value in given.items():
+def _seconds(**seconds: float) -> tuple[float, ...]:
+    for name, value in seconds.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise ConfigurationError(f"{name} = {value!r} is no number of seconds", "Give 0 or more.")
-    return tuple(map(float, given.values()))
+    return tuple(map(float, seconds.values()))
 
 
 def make_worker(
@@ -175,11 +175,11 @@ def make_worker(
 
     :raises PlanError: the name is invalid.
     """
-    where, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
+    zookeeper, root = hook.zookeeper_settings(), settings.text(settings.ROOT)
     chunk_bytes = settings.chunk_bytes(staging_dir)
 
     def ledger_of(topology: str, incarnation: str) -> Ledger:
-        return open_ledger(where, topology, root=root, incarnation=incarnation, chunk_bytes=chunk_bytes)
+        return open_ledger(zookeeper, topology, root=root, incarnation=incarnation, chunk_bytes=chunk_bytes)
 
     means = Means(
         code_of=code_of,

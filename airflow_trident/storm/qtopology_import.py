@@ -70,14 +70,14 @@ def from_qtopology(
     :param protocol: the protocol of programs (`type` subproc), "0.7" or "seed".
     :raises ConfigurationError: the file is wrong or uses something unsupported; names file, node and cure.
     """
-    found = read_definition(os.fspath(file), overrides)
-    return _Import(found, name, fields or {}, spool_dir, states or {}, working_dir, protocol).topology
+    definition = read_definition(os.fspath(file), overrides)
+    return _Import(definition, name, fields or {}, spool_dir, states or {}, working_dir, protocol).topology
 
 
 class _Import:
     def __init__(
         self,
-        found: TopologyDefinition,
+        definition: TopologyDefinition,
         name: str | None,
         fields: Mapping[str, FieldSpec],
         spool_dir: str,
@@ -85,32 +85,34 @@ class _Import:
         working_dir: str | None,
         protocol: str,
     ) -> None:
-        self._found, self._states, self._protocol = found, states, protocol
-        self._folder = os.path.abspath(working_dir or os.path.dirname(found.file) or ".")
+        self._found, self._states, self._protocol = definition, states, protocol
+        self._folder = os.path.abspath(working_dir or os.path.dirname(definition.file) or ".")
         self._require_known("fields", fields)
         self._require_known("states", states)
         self._fields = {node: parse_declared(spec) for node, spec in fields.items()}
-        sinks = {node.name for node in found.ends if node.name not in states} & {bolt.name for bolt in found.bolts}
+        sinks = {node.name for node in definition.ends if node.name not in states} & {
+            bolt.name for bolt in definition.bolts
+        }
         self.topology = ImportedTopology(
-            name or found.name or os.path.splitext(os.path.basename(found.file))[0], exactly_once=not sinks
+            name or definition.name or os.path.splitext(os.path.basename(definition.file))[0], exactly_once=not sinks
         )
         self.topology.placement_hints = PlacementHints(
-            workers=found.workers, weight=found.weight, affinity=found.worker_affinity
+            workers=definition.workers, weight=definition.weight, affinity=definition.worker_affinity
         )
         self._streams: dict[tuple[str, str], Stream] = {}
-        for spout in found.spouts:
+        for spout in definition.spouts:
             self._spout(spout, os.path.join(spool_dir, self.topology.name, spout.name))
-        for bolt in found.bolts:
+        for bolt in definition.bolts:
             self._bolt(bolt, is_sink=bolt.name in sinks)
         for node, state in states.items():
             state(self._of_fields(node))
 
-    def _require_known(self, option: str, given: Mapping[str, Any]) -> None:
-        known = [node.name for node in (*self._found.spouts, *self._found.bolts)]
-        for name in given:
-            if name not in known:
+    def _require_known(self, option: str, by_node: Mapping[str, Any]) -> None:
+        node_names = [node.name for node in (*self._found.spouts, *self._found.bolts)]
+        for name in by_node:
+            if name not in node_names:
                 raise ConfigurationError(
-                    f"{self._found.file}: {option} names the node {name!r}", f"The nodes are: {', '.join(known)}."
+                    f"{self._found.file}: {option} names the node {name!r}", f"The nodes are: {', '.join(node_names)}."
                 )
 
     def _schema(self, node: str) -> Schema:
@@ -124,7 +126,7 @@ class _Import:
 
     def _ids(self, node: str) -> tuple[str, ...]:
         """The streams of a node that are read."""
-        read = [DEFAULT_STREAM if one is None else one for one in self._found.streams_of(node)]
+        read = [DEFAULT_STREAM if stream_id is None else stream_id for stream_id in self._found.streams_of(node)]
         return tuple(dict.fromkeys((*read, DEFAULT_STREAM) if node in self._states else read))
 
     def _options(self, node: NodeDefinition) -> dict[str, Any]:
@@ -157,9 +159,9 @@ class _Import:
             stream_field=_STREAM,
             **self._options(node),
         )
-        given = self.topology.new_stream(node.name, spout)
-        for one in ids:
-            self._streams[node.name, one] = given.filter(col(_STREAM) == one).project(names_of(schema))
+        stream = self.topology.new_stream(node.name, spout)
+        for stream_id in ids:
+            self._streams[node.name, stream_id] = stream.filter(col(_STREAM) == stream_id).project(names_of(schema))
 
     def _bolt(self, node: BoltDefinition, *, is_sink: bool) -> None:
         wires = [self._wire(node, wire) for wire in node.inputs]
@@ -172,10 +174,10 @@ class _Import:
             rows.partition_persist(BoltSink(bolt), [_STREAM, _DATA], name=node.name)
             return
         schema = self._schema(node.name)
-        streams = {one: ddl(WHOLE if one == TELEMETRY else schema) for one in self._ids(node.name)}
+        streams = {stream_id: ddl(WHOLE if stream_id == TELEMETRY else schema) for stream_id in self._ids(node.name)}
         made = bolt_verb(rows.name(node.name), [_STREAM, _DATA], bolt, streams)
-        for one, stream in made.items():
-            self._streams[node.name, one] = stream
+        for stream_id, stream in made.items():
+            self._streams[node.name, stream_id] = stream
 
     def _wire(self, node: BoltDefinition, wire: Input) -> Stream:
         """Tuples of stream id and text, so that nodes of all kinds fit together."""

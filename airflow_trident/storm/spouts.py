@@ -224,12 +224,12 @@ def adapted(id: str, spout: AnyTransactionalSpout, conf: Mapping[str, Any], task
             f"spout {id!r} declares the streams {', '.join(map(repr, declarer.streams)) or 'none'}",
             'A spout has one stream: declare it with declarer.declare("txid, word string").',
         )
-    where = SpoutOfTopology(id, Outputs(id, declarer.streams), conf, tasks)
+    component = SpoutOfTopology(id, Outputs(id, declarer.streams), conf, tasks)
     if isinstance(spout, TransactionalSpout):
-        return TransactionalSource(spout, where)
+        return TransactionalSource(spout, component)
     if isinstance(spout, PartitionedTransactionalSpout):
-        return PartitionedSource(spout, where)
-    return OpaquePartitionedSource(spout, where)
+        return PartitionedSource(spout, component)
+    return OpaquePartitionedSource(spout, component)
 
 
 class _OfStorm(Spout):
@@ -325,11 +325,11 @@ class _Emitter(Emitter):
         task, metadata = split.body
         assert isinstance(task, int)
         txid, meta = self.source.read(metadata)
-        where, rows = self.source.where, list[Row]()
-        attempt, collector = where.collector(txid, rows)
-        with closing(self.source.spout.get_emitter(where.conf, where.context(task))) as emitter:
+        component, rows = self.source.where, list[Row]()
+        attempt, collector = component.collector(txid, rows)
+        with closing(self.source.spout.get_emitter(component.conf, component.context(task))) as emitter:
             emitter.emit_batch(attempt, meta, collector)
-        yield from where.batches(rows)
+        yield from component.batches(rows)
 
 
 # ---- partitions ------------------------------------------------------------------------------------------------

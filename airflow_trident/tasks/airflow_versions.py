@@ -39,11 +39,11 @@ PARTITIONS_ASSETS = _RELEASE >= (3, 3)
 """Can a task report partitions of an asset when it succeeds?"""
 
 
-def checked_deferrable(given: bool | None) -> bool | None:
+def checked_deferrable(deferrable: bool | None) -> bool | None:
     """A task's argument `deferrable`, unchanged. Warns, while a DAG is built, if this Airflow cannot do that."""
-    if given and not DEFERS:
+    if deferrable and not DEFERS:
         warnings.warn(_NOT_DEFERRED, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
-    return given
+    return deferrable
 
 
 def add_partition_event(context: Context, asset: Asset, key: str, extra: dict[str, Any]) -> None:
@@ -68,8 +68,8 @@ def asset_events_since(asset: Asset, since: datetime) -> list[Any]:
     """The `extra` of each event of the asset since then. Asks Airflow from a task."""
     from airflow.sdk.execution_time.context import InletEventsAccessor
 
-    found = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).after(since.isoformat())
-    return [event.extra for event in found]
+    accessor = InletEventsAccessor(asset_name=asset.name, asset_uri=asset.uri).after(since.isoformat())
+    return [event.extra for event in accessor]
 
 
 def remembers(context: Context) -> bool:
@@ -106,8 +106,8 @@ def file_bag(path: str) -> DagBag:
 def bundle_bag(bundle: Any) -> DagBag:
     """The DAGs of a bundle."""
     kind: Any = _dag_bags().BundleDagBag
-    known = _known(kind, bundle_name=bundle.name)
-    bag: DagBag = kind(dag_folder=str(bundle.path), bundle_path=bundle.path, **known)
+    settings = _known(kind, bundle_name=bundle.name)
+    bag: DagBag = kind(dag_folder=str(bundle.path), bundle_path=bundle.path, **settings)
     return bag
 
 

@@ -56,17 +56,17 @@ def ask(record: TxRecord, asker: Asker | None = None) -> Answers | None:
     try:
         return answers_about(record, asker)
     except Exception as error:  # noqa: BLE001 - an error tells nothing about the tasks
-        what = f"{type(error).__name__}: {error}"
-        _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, what)
+        reason = f"{type(error).__name__}: {error}"
+        _log.warning("Airflow does not say whether anybody works on transaction %d (%s)", record.txid, reason)
         return None
 
 
 def orphans(ledger: Ledger, records: Iterable[TxRecord]) -> list[int]:
     """The txids of those of these transactions that no task will continue, as Airflow says."""
-    asked = ((record, ask(record)) for record in records)
+    answers_by_record = ((record, ask(record)) for record in records)
     return [
         record.txid
-        for record, answers in asked
+        for record, answers in answers_by_record
         if answers is not None and judge(record, answers, live_names(ledger, record)) is not None
     ]
 
@@ -131,18 +131,18 @@ def state_of_task(owner: Owner) -> str | None:
     if task is None:
         return DELETED
     try:
-        asked = {"dag_id": task.dag_id, "run_ids": [task.run_id], "task_ids": [task.task_id]}
-        return state_in(task, _answers([asked]))
+        question = {"dag_id": task.dag_id, "run_ids": [task.run_id], "task_ids": [task.task_id]}
+        return state_in(task, _answers([question]))
     except Exception as error:  # noqa: BLE001 - an error tells nothing about the task
         _log.warning("Airflow does not say how %s stands (%s: %s)", task, type(error).__name__, error)
         return None
 
 
-def _answers(asked: Iterable[dict[str, Any]]) -> Answers:
+def _answers(calls: Iterable[dict[str, Any]]) -> Answers:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     answers: dict[tuple[str, str], dict[str, Any]] = {}
-    for question in asked:
+    for question in calls:
         for run, states in answered(question, RuntimeTaskInstance.get_task_states(**question)).items():
             answers.setdefault(run, {}).update(states)
     return answers

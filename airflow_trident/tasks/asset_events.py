@@ -95,21 +95,25 @@ def bring(task: BaseOperator, topology: Topology, ledger: Ledger, context: Conte
     asset = asset_of(topology)
     if asset is None:
         return NO_TXIDS
-    told, given_up = _settled(announced_events(ledger), ledger, asset, by)
-    mine = announce(ledger, by=by, told=told, given_up=given_up)
-    records = {one.txid: one for one in ledger.transactions(mine.lowest or 1, mine.highest)} if mine else {}
-    closed = mine & Txids.of(*(txid for txid, one in records.items() if one.status is Status.CLOSED))
+    confirmed, given_up = _settled(announced_events(ledger), ledger, asset, by)
+    assigned = announce(ledger, by=by, told=confirmed, given_up=given_up)
+    records = (
+        {record.txid: record for record in ledger.transactions(assigned.lowest or 1, assigned.highest)}
+        if assigned
+        else {}
+    )
+    closed = assigned & Txids.of(*(txid for txid, record in records.items() if record.status is Status.CLOSED))
     if closed:
         settle(ledger, txids=closed, by=by)
-    mine = mine - closed
+    assigned = assigned - closed
     # Airflow writes an event for each outlet of a successful task, so the asset is an outlet only if it has events.
-    task.outlets = [*(one for one in task.outlets if one != asset), *([asset] if mine else [])]
-    for txid in mine:
+    task.outlets = [*(outlet for outlet in task.outlets if outlet != asset), *([asset] if assigned else [])]
+    for txid in assigned:
         extra = event_extra(topology.name, ledger.paths().incarnation, txid, records.get(txid))
         add_partition_event(context, asset, partition_key(topology.name, txid), extra)
-    if mine:
-        _log.info("asset %s: %d events, of transactions %s", asset.name, len(mine), mine)
-    return mine
+    if assigned:
+        _log.info("asset %s: %d events, of transactions %s", asset.name, len(assigned), assigned)
+    return assigned
 
 
 def event_extra(topology: str, incarnation: str, txid: int, record: TxRecord | None) -> dict[str, Any]:
@@ -134,23 +138,23 @@ def _settled(
     have brought its events: they are not brought again if Airflow has them no more, because its old rows are deleted
     (`airflow db clean`) while the topology rests.
     """
-    states = {one: _state_of(one.by, me) for one in (events.announced if events else ())}
-    over = [one for one, state in states.items() if state not in (None, "running")]
-    if not over:
+    states = {announcement: _state_of(announcement.by, me) for announcement in (events.announced if events else ())}
+    ended = [announcement for announcement, state in states.items() if state not in (None, "running")]
+    if not ended:
         return NO_TXIDS, []
-    oldest = datetime.fromtimestamp(min(one.since_ms for one in over) / 1000, UTC)
+    oldest = datetime.fromtimestamp(min(announcement.since_ms for announcement in ended) / 1000, UTC)
     try:
-        known = _txids_of(asset_events_since(asset, oldest - CLOCKS_DIFFER), ledger)
+        delivered = _txids_of(asset_events_since(asset, oldest - CLOCKS_DIFFER), ledger)
     except Exception as error:  # noqa: BLE001 - the next task asks again; what is committed is no failure of this one
         _log.warning("Airflow does not say which events asset %s has (%s: %s)", asset.name, type(error).__name__, error)
         return NO_TXIDS, []
-    told = known & AnnouncedEvents(announced=tuple(over)).in_hands
-    for one in over:
-        missing = one.txids - known
-        if missing and states[one] in MAY_HAVE_SUCCEEDED:
-            _log.warning(_NOT_THERE, asset.name, missing, one.by.who, states[one])
-            told |= missing
-    return told, over
+    confirmed = delivered & AnnouncedEvents(announced=tuple(ended)).in_hands
+    for announcement in ended:
+        missing = announcement.txids - delivered
+        if missing and states[announcement] in MAY_HAVE_SUCCEEDED:
+            _log.warning(_NOT_THERE, asset.name, missing, announcement.by.who, states[announcement])
+            confirmed |= missing
+    return confirmed, ended
 
 
 def _state_of(who: Owner, me: Owner) -> str | None:
@@ -162,5 +166,9 @@ def _state_of(who: Owner, me: Owner) -> str | None:
 def _txids_of(extras: Iterable[Any], ledger: Ledger) -> Txids:
     """The txids of events of this incarnation of the topology. Others may have the same asset."""
     whose = (ledger.topology_name, ledger.paths().incarnation)
-    mine = (one for one in extras if isinstance(one, dict) and (one.get("topology"), one.get("incarnation")) == whose)
-    return Txids.of(*(one["txid"] for one in mine if isinstance(one.get("txid"), int)))
+    events = (
+        event
+        for event in extras
+        if isinstance(event, dict) and (event.get("topology"), event.get("incarnation")) == whose
+    )
+    return Txids.of(*(event["txid"] for event in events if isinstance(event.get("txid"), int)))

@@ -74,8 +74,8 @@ def find_application(resource_manager: str, tag: str) -> str:
     :raises SparkJobError: the resource manager does not answer.
     """
     states = ",".join([*_WAITING, _RUNNING])
-    found = _asked_of_yarn(resource_manager, "GET", f"apps?applicationTags={tag}&states={states}", "apps")
-    return next((str(app["id"]) for app in found.get("app") or ()), "")
+    apps = _asked_of_yarn(resource_manager, "GET", f"apps?applicationTags={tag}&states={states}", "apps")
+    return next((str(app["id"]) for app in apps.get("app") or ()), "")
 
 
 def _object_of(answer: Any) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _object_of(answer: Any) -> dict[str, Any]:
 
 
 def _asked_of_yarn(
-    resource_manager: str, method: str, what: str, member: str, said: dict[str, str] | None = None
+    resource_manager: str, method: str, resource: str, member: str, body: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """A member of the resource manager's answer; empty if it does not know what it was asked for.
 
@@ -99,8 +99,8 @@ def _asked_of_yarn(
     try:
         reply = httpx.request(
             method,
-            f"{resource_manager}/ws/v1/cluster/{what}",
-            json=said,
+            f"{resource_manager}/ws/v1/cluster/{resource}",
+            json=body,
             timeout=CLUSTERS.answer_s,
             follow_redirects=True,
         )
@@ -109,8 +109,8 @@ def _asked_of_yarn(
             return {}
         if not reply.is_error:
             return _object_of(answer.get(member) or {})
-        said_so = _object_of(answer.get("RemoteException") or {})
-        reason = f"status {reply.status_code}: {said_so.get('message') or 'no reason'}"
+        exception = _object_of(answer.get("RemoteException") or {})
+        reason = f"status {reply.status_code}: {exception.get('message') or 'no reason'}"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         reason = str(error)
     except (ValueError, RecursionError):
@@ -171,8 +171,8 @@ def find_pods(namespace: str, labels: Mapping[str, str]) -> dict[str, dict[str, 
     :raises SparkJobError: the API server does not answer.
     """
     selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    found = _asked_of_kubernetes(namespace, "list_namespaced_pod", label_selector=selector)
-    pods = [] if found is None else found.items
+    pod_list = _asked_of_kubernetes(namespace, "list_namespaced_pod", label_selector=selector)
+    pods = [] if pod_list is None else pod_list.items
     return {pod.metadata.name: dict(pod.metadata.labels or {}) for pod in pods if _state(pod) in _ACTIVE_PODS}
 
 
@@ -271,14 +271,14 @@ class SparkDriver:
         """
         return str(self._ask(f"status/{self.driver_id}").get("serverSparkVersion") or "")
 
-    def _ask(self, what: str, method: str = "GET") -> dict[str, Any]:
+    def _ask(self, request: str, method: str = "GET") -> dict[str, Any]:
         """The answer of the first master that gives one, even a refusal; but one that stands by knows no drivers."""
         import httpx
 
         reason = ""
         for master in self.masters:
             try:
-                reply = httpx.request(method, f"{master}/v1/submissions/{what}", timeout=CLUSTERS.answer_s)
+                reply = httpx.request(method, f"{master}/v1/submissions/{request}", timeout=CLUSTERS.answer_s)
                 answer: Any = reply.json()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = str(error)
@@ -379,7 +379,7 @@ class DriverProcess:
         """Does the driver run? On another machine it does if it has a session with the ledger."""
         if self.host == socket.gethostname():
             return self._runs_here()
-        return any((one.host, one.pid) == (self.host, self.pid) for one in self.workers())
+        return any((worker.host, worker.pid) == (self.host, self.pid) for worker in self.workers())
 
     def kill(self) -> None:
         """End the driver if it runs on this machine; best effort."""
@@ -387,8 +387,8 @@ class DriverProcess:
 
         if self.host == socket.gethostname() and self._runs_here():
             with suppress(psutil.Error):
-                own = psutil.Process(self.pid)
-                for process in (*self._below(own), own):
+                driver = psutil.Process(self.pid)
+                for process in (*self._below(driver), driver):
                     with suppress(psutil.Error):
                         process.terminate()
 
@@ -411,8 +411,8 @@ class DriverProcess:
 class ClientDriver(DriverProcess):
     """A spark-submit in client mode: a JVM, of which the application is a child. `order`: the setting that names it."""
 
-    def _below(self, own: psutil.Process) -> list[psutil.Process]:
-        return own.children(recursive=True)
+    def _below(self, driver: psutil.Process) -> list[psutil.Process]:
+        return driver.children(recursive=True)
 
 
 def find_client_driver(setting: str) -> ClientDriver | None:

@@ -98,17 +98,19 @@ def script_engine(
     from airflow_trident.tasks.spark_submit import HookSubmit
 
     conn_id = require_submitted(kind, conn_id)
-    found = from_airflow(conn_id).conn_type
-    if found != "spark":
+    conn_type = from_airflow(conn_id).conn_type
+    if conn_type != "spark":
         raise ConfigurationError(
-            f"a script is run by spark-submit, and connection {conn_id!r} is of type {found!r}",
+            f"a script is run by spark-submit, and connection {conn_id!r} is of type {conn_type!r}",
             "Name a connection of type spark.",
         )
     settings = {**SCRIPT_CONF, **dict(application.conf), **conf}
     return ScriptEngine(
         application.application,
         application.arguments,
-        lambda own, modules, known: HookSubmit(conn_id, {**settings, **own}, app_name, py_files=modules, known=known),
+        lambda job_conf, modules, on_driver_id: HookSubmit(
+            conn_id, {**settings, **job_conf}, app_name, py_files=modules, on_driver_id=on_driver_id
+        ),
         settings,
         HookSubmit(conn_id, settings, app_name).end,
     )
@@ -149,7 +151,7 @@ def from_airflow(conn_id: str) -> Connection:
 
     try:
         with _ASKING:
-            found = BaseHook.get_connection(conn_id)
+            connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
         raise RetryableError(
             f"there is no connection {conn_id!r}, or Airflow had no answer about it",
@@ -173,7 +175,7 @@ def from_airflow(conn_id: str) -> Connection:
             "Check that its API server and its secrets backend answer, and run the task again.",
         ) from error
     try:
-        extra = connections.parse_extra(found.extra)
+        extra = connections.parse_extra(connection.extra)
     except ValueError:
         # The original error is dropped, because it would show the extras.
         raise ConfigurationError(
@@ -181,11 +183,11 @@ def from_airflow(conn_id: str) -> Connection:
         ) from None
     return Connection(
         conn_id=conn_id,
-        conn_type=found.conn_type or "",
-        host=found.host or "",
-        port=found.port,
-        schema=found.schema or "",
-        login=found.login or "",
-        password=found.password or "",
+        conn_type=connection.conn_type or "",
+        host=connection.host or "",
+        port=connection.port,
+        schema=connection.schema or "",
+        login=connection.login or "",
+        password=connection.password or "",
         extra=extra,
     )

@@ -69,13 +69,13 @@ def lineage_of(
     :param reads: report the sources of staged batches.
     :param writes: the task commits: report only sources and states of COMMITTED transactions.
     """
-    done = [one for one in records if one.staged and (one.status is Status.COMMITTED or not writes)]
+    done = [record for record in records if record.staged and (record.status is Status.COMMITTED or not writes)]
     transactions = TridentTransactionsRunFacet(
         topology=topology.name,
         incarnation=ledger.paths().incarnation,
         count=len(records),
         rows_read=_rows_read(records),
-        transactions=[_told(one) for one in records[:TRANSACTIONS_TOLD]],
+        transactions=[_told(record) for record in records[:TRANSACTIONS_TOLD]],
     )
     return OperatorLineage(
         inputs=_inputs(topology, done) if reads else [],
@@ -85,16 +85,20 @@ def lineage_of(
 
 
 def _told(record: TxRecord) -> dict[str, Any]:
-    told: dict[str, Any] = {"txid": record.txid, "status": str(record.status)}
+    summary: dict[str, Any] = {"txid": record.txid, "status": str(record.status)}
     if record.attempt != NO_ATTEMPT:
-        told["attempt"] = record.attempt
+        summary["attempt"] = record.attempt
     if record.staged is not None:
-        told |= {"rows_read": record.staged.rows_read, "rows": dict(record.staged.rows), "bytes": record.staged.bytes}
-    return told
+        summary |= {
+            "rows_read": record.staged.rows_read,
+            "rows": dict(record.staged.rows),
+            "bytes": record.staged.bytes,
+        }
+    return summary
 
 
 def _rows_read(records: Sequence[TxRecord]) -> int:
-    return sum(max(0, one.staged.rows_read) for one in records if one.staged)
+    return sum(max(0, record.staged.rows_read) for record in records if record.staged)
 
 
 def _inputs(topology: Topology, records: Sequence[TxRecord]) -> list[InputDataset]:
@@ -102,9 +106,9 @@ def _inputs(topology: Topology, records: Sequence[TxRecord]) -> list[InputDatase
     streams: dict[Dataset, dict[str, dict[str, Any]]] = {}
     schemas: dict[Dataset, Schema] = {}
     for stream, spout in topology.spouts.items():
-        had = [one for one in records if stream in one.metadata]
-        for dataset in _datasets(stream, spout, had):
-            streams.setdefault(dataset, {})[stream] = _batches(stream, had)
+        in_stream = [record for record in records if stream in record.metadata]
+        for dataset in _datasets(stream, spout, in_stream):
+            streams.setdefault(dataset, {})[stream] = _batches(stream, in_stream)
             schemas.setdefault(dataset, spout.schema)
     rows = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=_rows_read(records))
     alone = len(topology.spouts) == len(streams) == 1  # else the rows of each dataset are not known
@@ -140,7 +144,7 @@ def _batches(stream: str, records: Sequence[TxRecord]) -> dict[str, Any]:
 
 
 def _outputs(topology: Topology, records: Sequence[TxRecord]) -> list[OutputDataset]:
-    found = []
+    datasets = []
     for name, spec in topology.states.items():
         try:
             with guarded(f"state {name!r}"):
@@ -149,9 +153,9 @@ def _outputs(topology: Topology, records: Sequence[TxRecord]) -> list[OutputData
             _untold(f"state {name}", error)
             continue
         if dataset is not None:
-            rows = sum(one.staged.rows.get(name, 0) for one in records if one.staged)
+            rows = sum(record.staged.rows.get(name, 0) for record in records if record.staged)
             statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
-            found.append(
+            datasets.append(
                 OutputDataset(
                     namespace=dataset.namespace,
                     name=dataset.name,
@@ -159,14 +163,14 @@ def _outputs(topology: Topology, records: Sequence[TxRecord]) -> list[OutputData
                     outputFacets={"outputStatistics": statistics},
                 )
             )
-    return found
+    return datasets
 
 
-def _untold(what: str, error: Exception) -> tuple[Dataset, ...]:
-    _log.info("lineage does not tell of %s (%s: %s)", what, type(error).__name__, error)
+def _untold(subject: str, error: Exception) -> tuple[Dataset, ...]:
+    _log.info("lineage does not tell of %s (%s: %s)", subject, type(error).__name__, error)
     return ()
 
 
 def _schema_facet(schema: Schema) -> schema_dataset.SchemaDatasetFacet:
-    fields = [schema_dataset.SchemaDatasetFacetFields(name=one.name, type=one.type) for one in schema]
+    fields = [schema_dataset.SchemaDatasetFacetFields(name=column.name, type=column.type) for column in schema]
     return schema_dataset.SchemaDatasetFacet(fields=fields)

@@ -100,7 +100,7 @@ def commits_behind(task: Any) -> bool:
     if task is None or not task.has_dag():
         return True
     behind = (task.dag.get_task(task_id) for task_id in task.get_flat_relative_ids(upstream=False))
-    return any("staging_dir" in one.template_fields for one in behind)
+    return any("staging_dir" in downstream_task.template_fields for downstream_task in behind)
 
 
 def claimed_by(record: TxRecord, key: str) -> TaskOfRun | None:
@@ -129,21 +129,21 @@ def task_of(owner: Owner) -> TaskOfRun | None:
 
 def questions(record: TxRecord) -> list[dict[str, Any]]:
     """Arguments of ``RuntimeTaskInstance.get_task_states``: one call for each run, none if no task is named."""
-    asked: dict[tuple[str, str], set[str]] = {}
+    tasks_by_run: dict[tuple[str, str], set[str]] = {}
     for worker in (claimed_by(record, EMIT), claimed_by(record, COMMIT), owned_by(record)):
         if worker is not None:
-            asked.setdefault((worker.dag_id, worker.run_id), set()).add(worker.task_id)
+            tasks_by_run.setdefault((worker.dag_id, worker.run_id), set()).add(worker.task_id)
     return [
         {"dag_id": dag_id, "run_ids": [run_id], "task_ids": together}
-        for (dag_id, run_id), task_ids in asked.items()
+        for (dag_id, run_id), task_ids in tasks_by_run.items()
         for together in _told_apart(sorted(task_ids))
     ]
 
 
 def _told_apart(task_ids: Sequence[str]) -> list[list[str]]:
     """The tasks for one question each: Airflow's answer has one name for task ``a_1`` and for the mapped task ``a``."""
-    alone = [one for one in task_ids if any(_mapped(one, other) for other in task_ids)]
-    return [[one for one in task_ids if one not in alone], *([one] for one in alone)]
+    alone = [task_id for task_id in task_ids if any(_mapped(task_id, other) for other in task_ids)]
+    return [[task_id for task_id in task_ids if task_id not in alone], *([task_id] for task_id in alone)]
 
 
 def _mapped(name: str, task_id: str) -> str:
@@ -163,8 +163,12 @@ def answered(question: Mapping[str, Any], answer: Mapping[str, Any]) -> Answers:
     states = answer.get(run_id) or {}
     answers: dict[str, Any] = {}
     for task_id in question["task_ids"]:
-        own = {name: int(_mapped(name, task_id) or -1) for name in states if name == task_id or _mapped(name, task_id)}
-        answers |= {instance_name(task_id, index): states[name] for name, index in own.items()} or {task_id: DELETED}
+        instances = {
+            name: int(_mapped(name, task_id) or -1) for name in states if name == task_id or _mapped(name, task_id)
+        }
+        answers |= {instance_name(task_id, index): states[name] for name, index in instances.items()} or {
+            task_id: DELETED
+        }
     return {(question["dag_id"], run_id): answers}
 
 
@@ -176,8 +180,8 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
     """
     program = record.owner.worker if not record.owner.is_task and live is not None else ""
     if _is_at_program(record):
-        gone = program and live is not None and program not in live
-        return Stalled(f"{record.owner} is no longer connected to the ledger") if gone else None
+        disconnected = program and live is not None and program not in live
+        return Stalled(f"{record.owner} is no longer connected to the ledger") if disconnected else None
     if record.status is Status.COMMITTING and program and live is not None and program in live:
         return None
     workers = _workers(record, answers)
@@ -193,7 +197,7 @@ def judge(record: TxRecord, answers: Answers, live: Collection[str] | None = Non
     states = [(worker, state_in(worker, answers)) for worker in workers]
     if any(not is_over(state) for _, state in states):
         return None
-    worker, state = next((one for one in states if one[1] == DAG_PAUSED), states[-1])
+    worker, state = next((pair for pair in states if pair[1] == DAG_PAUSED), states[-1])
     return Stalled(f"{worker} is {state}", cure_of(state))
 
 
@@ -231,12 +235,12 @@ def held_up_by_asker(record: TxRecord, answers: Answers, asker: Asker) -> Abando
     if _is_at_program(record) or (record.status is Status.COMMITTING and owner is None):
         return None
     states = [(worker, state_in(worker, answers)) for worker in _workers(record, answers)]
-    left = [(worker, state) for worker, state in states if state not in OVER]
-    held = [(worker, state) for worker, state in left if asker.holds_up(worker, state)]
-    attempt_is_held = processing and record.attempt != NO_ATTEMPT and any(worker == owner for worker, _ in held)
-    if not held or (len(held) < len(left) and not attempt_is_held):
+    unfinished = [(worker, state) for worker, state in states if state not in OVER]
+    held_up = [(worker, state) for worker, state in unfinished if asker.holds_up(worker, state)]
+    attempt_is_held = processing and record.attempt != NO_ATTEMPT and any(worker == owner for worker, _ in held_up)
+    if not held_up or (len(held_up) < len(unfinished) and not attempt_is_held):
         return None
-    worker, state = held[-1]
+    worker, state = held_up[-1]
     return Abandoned(record.txid, f"{worker} {'comes after this task' if state != NO_ROOM else f'is {state}'}")
 
 
@@ -267,17 +271,17 @@ def state_in(worker: TaskOfRun, answers: Answers) -> str | None:
     return DELETED
 
 
-def note_gone(ledger: Ledger, record: TxRecord, gone: Stalled, *, skip: bool) -> Abandoned | None:
+def note_gone(ledger: Ledger, record: TxRecord, stalled: Stalled, *, skip: bool) -> Abandoned | None:
     """Set the transaction to FAILED (or SKIPPED), as the killed task could not.
 
     A staged batch, or one that the next sweep emits again (`invalidated`), needs no task of its own. It is not changed;
     :class:`Abandoned` tells the next commit sweep to include it.
     """
     if record.status is not Status.PROCESSING or record.invalidated:
-        return Abandoned(record.txid, gone.why)
+        return Abandoned(record.txid, stalled.why)
     with suppress(FencedError, TransitionError):  # its status changed meanwhile: somebody works on it
-        reason = f"on_failure=skip: {gone.why}" if skip else ""
-        ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {gone.why}", skip=reason)
+        reason = f"on_failure=skip: {stalled.why}" if skip else ""
+        ledger.fail(record.txid, record.attempt, f"nobody works on it any more: {stalled.why}", skip=reason)
     return None
 
 
@@ -324,8 +328,8 @@ def left_to_anybody(ledger: Ledger, record: TxRecord, answers: Answers | None, a
             return None
         held_up = held_up_by_asker(record, answers, asker) if asker is not None else None
         processing = held_up is None and record.status is Status.PROCESSING
-        gone = judge(record, answers, live_names(ledger, record)) if processing else None
-        return held_up if gone is None else Abandoned(record.txid, gone.why)
+        stalled = judge(record, answers, live_names(ledger, record)) if processing else None
+        return held_up if stalled is None else Abandoned(record.txid, stalled.why)
     return after_asking(ledger, record, answers, skip=False, asker=asker)  # it writes about none of these
 
 
@@ -343,8 +347,8 @@ def after_asking(
     """
     if record.status not in UNFINISHED:
         return None
-    left = _left(ledger, record, answers, skip=skip, asker=asker)
-    return left if asker is None or asker.commits else None
+    orphan = _left(ledger, record, answers, skip=skip, asker=asker)
+    return orphan if asker is None or asker.commits else None
 
 
 def _left(
@@ -354,7 +358,7 @@ def _left(
         held_up = held_up_by_asker(record, answers, asker) if asker is not None else None
         if held_up is not None:
             return held_up
-        gone = judge(record, answers, live_names(ledger, record))
-        if gone is not None:
-            return note_gone(ledger, record, gone, skip=skip)
+        stalled = judge(record, answers, live_names(ledger, record))
+        if stalled is not None:
+            return note_gone(ledger, record, stalled, skip=skip)
     return commit_left(ledger, record)

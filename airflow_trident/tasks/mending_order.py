@@ -62,8 +62,8 @@ class MendingOrder:
     def of(cls, conf: dict[str, Any] | None) -> Self:
         """:raises ConfigurationError: the run's conf is missing or wrong."""
         try:
-            given = dict(conf or {})
-            order = cls(**{**given, "action": PageAction(given.get("action", ""))})
+            arguments = dict(conf or {})
+            order = cls(**{**arguments, "action": PageAction(arguments.get("action", ""))})
             order.seen  # noqa: B018 - raises if the status is unknown
         except (TypeError, ValueError) as error:
             raise ConfigurationError(

@@ -38,7 +38,7 @@ class TridentRetryPolicy(RetryPolicy):
         """Decide by the first error of this package among the exception and its causes."""
         from airflow.sdk.definitions.retry_policy import RetryDecision
 
-        error = next((one for one in causes(exception) if isinstance(one, TridentError)), None)
+        error = next((cause for cause in causes(exception) if isinstance(cause, TridentError)), None)
         if error is None:
             return RetryDecision.default()
         reason = f"{type(error).__name__}: {error.outcome}"

@@ -63,7 +63,7 @@ class HookSubmit:
     :param conf: settings; they replace the defaults for one batch.
     :param one_shot: see `submit_conf`.
     :param py_files: modules of an application that is not ours. It gets no default settings.
-    :param known: is told the id of the driver as soon as the cluster has said it.
+    :param on_driver_id: is told the id of the driver as soon as the cluster has said it.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class HookSubmit:
         *,
         one_shot: bool = True,
         py_files: str | None = None,
-        known: Callable[[str], None] = lambda _: None,
+        on_driver_id: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._conn_id = conn_id
         self._py_files = py_files
-        self._known = known
+        self._on_driver_id = on_driver_id
         # The hook copies every line of Spark's log into the task's log, so Spark only logs warnings.
         ours = {**submit_conf(one_shot=one_shot), "spark.log.level": "WARN"} if py_files is None else {}
         self._conf = {**ours, **conf}
@@ -90,7 +90,7 @@ class HookSubmit:
         try:
             driver = self.start(application, arguments, tags)
             if driver is not None:
-                self._known(driver.driver_id)
+                self._on_driver_id(driver.driver_id)
                 self._follow(driver)
         except BaseException as error:
             if not isinstance(error, Exception):  # a time-out of the task, whose `on_kill` comes when all is forgotten
@@ -121,7 +121,7 @@ class HookSubmit:
         master = str(self._made(NO_TAGS)._connection["master"])
         if not master.startswith("spark://"):
             return ()
-        pairs = (one.rpartition(":") for one in master.removeprefix("spark://").split(","))
+        pairs = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
         return tuple((host, int(port)) for host, _, port in pairs if host and port.isdecimal())
 
     def start(self, application: str, arguments: list[str], tags: DriverTags) -> Driver | None:
@@ -175,8 +175,8 @@ class HookSubmit:
         if _UPLOADS in hook._conf or self._py_files is not None:
             return application
         application, package = place_code(arguments[0], application, package_zip())
-        own = self._conf.get(PY_FILES)
-        hook._conf[PY_FILES] = ",".join(filter(None, [f"local://{package}", own]))
+        py_files = self._conf.get(PY_FILES)
+        hook._conf[PY_FILES] = ",".join(filter(None, [f"local://{package}", py_files]))
         return f"local://{application}"
 
     def _made(self, tags: DriverTags, **options: Any) -> SparkSubmitHook:
@@ -280,8 +280,8 @@ def _for_others() -> dict[str, str]:
 def _our_python_first(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment of a child with this Python first on its path, where spark-submit looks for its home and its
     Python. The process's own stays: others submit at the same time."""
-    own, path = os.path.dirname(sys.executable), environment.get("PATH", "")
-    return {**environment, "PATH": os.pathsep.join([own, path]) if path else own}
+    python_folder, path = os.path.dirname(sys.executable), environment.get("PATH", "")
+    return {**environment, "PATH": os.pathsep.join([python_folder, path]) if path else python_folder}
 
 
 TRIAL_APPLICATION = os.path.abspath(trial_app.__file__)
@@ -297,39 +297,41 @@ def submitted_trial(conn_id: str, staging_root: str) -> TrialResult:
     submit = HookSubmit(conn_id, {}, "trident doctor")
     _require_reached(submit.rpc_addresses())
     folder, name = f"{absolute_root(staging_root)}/.doctor-{uuid.uuid4().hex}", uuid.uuid4().hex
-    order, result = driver_orders.place(folder, name, ".trial", b"doctor"), f"{folder}/{name}.result"
+    order, result_file = driver_orders.place(folder, name, ".trial", b"doctor"), f"{folder}/{name}.result"
     try:
-        said: TridentError | None = None
+        error_of_job: TridentError | None = None
         try:
-            submit(TRIAL_APPLICATION, [order, result], DriverTags(topology="doctor", order=name))
+            submit(TRIAL_APPLICATION, [order, result_file], DriverTags(topology="doctor", order=name))
         except TridentError as error:
-            said = error
+            error_of_job = error
         except Exception as error:  # noqa: BLE001 - the hook raises what it likes
             text = str(error)
-            said = SparkJobError(f"the application failed: {root_cause(text) or type(error).__name__}", cure_of(text))
-        return _found(result, said)
+            error_of_job = SparkJobError(
+                f"the application failed: {root_cause(text) or type(error).__name__}", cure_of(text)
+            )
+        return _found(result_file, error_of_job)
     finally:
-        driver_orders.forget(order, result)
+        driver_orders.forget(order, result_file)
         if not is_object_uri(folder):
             with suppress(OSError):
                 os.rmdir(folder)
 
 
-def _found(result: str, said: TridentError | None) -> TrialResult:
+def _found(result_file: str, error_of_job: TridentError | None) -> TrialResult:
     """What the application answered.
 
-    :param said: how it ended, if not well. What it answered itself says more.
+    :param error_of_job: how it ended, if not well. What it answered itself says more.
     """
-    content = driver_orders.collect(result)
+    content = driver_orders.collect(result_file)
     if content is None:
-        raise said or SparkJobError(
-            f"the application ended and left no result: its driver does not see the staging folder {result!r}",
+        raise error_of_job or SparkJobError(
+            f"the application ended and left no result: its driver does not see the staging folder {result_file!r}",
             "Name a staging folder that the driver's machine sees under the same path.",
         )
-    answer = _RESULT.mapping(_RESULT.parsed(content, result), result)
+    answer = _RESULT.mapping(_RESULT.parsed(content, result_file), result_file)
     if "error" in answer:
         raise from_json(answer["error"])
-    return _RESULT.build(TrialResult, answer, result)
+    return _RESULT.build(TrialResult, answer, result_file)
 
 
 def _require_reached(masters: tuple[tuple[str, int], ...]) -> None:
@@ -346,7 +348,7 @@ def _require_reached(masters: tuple[tuple[str, int], ...]) -> None:
         else:
             return
     if masters:
-        asked = ", ".join(f"spark://{host}:{port}" for host, port in masters)
+        addresses = ", ".join(f"spark://{host}:{port}" for host, port in masters)
         raise SparkJobError(
-            f"no Spark master takes connections at {asked} ({reason})", "Start it, or correct the host."
+            f"no Spark master takes connections at {addresses} ({reason})", "Start it, or correct the host."
         )

@@ -132,21 +132,21 @@ class SubmittedDrain:
         :raises SparkJobError: no master answers.
         :raises TridentError: the staging folder or the ledger does not answer.
         """
-        found = submission
-        if not found.driver_id and found.place is not None and found.tag:
-            found = replace(found, driver_id=found.place.find(found.tag))  # it may still wait there
-        if not found.driver_id:
-            holder = take_back(found.order)
+        current = submission
+        if not current.driver_id and current.place is not None and current.tag:
+            current = replace(current, driver_id=current.place.find(current.tag))  # it may still wait there
+        if not current.driver_id:
+            holder = take_back(current.order)
             if holder is None:
                 return None
-            found = replace(found, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)
-        driver = self._driver(found)
-        if (driver is not None and driver.active()) or driver_orders.collect(found.result) is not None:
-            return found
+            current = replace(current, driver_id=holder.driver_id, host=holder.host, pid=holder.pid)
+        driver = self._driver(current)
+        if (driver is not None and driver.active()) or driver_orders.collect(current.result) is not None:
+            return current
         # It holds logins, and a driver that ended before it read the order has not removed it.
-        holder = take_back(found.order)
-        over = holder is not None and holder.driver_id in ("", found.driver_id)
-        leave(found.order, found.result, over=over)
+        holder = take_back(current.order)
+        over = holder is not None and holder.driver_id in ("", current.driver_id)
+        leave(current.order, current.result, over=over)
         return None
 
     def _driver(self, submission: Submission) -> Driver | None:
@@ -199,16 +199,16 @@ class SubmittedDrain:
             driver = self._submit.start(APPLICATION, [files.order, files.result], tags)
         except Exception as error:
             try:
-                left = self._left_behind(self._submission)
+                running = self._left_behind(self._submission)
             except TridentError as unknown:
                 raise unknown from error
-            if left is not None:
-                return left
+            if running is not None:
+                return running
             self.ended = True
             text = str(error)
-            said = root_cause(text) or type(error).__name__
+            reason = root_cause(text) or type(error).__name__
             with removing(files):
-                raise SparkJobError(f"{self._what} failed: {said}", cure_of(text)) from error
+                raise SparkJobError(f"{self._what} failed: {reason}", cure_of(text)) from error
         if driver is not None:
             self._submission = replace(self._submission, driver_id=driver.driver_id)
             note(self._submission)
@@ -228,10 +228,10 @@ class SubmittedDrain:
 
         :raises TridentError: the drain failed.
         """
-        result, state = self._end_of(submission)
-        if result is None:
+        drain_result, state = self._end_of(submission)
+        if drain_result is None:
             raise no_answer(submission.files, self._what, state)
-        return result
+        return drain_result
 
     def finish_of_another(self, submission: Submission) -> DrainResult | None:
         """:meth:`finish` of a drain that another try submitted. None: it ended without a result. When a person clears a
@@ -239,10 +239,10 @@ class SubmittedDrain:
 
         :raises TridentError: the drain failed, or this try itself is killed.
         """
-        result, state = self._end_of(submission)
-        if result is None and self._cancelled:
+        drain_result, state = self._end_of(submission)
+        if drain_result is None and self._cancelled:
             raise no_answer(submission.files, self._what, state)
-        return result
+        return drain_result
 
     def _end_of(self, submission: Submission) -> tuple[DrainResult | None, str]:
         """The result, if there is one, and the last state of the driver."""

@@ -56,21 +56,21 @@ def abandoned_of(
         name: [record for record in records if record.status in UNFINISHED and not is_alive(workers, record.owner)]
         for name, (records, workers) in topologies.items()
     }
-    asked: dict[tuple[str, str], set[str]] = defaultdict(set)
+    tasks_by_run: dict[tuple[str, str], set[str]] = defaultdict(set)
     changed_ms: dict[tuple[str, str], int] = defaultdict(int)
     for record in (record for records in unfinished.values() for record in records):
         for question in questions(record):
             for run_id in question["run_ids"]:
                 run = question["dag_id"], run_id
-                asked[run] |= set(question["task_ids"])
+                tasks_by_run[run] |= set(question["task_ids"])
                 changed_ms[run] = max(changed_ms[run], *record.times_ms.values(), 0)
-    answers = _states(asked, changed_ms)
-    found: dict[str, dict[int, Stalled]] = {}
+    answers = _states(tasks_by_run, changed_ms)
+    abandoned_by_topology: dict[str, dict[int, Stalled]] = {}
     for name, records in unfinished.items():
         live = programs(topologies[name][1])
-        gone = ((record.txid, judge(record, answers, live)) for record in records)
-        found[name] = {txid: one for txid, one in gone if one is not None}
-    return found
+        judgements = ((record.txid, judge(record, answers, live)) for record in records)
+        abandoned_by_topology[name] = {txid: stalled for txid, stalled in judgements if stalled is not None}
+    return abandoned_by_topology
 
 
 def known_abandoned(records: Iterable[TxRecord], workers: Sequence[Worker]) -> dict[int, Stalled]:
@@ -103,12 +103,14 @@ def without_event(ledger: Ledger, view: LedgerView) -> Txids:
     events = announced_events(ledger)
     if events is None:
         return NO_TXIDS
-    found = events.due(view)
-    for one in events.announced:
-        task = TaskOfRun(one.by.dag_id, one.by.run_id, one.by.task_id, one.by.map_index)
+    missing = events.due(view)
+    for announcement in events.announced:
+        task = TaskOfRun(
+            announcement.by.dag_id, announcement.by.run_id, announcement.by.task_id, announcement.by.map_index
+        )
         if state_in(task, _states({(task.dag_id, task.run_id): {task.task_id}}, {})) not in MAY_HAVE_SUCCEEDED:
-            found |= one.txids
-    return found
+            missing |= announcement.txids
+    return missing
 
 
 def eventless_text(txids: Txids) -> str:
@@ -116,7 +118,7 @@ def eventless_text(txids: Txids) -> str:
     return f"committed, and without an event of its asset so far: {txids}; the next task that commits brings it"
 
 
-def _states(asked: Mapping[tuple[str, str], set[str]], changed_ms: Mapping[tuple[str, str], int]) -> Answers:
+def _states(tasks_by_run: Mapping[tuple[str, str], set[str]], changed_ms: Mapping[tuple[str, str], int]) -> Answers:
     """The state of each task; or why Airflow does not start it, which the Execution API does not tell: see
     :func:`never_started` and :func:`stuck`.
 
@@ -128,26 +130,35 @@ def _states(asked: Mapping[tuple[str, str], set[str]], changed_ms: Mapping[tuple
     from airflow.utils.session import create_session
     from sqlalchemy import and_, select
 
-    answers: dict[tuple[str, str], dict[str, Any]] = {run: {} for run in asked}
-    if not asked:
+    answers: dict[tuple[str, str], dict[str, Any]] = {run: {} for run in tasks_by_run}
+    if not tasks_by_run:
         return answers
-    one = TaskInstance
-    of_run = and_(DagRun.dag_id == one.dag_id, DagRun.run_id == one.run_id)
+    instance = TaskInstance
+    of_run = and_(DagRun.dag_id == instance.dag_id, DagRun.run_id == instance.run_id)
     wanted = (
         select(
-            *(one.dag_id, one.run_id, one.task_id, one.map_index, one.state, one.pool),
-            *(one.scheduled_dttm, one.queued_dttm, one.updated_at, DagRun.state.label("run_state"), DagModel),
+            *(instance.dag_id, instance.run_id, instance.task_id, instance.map_index, instance.state, instance.pool),
+            *(
+                instance.scheduled_dttm,
+                instance.queued_dttm,
+                instance.updated_at,
+                DagRun.state.label("run_state"),
+                DagModel,
+            ),
         )
         .join(DagRun, of_run)
-        .outerjoin(DagModel, DagModel.dag_id == one.dag_id)
-        .where(one.dag_id.in_({dag_id for dag_id, _ in asked}), one.run_id.in_({run for _, run in asked}))
+        .outerjoin(DagModel, DagModel.dag_id == instance.dag_id)
+        .where(
+            instance.dag_id.in_({dag_id for dag_id, _ in tasks_by_run}),
+            instance.run_id.in_({run for _, run in tasks_by_run}),
+        )
     )
     with create_session() as session:
-        tasks = [row for row in session.execute(wanted) if (row.dag_id, row.run_id) in asked]
+        tasks = [row for row in session.execute(wanted) if (row.dag_id, row.run_id) in tasks_by_run]
         places = _Places.of(session, {task.pool for task in tasks if task.state in STUCK_STATES})
         for task in tasks:
             run = task.dag_id, task.run_id
-            if task.task_id not in asked[run]:
+            if task.task_id not in tasks_by_run[run]:
                 continue
             dag = task.DagModel
             state = never_started(
@@ -168,13 +179,13 @@ def _held_up_by(tasks: Sequence[Any], task: Any) -> Any:
     """A task of the same run that has not ended and that Airflow does not run either: the probable reason why `task`
     has no state. None if there is none."""
     waiting = [
-        one
-        for one in tasks
-        if one.state in ("deferred", "scheduled", "queued")
-        and (one.dag_id, one.run_id) == (task.dag_id, task.run_id)
-        and one.map_index in (-1, task.map_index)
+        other
+        for other in tasks
+        if other.state in ("deferred", "scheduled", "queued")
+        and (other.dag_id, other.run_id) == (task.dag_id, task.run_id)
+        and other.map_index in (-1, task.map_index)
     ]
-    return min(waiting, key=lambda one: str(one.task_id), default=None)
+    return min(waiting, key=lambda other: str(other.task_id), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,16 +79,16 @@ def trace(topology: str, spans: Iterator[PhaseSpan]) -> None:
     from opentelemetry.trace import StatusCode, get_tracer
 
     tracer = get_tracer("airflow_trident")
-    for one in spans:
+    for phase in spans:
         about: dict[str, str | int] = {
             "trident.topology": topology,
-            "trident.txid": one.txid,
-            "trident.attempt": one.attempt,
+            "trident.txid": phase.txid,
+            "trident.attempt": phase.attempt,
         }
-        span = tracer.start_span(f"trident.{one.name}", start_time=one.begin_ms * 1_000_000, attributes=about)
-        if one.error:
-            span.set_status(StatusCode.ERROR, one.error)
-        span.end(end_time=one.end_ms * 1_000_000)
+        span = tracer.start_span(f"trident.{phase.name}", start_time=phase.begin_ms * 1_000_000, attributes=about)
+        if phase.error:
+            span.set_status(StatusCode.ERROR, phase.error)
+        span.end(end_time=phase.end_ms * 1_000_000)
 
 
 PREFIX = "trident."
@@ -180,15 +180,15 @@ def listen(ledger: Any, verb: str, answer: object) -> None:
     """The listener of the ledgers that tasks, page and commands open. Sends metrics and spans."""
     records = (part for part in parts_of(answer) if isinstance(part, TxRecord))
     trace(ledger.topology_name, (span for record in records for span in phase_spans(verb, record)))
-    found = metrics_of(verb, answer)
-    if not found:
+    metrics = metrics_of(verb, answer)
+    if not metrics:
         return
     from airflow.providers.common.compat.sdk import Stats
 
     tags = {"topology": ledger.topology_name}
-    if any(metric.name in ("begun", "committed", "skipped") for metric in found):
-        found.append(Metric(MetricKind.GAUGE, "pending", ledger.view(0, remembered=True).pending))
-    for metric in found:
+    if any(metric.name in ("begun", "committed", "skipped") for metric in metrics):
+        metrics.append(Metric(MetricKind.GAUGE, "pending", ledger.view(0, remembered=True).pending))
+    for metric in metrics:
         getattr(Stats, metric.kind)(PREFIX + metric.name, metric.value, tags=tags)
 
 

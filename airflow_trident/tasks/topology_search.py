@@ -54,22 +54,22 @@ def topology_and_tasks(
 
     :raises ConfigurationError: as :func:`topology_named`.
     """
-    found = _search(dag_id, dag_file)
-    return _one(name, found, dag_id, dag_file)[0], found.tasks.get(name, [])
+    search = _search(dag_id, dag_file)
+    return _one(name, search, dag_id, dag_file)[0], search.tasks.get(name, [])
 
 
 def retention_of(name: str, tasks: Iterable[Any]) -> int:
     """Committed transactions that whoever commits for these tasks has to keep: the most that one of those of this
     topology keeps, which is as configured if it was given nothing. A commit by somebody else must not remove them."""
-    mine = [task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)}]
-    given = [_argument(task, "retention") for task in mine if _keeps(task)]
-    return max(settings.retention(settings.parse_limit("retention", one)) for one in given or [None])
+    own_tasks = [task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)}]
+    retentions = [_argument(task, "retention") for task in own_tasks if _keeps(task)]
+    return max(settings.retention(settings.parse_limit("retention", retention)) for retention in retentions or [None])
 
 
 def engine_of(name: str, tasks: Iterable[Any]) -> EngineKind:
     """The engine that the tasks of this topology are given. Spark, if no task says it, or tasks differ."""
-    mine = (task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)})
-    engines = {EngineKind(engine) for task in mine if (engine := _argument(task, "engine")) is not None}
+    own_tasks = (task for task in tasks if name in {topology.name for topology in _topologies_of_task(task)})
+    engines = {EngineKind(engine) for task in own_tasks if (engine := _argument(task, "engine")) is not None}
     return engines.pop() if len(engines) == 1 else EngineKind.SPARK
 
 
@@ -85,17 +85,17 @@ def _keeps(task: Any) -> bool:
     return not follows and "retention" in inspect.signature(kind.__init__).parameters
 
 
-def _one(name: str, found: Found, dag_id: str | None, dag_file: str | None) -> tuple[Topology, str]:
-    if name in found.rivals:
+def _one(name: str, search: Found, dag_id: str | None, dag_file: str | None) -> tuple[Topology, str]:
+    if name in search.rivals:
         raise ConfigurationError(
-            f"topology {name!r} is one thing in {found.topologies[name][1]} and another in {found.rivals[name]}",
+            f"topology {name!r} is one thing in {search.topologies[name][1]} and another in {search.rivals[name]}",
             "Say which one with --dag DAG_ID; a name belongs to one topology.",
         )
-    if name in found.topologies:
-        return found.topologies[name]
-    where = f"DAG {dag_id!r}" if dag_id else (dag_file or "the DAGs of this Airflow")
+    if name in search.topologies:
+        return search.topologies[name]
+    location = f"DAG {dag_id!r}" if dag_id else (dag_file or "the DAGs of this Airflow")
     raise ConfigurationError(
-        f"there is no topology {name!r} in {where}; found: {_listing(found)}{_broken(found)}",
+        f"there is no topology {name!r} in {location}; found: {_listing(search)}{_broken(search)}",
         "Name where it is with --dag DAG_ID or --dag-file PATH.",
     )
 
@@ -107,18 +107,18 @@ def topologies_of(dag_or_module: str) -> list[Topology]:
     """
     is_place = ":" in dag_or_module or dag_or_module.endswith(".py") or os.path.exists(dag_or_module)
     if is_place:
-        found = _search(None, dag_or_module)
+        search = _search(None, dag_or_module)
     else:
-        found = _from_bundles(dag_or_module)
-        if dag_or_module not in found.dags and dag_or_module in found.topologies:
-            return [_one(dag_or_module, found, None, None)[0]]
-        _require_dag(dag_or_module, found)
-    if not found.topologies:
+        search = _from_bundles(dag_or_module)
+        if dag_or_module not in search.dags and dag_or_module in search.topologies:
+            return [_one(dag_or_module, search, None, None)[0]]
+        _require_dag(dag_or_module, search)
+    if not search.topologies:
         raise ConfigurationError(
-            f"{dag_or_module} has no task with a topology{_broken(found)}",
+            f"{dag_or_module} has no task with a topology{_broken(search)}",
             "Name a DAG of Trident tasks, its file, or module:attribute of a Topology.",
         )
-    return [topology for topology, _ in found.topologies.values()]
+    return [topology for topology, _ in search.topologies.values()]
 
 
 def _search(dag_id: str | None, place: str | None) -> Found:
@@ -135,11 +135,11 @@ def _search(dag_id: str | None, place: str | None) -> Found:
 
 
 def _from_attribute(place: str) -> Found:
-    where, _, attribute = place.rpartition(":")
-    value: object = _load_module(where)
+    module_name, _, attribute = place.rpartition(":")
+    value: object = _load_module(module_name)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise ConfigurationError(f"{where} has no {attribute!r}", "Name a Topology in it.")
+            raise ConfigurationError(f"{module_name} has no {attribute!r}", "Name a Topology in it.")
         value = getattr(value, part)
     if callable(value) and not isinstance(value, type):
         with guarded(place):
@@ -149,19 +149,19 @@ def _from_attribute(place: str) -> Found:
     return Found({value.name: (value, place)})
 
 
-def _load_module(where: str) -> ModuleType:
+def _load_module(module_name: str) -> ModuleType:
     """By name, from the current folder or the Python path; or by file."""
     try:
-        if where.endswith(".py"):
-            return _loaded_from(where)
+        if module_name.endswith(".py"):
+            return _loaded_from(module_name)
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-        return importlib.import_module(where)
+        return importlib.import_module(module_name)
     except BaseException as error:
         if not is_foreign(error):
             raise
         raise ConfigurationError(
-            f"{where} cannot be imported ({error_text(error)})",
+            f"{module_name} cannot be imported ({error_text(error)})",
             "Name a module on the Python path or below the current folder, or a file, as in dags/wc.py:topology.",
         ) from None
 
@@ -187,9 +187,9 @@ def _name_for(file: str) -> str:
     """The module's name: that of the file, unless it is another module's. A file ``redis.py`` must not stand in the
     place of the package, in a process that goes on to work with it."""
     name, path = Path(file).stem, os.path.abspath(file)
-    known = sys.modules.get(name)
-    origin = getattr(known, "__file__", None) or "built in"
-    if known is None:
+    module = sys.modules.get(name)
+    origin = getattr(module, "__file__", None) or "built in"
+    if module is None:
         spec = importlib.util.find_spec(name) if name.isidentifier() else None
         origin = path if spec is None else spec.origin
     if origin is not None and os.path.abspath(origin) == path:
@@ -215,15 +215,15 @@ def _from_file(path: Path) -> Found:
 
 
 def _from_dag(dag_id: str) -> Found:
-    found = _from_bundles(dag_id)
-    _require_dag(dag_id, found)
-    return found
+    search = _from_bundles(dag_id)
+    _require_dag(dag_id, search)
+    return search
 
 
-def _require_dag(dag_id: str, found: Found) -> None:
-    if dag_id not in found.dags:
+def _require_dag(dag_id: str, search: Found) -> None:
+    if dag_id not in search.dags:
         raise ConfigurationError(
-            f"there is no DAG {dag_id!r}; found: {', '.join(found.dags) or 'none'}{_broken(found)}",
+            f"there is no DAG {dag_id!r}; found: {', '.join(search.dags) or 'none'}{_broken(search)}",
             "Look at `airflow dags list`, or name a DAG file.",
         )
 
@@ -247,33 +247,33 @@ def _from_bundles(dag_id: str | None) -> Found:
 
 
 def _from_dags(dags: Sequence[DAG], broken: dict[str, str]) -> Found:
-    found = Found(broken=broken, dags=tuple(dag.dag_id for dag in dags))
+    search = Found(broken=broken, dags=tuple(dag.dag_id for dag in dags))
     for dag in dags:
         for task in dag.tasks:
             for topology in _topologies_of_task(task):
                 place = f"DAG {dag.dag_id}"
-                found.tasks.setdefault(topology.name, []).append(task)
-                first, _ = found.topologies.setdefault(topology.name, (topology, place))
+                search.tasks.setdefault(topology.name, []).append(task)
+                first, _ = search.topologies.setdefault(topology.name, (topology, place))
                 if first.compile().digest != topology.compile().digest:
-                    found.rivals.setdefault(topology.name, place)
-    return found
+                    search.rivals.setdefault(topology.name, place)
+    return search
 
 
 def _topologies_of_task(task: object) -> list[Topology]:
     kept = getattr(task, "partial_kwargs", {})  # a mapped task keeps its arguments here
-    one = kept.get("topology") or getattr(task, "topology", None)
-    several: Sequence[object] = kept.get("topologies") or getattr(task, "topologies", None) or [one]
+    topology = kept.get("topology") or getattr(task, "topology", None)
+    several: Sequence[object] = kept.get("topologies") or getattr(task, "topologies", None) or [topology]
     return [topology for topology in several if isinstance(topology, Topology)]
 
 
-def _listing(found: Found) -> str:
-    return ", ".join(f"{name} ({place})" for name, (_, place) in sorted(found.topologies.items())) or "none"
+def _listing(search: Found) -> str:
+    return ", ".join(f"{name} ({place})" for name, (_, place) in sorted(search.topologies.items())) or "none"
 
 
-def _broken(found: Found) -> str:
-    if not found.broken:
+def _broken(search: Found) -> str:
+    if not search.broken:
         return ""
-    return f" (not read: {', '.join(f'{file}: {text}' for file, text in sorted(found.broken.items()))})"
+    return f" (not read: {', '.join(f'{file}: {text}' for file, text in sorted(search.broken.items()))})"
 
 
 def _last_line(text: str) -> str:

@@ -139,12 +139,14 @@ def check_lag(case: SpoutCase) -> None:
     """A lag falls with each transaction, and is 0 in the end; asking for it changes nothing."""
     every: list[Json] = [None, *metadata_of_all(case.spout)]
     lags = [case.spout.coordinator().lag(metadata) for metadata in every]
-    known = [lag for lag in lags if lag is not None]
-    require(all(set(lag) <= LAG_UNITS for lag in known), f"a lag has units other than {sorted(LAG_UNITS)}: {known}")
-    for before, after in pairwise(known):
+    measured = [lag for lag in lags if lag is not None]
+    require(
+        all(set(lag) <= LAG_UNITS for lag in measured), f"a lag has units other than {sorted(LAG_UNITS)}: {measured}"
+    )
+    for before, after in pairwise(measured):
         is_less = after != before and all(after[unit] <= before[unit] for unit in before)
         require(is_less, f"the lag did not fall with a transaction: {before}, then {after}")
-    require(not known or not any(known[-1].values()), f"the lag after the last transaction is {known[-1:]}")
+    require(not measured or not any(measured[-1].values()), f"the lag after the last transaction is {measured[-1:]}")
     check_coverage(case)
 
 

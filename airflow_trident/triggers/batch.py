@@ -82,17 +82,17 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         install_resolver()
-        told, told_s = _Found(after=-1), 0.0
+        announced, announced_s = _Found(after=-1), 0.0
         while True:
             try:
                 async with self.hub() as hub:
                     while True:
-                        found = await self._look(hub)
-                        if found is not None and (found != told or time.monotonic() - told_s >= self.again_s):
-                            told, told_s = found, time.monotonic()
-                            self.log.info("topology %s: %s", self.topology, found)
+                        reason = await self._look(hub)
+                        if reason is not None and (reason != announced or time.monotonic() - announced_s >= self.again_s):
+                            announced, announced_s = reason, time.monotonic()
+                            self.log.info("topology %s: %s", self.topology, reason)
                             yield TriggerEvent(
-                                {"topology": self.topology, "after": found.after, "stream": found.stream}
+                                {"topology": self.topology, "after": reason.after, "stream": reason.stream}
                             )
                         await asyncio.sleep(self.poll_s)
             except LedgerUnavailableError as error:
@@ -128,8 +128,8 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
         if record is None:
             return None
         answers = await asyncio.to_thread(ask, record)
-        left = await ledger.call(lambda here: left_to_anybody(here, record, answers, None))
-        return None if left is None else _Found(after=last, left=left.by, why=left.why)
+        orphan = await ledger.call(lambda here: left_to_anybody(here, record, answers, None))
+        return None if orphan is None else _Found(after=last, left=orphan.by, why=orphan.why)
 
     def _topology(self) -> Topology:
         """The topology, read again when its file has changed: Airflow goes on with the same trigger then. What the file
@@ -151,7 +151,7 @@ def _stamp_of(place: str) -> tuple[int, ...] | None:
     if not file.endswith(".py"):
         return None
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -86,14 +86,14 @@ class TridentTrigger(BaseTrigger):
             except Exception as error:
                 # Airflow says "not defined" also when nobody answered who could know it.
                 tried += 1
-                what = f"the connection {conn_id!r} cannot be read ({type(error).__name__}: {error})"
+                problem = f"the connection {conn_id!r} cannot be read ({type(error).__name__}: {error})"
                 if tried >= tries:
                     raise ConfigurationError(
-                        f"{what}; it was tried {tried} times in a triggerer",
+                        f"{problem}; it was tried {tried} times in a triggerer",
                         "Look whether Airflow's API server and the secrets backend answer, or add it: `airflow "
                         f"connections add {conn_id} --conn-type zookeeper --conn-host HOST:2181`. Then clear the task.",
                     ) from error
-                self.log.warning("%s. The wait goes on; it is tried again in %g s.", what, pause_s)
+                self.log.warning("%s. The wait goes on; it is tried again in %g s.", problem, pause_s)
                 await asyncio.sleep(pause_s)
 
 
@@ -234,15 +234,15 @@ class TridentTurnTrigger(TridentTrigger):
         if ti is None:
             return None
         task = getattr(self, "task", None)  # triggers have it since Airflow 3.3
-        behind, most = told_by_dag(task)
+        behind, max_runs = told_by_dag(task)
         behind = behind if self.behind is None else frozenset(self.behind)
         if self.max_active_runs is not None:
-            most = self.max_active_runs
+            max_runs = self.max_active_runs
         elif ti.run_id.startswith(_BACKFILL_RUN):
-            most = 1  # as a worker would say, which knows the type of its run
+            max_runs = 1  # as a worker would say, which knows the type of its run
         index = -1 if ti.map_index is None else ti.map_index
         commits = commits_behind(task) if self.commits is None else self.commits
-        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, most, commits)
+        return Asker(TaskOfRun(ti.dag_id, ti.run_id, ti.task_id, index), behind, max_runs, commits)
 
     async def _ask(self, record: TxRecord, asker: Asker | None) -> Answers:
         """Ask Airflow in a thread, because its client blocks."""
@@ -251,14 +251,14 @@ class TridentTurnTrigger(TridentTrigger):
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def _story(self, txid: int, verdict: WaitDecision | Abandoned) -> str:
-        what = f"transaction {txid} of topology {self.topology}"
+        subject = f"transaction {txid} of topology {self.topology}"
         if isinstance(verdict, Over):
-            return f"{what} is committed already" if verdict.committed else f"the turn of {what} has come"
+            return f"{subject} is committed already" if verdict.committed else f"the turn of {subject} has come"
         if isinstance(verdict, Abandoned):
-            return f"the turn of {what} has come: transaction {verdict.by} is left, and {verdict.why}"
+            return f"the turn of {subject} has come: transaction {verdict.by} is left, and {verdict.why}"
         if isinstance(verdict, Blocked):
             return str(blocked(self.topology, verdict))
-        return f"{what} was never begun. See `airflow trident ledger list {self.topology}`."
+        return f"{subject} was never begun. See `airflow trident ledger list {self.topology}`."
 
     async def _let_airflow_settle(self) -> None:
         if self.deferred_ms is None or self.ends_task:

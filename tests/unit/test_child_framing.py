@@ -151,7 +151,7 @@ def test_what_a_component_prints_before_a_message_is_stray(before: list[bytes]) 
 )
 def test_no_message_is_passed_over_because_another_follows_it_in_one_frame(frame: bytes) -> None:
     with pytest.raises(ChildProtocolError, match="ShellBolt 'x' said several messages before one line 'end'"):
-        MultilangDecoder(what="ShellBolt 'x'").feed(frame + b"\nend\n")
+        MultilangDecoder(subject="ShellBolt 'x'").feed(frame + b"\nend\n")
 
 
 @pytest.mark.parametrize("line", [b'{"level":30,"pid":7,"msg":"hi"}', b'{"command":"npm start"}', b'say "pid"'])

@@ -43,12 +43,12 @@ def stop(args: Namespace) -> int | None:
 @trident_command
 def status(args: Namespace) -> int | None:
     server = _server(args)
-    found = server.status()
-    if not found.running:
-        print(f"no Spark Connect server runs on {found.data_dir}; start it with `{server.start_command}`")
+    status_now = server.status()
+    if not status_now.running:
+        print(f"no Spark Connect server runs on {status_now.data_dir}; start it with `{server.start_command}`")
         return PROBLEM
-    print(f"Spark {server.spark_version()} answers at {server.url} (process {found.pid})")
-    print(f"log: {found.log}")
+    print(f"Spark {server.spark_version()} answers at {server.url} (process {status_now.pid})")
+    print(f"log: {status_now.log}")
     return OK
 
 

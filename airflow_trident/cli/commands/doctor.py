@@ -164,12 +164,12 @@ def changed_files(name: str) -> int:
 
 
 def _pandas() -> Finding:
-    found = _installed("pandas")
-    if found is None and _installed("pyspark") is None and _installed("pyspark-client") is None:
+    pandas = _installed("pandas")
+    if pandas is None and _installed("pyspark") is None and _installed("pyspark-client") is None:
         return _ok("pandas", "not installed, nor is Spark")
-    if found is None or int(found.partition(".")[0]) >= 3:
-        return _fail("pandas", f"pandas is {found}, and pyspark needs 2. pip install 'pandas>=2.2,<3'")
-    return _ok("pandas", f"pandas {found}")
+    if pandas is None or int(pandas.partition(".")[0]) >= 3:
+        return _fail("pandas", f"pandas is {pandas}, and pyspark needs 2. pip install 'pandas>=2.2,<3'")
+    return _ok("pandas", f"pandas {pandas}")
 
 
 def _configuration() -> Iterator[Finding]:
@@ -203,14 +203,14 @@ def _staging_objects(place: Place) -> Finding:
     try:
         place.check()
         place.put(f"{folder}/probe", lambda file: file.write(b"x"))
-        found = place.read(f"{folder}/probe"), sizes(place, folder, [f"{folder}/probe"])
+        probe = place.read(f"{folder}/probe"), sizes(place, folder, [f"{folder}/probe"])
         clear(place, folder)
-        left = list(place.list(folder))
+        remaining = list(place.list(folder))
     except (TridentError, FileNotFoundError) as error:
         return _fail("staging", str(error))
-    if found != (b"x", {f"{folder}/probe": 1}):
+    if probe != (b"x", {f"{folder}/probe": 1}):
         return _fail("staging", f"{place.where} gives back something else than was put into it.")
-    if left:
+    if remaining:
         return _warn(
             "staging", f"{place.where} deletes nothing: staged batches stay. Give the right to delete objects."
         )
@@ -306,11 +306,11 @@ def _topologies(ledgers: Ledgers) -> Iterator[Finding]:
     sound = 0
     for name in names:
         try:
-            found = list(_topology(name, ledgers.ledger(name), beside))
+            findings = list(_topology(name, ledgers.ledger(name), beside))
         except TridentError as error:
-            found = [_fail("ledger", f"topology {name}: {error}")]
-        yield from found
-        sound += not any(one.level is not Level.OK for one in found)
+            findings = [_fail("ledger", f"topology {name}: {error}")]
+        yield from findings
+        sound += not any(finding.level is not Level.OK for finding in findings)
     yield _ok("ledger", f"{sound} of {len(names)} topologies without failed transactions")
 
 
@@ -345,19 +345,19 @@ def spark_checks(conn_id: str | None, staging_dir: str | None = None) -> Iterato
     from airflow_trident.engine.spark.workers import OLDEST_PYARROW
 
     try:
-        found = _tried(conn_id, staging_dir)
+        trial = _tried(conn_id, staging_dir)
     except (TridentError, AirflowException) as error:
         yield Finding(Level.FAIL, "spark", f"{conn_id}: {text_of(error)}")
         return
-    yield Finding(Level.OK, "spark", f"{conn_id}: {found.about}")
-    if found.pyarrow < OLDEST_PYARROW:
+    yield Finding(Level.OK, "spark", f"{conn_id}: {trial.about}")
+    if trial.pyarrow < OLDEST_PYARROW:
         cure = f"Install pyarrow {OLDEST_PYARROW} or newer where the executors run."
-        yield Finding(Level.FAIL, "executors", f"their Python workers have {found.workers}. {cure}")
+        yield Finding(Level.FAIL, "executors", f"their Python workers have {trial.workers}. {cure}")
     else:
-        yield Finding(Level.OK, "executors", f"their Python workers have {found.workers}")
-    if found.mixes:
-        yield Finding(Level.WARN, "spark", found.mixes)
-    if not found.sees:
+        yield Finding(Level.OK, "executors", f"their Python workers have {trial.workers}")
+    if trial.mixes:
+        yield Finding(Level.WARN, "spark", trial.mixes)
+    if not trial.sees:
         yield Finding(
             Level.FAIL,
             "executors",

@@ -94,7 +94,7 @@ def list_(args: Namespace) -> int | None:
 def plan_changes(records: Iterable[TxRecord]) -> Iterator[str]:
     """A line for each transaction whose plan differs from that of the transaction before it, in order of txids."""
     before = None
-    for record in sorted(records, key=lambda one: one.txid):
+    for record in sorted(records, key=lambda tx: tx.txid):
         if before is not None and record.plan and record.plan != before.plan:
             yield f"the plan changed with transaction {record.txid}: {_plan(before)} -> {_plan(record)}"
         before = record if record.plan else before
@@ -246,23 +246,21 @@ def show(args: Namespace) -> int | None:
         )
     record = tx_fields(view.tx)
     if args.output in _TABLES:
-        record["plan"] = " ".join(
-            [_plan(view.tx), *plan_changes([one for one in (before, view.tx) if one is not None])]
-        )
+        record["plan"] = " ".join([_plan(view.tx), *plan_changes([tx for tx in (before, view.tx) if tx is not None])])
         record["times_ms"] = {name: f"{time_text(value)} UTC" for name, value in sorted(view.tx.times_ms.items())}
         record["times"] = record.pop("times_ms")
-        record["attempts"] = {str(one.attempt): _past(one) for one in view.tx.attempts}
+        record["attempts"] = {str(attempt.attempt): _past(attempt) for attempt in view.tx.attempts}
         if evidence is not None:
             record["diagnosis"] = str(diagnose_transaction(evidence, view.tx))
     print_record({"topology": args.topology, **record}, args.output)
     return OK
 
 
-def _past(one: PastAttempt) -> str:
-    begun = f"begun {time_text(one.begun_ms)} UTC by {one.by or 'nobody known'}"
-    if not one.ended_ms:
+def _past(attempt: PastAttempt) -> str:
+    begun = f"begun {time_text(attempt.begun_ms)} UTC by {attempt.by or 'nobody known'}"
+    if not attempt.ended_ms:
         return f"{begun}: killed, or given up for the next one"
-    return f"{begun}, failed {time_text(one.ended_ms)} UTC: {one.error}"
+    return f"{begun}, failed {time_text(attempt.ended_ms)} UTC: {attempt.error}"
 
 
 # ---- everything ------------------------------------------------------------------------------------------------
@@ -342,8 +340,8 @@ def query(args: Namespace) -> int | None:
     from airflow_trident.runtime.query import query_texts
 
     topology = topology_of(args)
-    result = query_texts(topology, args.query, args.args)
-    print_rows(result.as_json(), args.output, empty="no tuples")
+    answer = query_texts(topology, args.query, args.args)
+    print_rows(answer.as_json(), args.output, empty="no tuples")
     return OK
 
 
@@ -374,7 +372,7 @@ def plan(args: Namespace) -> int | None:
         topology.queries.compile(args.query) if args.query else topology.compile()
         for topology in topologies_of(args.dag_or_module)
     )
-    texts = [explain(one, args.format) for one in plans]
+    texts = [explain(topology_plan, args.format) for topology_plan in plans]
     print("\n".join(texts), end="")
     return OK
 

@@ -62,10 +62,10 @@ def drain(args: Namespace) -> int | None:
         group=args.group,
     )
     if (submitted := _submitted(args, conf, topology)) is not None:
-        result = submitted.finish(submitted.start(attempts, claim, limits, retention))
+        outcome = submitted.finish(submitted.start(attempts, claim, limits, retention))
     else:
         with open_ledger(args) as ledger, engine_of(args, conf, topology, one_shot=False) as engine:
-            result = Drain(
+            outcome = Drain(
                 ledger=ledger,
                 topology=topology,
                 engine=engine,
@@ -76,23 +76,23 @@ def drain(args: Namespace) -> int | None:
                 retention=retention,
                 progress=say,
             ).run()
-    _tell(args.topology, result)
+    _tell(args.topology, outcome)
     return OK
 
 
-def _tell(topology: str, result: DrainResult) -> None:
+def _tell(topology: str, outcome: DrainResult) -> None:
     from airflow_trident.runtime.waiting import paused
 
-    if result.committed:
-        first, last = result.committed[0], result.committed[-1]
-        count = len(result.committed)
-        what = f"transaction {first} is committed"
+    if outcome.committed:
+        first, last = outcome.committed[0], outcome.committed[-1]
+        count = len(outcome.committed)
+        subject = f"transaction {first} is committed"
         if count > 1:
-            what = f"{count} transactions are committed ({first} to {last})"
-        say(f"topology {topology}: {what}, {result.rows_read:,} rows read")
-    if result.paused_by is not None:
-        say(paused(topology, result.paused_by))
-    elif not result.committed:
+            subject = f"{count} transactions are committed ({first} to {last})"
+        say(f"topology {topology}: {subject}, {outcome.rows_read:,} rows read")
+    if outcome.paused_by is not None:
+        say(paused(topology, outcome.paused_by))
+    elif not outcome.committed:
         say(f"topology {topology}: nothing new")
 
 
@@ -120,11 +120,11 @@ def backfill(args: Namespace) -> int | None:
             group=group,
             orphans=lambda records: known_abandoned(records, ledger.workers()),
         ).run(selection)
-    failed = sum(result.outcome is BackfillOutcome.FAILED for result in results)
+    failed = sum(backfilled.outcome is BackfillOutcome.FAILED for backfilled in results)
     if failed:
         say(f"{failed} of {len(results)} transactions failed again")
-    left = any(result.outcome is BackfillOutcome.AT_WORK for result in results)
-    return PROBLEM if failed or left else OK
+    unfinished = any(backfilled.outcome is BackfillOutcome.AT_WORK for backfilled in results)
+    return PROBLEM if failed or unfinished else OK
 
 
 def _selection(args: Namespace) -> Selection:
@@ -146,18 +146,21 @@ def replay(args: Namespace) -> int | None:
         ledger.topology()
         root = settings.staging_root(args.staging_dir)
         differences = dry_replay(ledger, topology, args.txid, engine, root, say, shake=args.shake)
-    for one in differences:
-        rows = f"{one.staged_rows} rows were staged, {one.replayed_rows} replayed"
-        if one.equal:
-            say(f"state {one.state}: equal ({rows})")
+    for difference in differences:
+        rows = f"{difference.staged_rows} rows were staged, {difference.replayed_rows} replayed"
+        if difference.equal:
+            say(f"state {difference.state}: equal ({rows})")
             continue
-        say(f"state {one.state}: DIFFERENT ({rows}; {one.missing_rows} missing, {one.extra_rows} extra)")
-        if one.only_reals is not None:
-            say(f"  in real numbers only, by at most {one.only_reals:.1e} of the larger one")
-        for sign, examples in (("-", one.missing), ("+", one.extra)):
+        say(
+            f"state {difference.state}: DIFFERENT ({rows}; {difference.missing_rows} missing, {difference.extra_rows} "
+            "extra)"
+        )
+        if difference.only_reals is not None:
+            say(f"  in real numbers only, by at most {difference.only_reals:.1e} of the larger one")
+        for sign, examples in (("-", difference.missing), ("+", difference.extra)):
             for row in examples:
                 say(f"  {sign} {row!r}")
-    return OK if all(one.equal for one in differences) else PROBLEM
+    return OK if all(difference.equal for difference in differences) else PROBLEM
 
 
 @trident_command
@@ -169,10 +172,10 @@ def bisect(args: Namespace) -> int | None:
     topology = topology_of(args)
     with open_ledger(args) as ledger, engine_of(args, conf, topology) as engine:
         ledger.topology()
-        found = find_poison(ledger, topology, args.txid, engine, say)
-    for line in poison_lines(args.txid, found):
+        poison = find_poison(ledger, topology, args.txid, engine, say)
+    for line in poison_lines(args.txid, poison):
         say(line)
-    return PROBLEM if found is None else OK
+    return PROBLEM if poison is None else OK
 
 
 @trident_command

@@ -52,18 +52,18 @@ def stop(args: Namespace) -> int | None:
 
 @trident_command
 def status(args: Namespace) -> int | None:
-    found = _server(args).status()
-    if not found.running:
-        print(f"no ZooKeeper runs on {found.data_dir}; start it with `airflow trident zookeeper start`")
+    server_status = _server(args).status()
+    if not server_status.running:
+        print(f"no ZooKeeper runs on {server_status.data_dir}; start it with `airflow trident zookeeper start`")
         return PROBLEM
-    print(f"ZooKeeper runs at {found.hosts} (process {found.pid})")
-    _print_place(found)
+    print(f"ZooKeeper runs at {server_status.hosts} (process {server_status.pid})")
+    _print_place(server_status)
     return OK
 
 
-def _print_place(found: ServerStatus) -> None:
-    print(f"data: {found.data_dir}")
-    print(f"log:  {found.log}")
+def _print_place(server_status: ServerStatus) -> None:
+    print(f"data: {server_status.data_dir}")
+    print(f"log:  {server_status.log}")
 
 
 def _server(args: Namespace) -> EmbeddedZooKeeper:

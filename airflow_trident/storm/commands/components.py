@@ -49,23 +49,23 @@ def plan(args: Namespace) -> int | None:
     return OK
 
 
-def _described(found: TopologyDefinition) -> Iterator[str]:
-    workers = f", {len(found.workers)} workers" if found.workers else ""
-    yield f"{found.file}: {len(found.spouts)} spouts, {len(found.bolts)} bolts{workers}"
-    for spout in found.spouts:
+def _described(definition: TopologyDefinition) -> Iterator[str]:
+    workers = f", {len(definition.workers)} workers" if definition.workers else ""
+    yield f"{definition.file}: {len(definition.spouts)} spouts, {len(definition.bolts)} bolts{workers}"
+    for spout in definition.spouts:
         yield f"  spout {spout.name}: {_what(spout)}"
-    for bolt in found.bolts:
+    for bolt in definition.bolts:
         wires = ", ".join(wire.source + (f":{wire.stream_id}" if wire.stream_id else "") for wire in bolt.inputs)
         yield f"  bolt {bolt.name}: {_what(bolt)} <- {wires}"
-    if ends := [node.name for node in found.ends]:
+    if ends := [node.name for node in definition.ends]:
         yield f"  nobody reads: {', '.join(ends)}"
-    for note in found.notes:
+    for note in definition.notes:
         yield f"  note: {note}"
 
 
 def _what(node: NodeDefinition) -> str:
-    where = "" if node.type == "sys" else f" in {node.working_dir}"
-    return f"{node.type} {' '.join((node.cmd, *node.args))}{where}{f' @ {node.worker}' if node.worker else ''}"
+    folder = "" if node.type == "sys" else f" in {node.working_dir}"
+    return f"{node.type} {' '.join((node.cmd, *node.args))}{folder}{f' @ {node.worker}' if node.worker else ''}"
 
 
 # ---- child -----------------------------------------------------------------------------------------------------
@@ -128,5 +128,5 @@ def _rows(schema: Schema) -> Iterator[tuple[Any, ...]]:
             raise UsageError(f"line {number} of the input is no row: {error}.") from error
 
 
-def _say(what: dict[str, Any]) -> None:
-    print(json.dumps(what, ensure_ascii=False), flush=True)
+def _say(message: dict[str, Any]) -> None:
+    print(json.dumps(message, ensure_ascii=False), flush=True)

@@ -100,7 +100,7 @@ def workers(args: Namespace) -> int | None:
         at_work = [] if args.topology is None else _at_work(ledgers.ledger(args.topology))
         deployed = Deployments(ledgers.znodes, ledgers.root).read(None if args.topology is None else [args.topology])
         still = {name: _standstill(ledgers.ledger(name), deployed) for name in sorted(deployed.rosters)}
-    rows = [_row(**one) for _, roster in sorted(deployed.rosters.items()) for one in rows_of(roster)]
+    rows = [_row(**row) for _, roster in sorted(deployed.rosters.items()) for row in rows_of(roster)]
     whole = sorted({**still, **deployed.unreadable}.items())
     rows += [_row(topology=name, error=error) for name, error in whole if error]
     places = {(row["host"], row["pid"]) for row in rows}  # here a named worker's drain is at work, too
@@ -127,18 +127,20 @@ def _at_work(ledger: Ledger) -> list[dict[str, Any]]:
 
     :raises UnknownTopologyError: there is no such topology.
     """
-    known = ("host", "pid", "task", "txid", "since_ms")
+    columns = ("host", "pid", "task", "txid", "since_ms")
     return [
-        _row(topology=ledger.topology_name, **{name: value for name, value in asdict(one).items() if name in known})
-        for one in ledger.workers()
+        _row(
+            topology=ledger.topology_name, **{name: value for name, value in asdict(session).items() if name in columns}
+        )
+        for session in ledger.workers()
     ]
 
 
-def _row(*, since_ms: int | None = None, **given: Any) -> dict[str, Any]:
+def _row(*, since_ms: int | None = None, **cells: Any) -> dict[str, Any]:
     """A row with all columns. Named workers have `worker` to `told`, tasks have `txid`."""
     empty: dict[str, Any] = {"topology": "", "worker": "", "status": "", "epoch": None, "told": "", "host": None}
     empty |= {"pid": None, "task": None, "txid": None, "since": "", "error": ""}
-    return empty | ({} if since_ms is None else {"since": time_text(since_ms)}) | given
+    return empty | ({} if since_ms is None else {"since": time_text(since_ms)}) | cells
 
 
 def _names(text: str) -> tuple[str, ...]:

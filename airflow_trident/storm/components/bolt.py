@@ -122,12 +122,12 @@ class BoltNode(OwnPassNode):
 
     @property
     def what(self) -> str:
-        streams = f" on {', '.join(one.id for one in self.streams)}" if self.tag else ""
+        streams = f" on {', '.join(stream.id for stream in self.streams)}" if self.tag else ""
         return f"{self.bolt.describe()}({', '.join(self.reads)}){streams}"
 
     def needs(self, before: Schema, used: frozenset[str], place: int = 0) -> frozenset[str]:
-        given = {name for one in self.streams for name in one.columns}
-        return frozenset(self.reads) | (used - given if self.keeps_input else frozenset())
+        columns = {name for stream in self.streams for name in stream.columns}
+        return frozenset(self.reads) | (used - columns if self.keeps_input else frozenset())
 
     def run(self, keep: frozenset[str], context: OperationContext, frames: Iterator[Frame]) -> Iterator[Frame]:
         return _pass(self, keep, context, frames)
@@ -185,16 +185,18 @@ def bolt(stream: S, inputs: FieldSpec, bolt: ChildBolt, streams: Mapping[str, Fi
 def _one(made: S, tag: str, stream_id: str, schema: Schema, columns: tuple[str, ...]) -> S:
     """The tuples of one stream, with the declared field names."""
     here = col(tag) == stream_id
-    one = then(made, FilterNode, "filter", made.schema, reads=here.reads, expression=here)
+    stream = then(made, FilterNode, "filter", made.schema, reads=here.reads, expression=here)
     for field, column in zip(schema, columns, strict=True):
         if column != field.name:
             new = (Field(field.name, field.type),)
-            before = tuple(given for given in one.schema if given.name != field.name)
-            if len(before) != len(one.schema):  # another stream has a field of that name
-                one = then(one, ProjectNode, "project", before)
+            before = tuple(column_before for column_before in stream.schema if column_before.name != field.name)
+            if len(before) != len(stream.schema):  # another stream has a field of that name
+                stream = then(stream, ProjectNode, "project", before)
             renamed = col(column)
-            one = then(one, EachNode, "each", (*before, *new), outputs=new, reads=renamed.reads, expression=renamed)
-    return then(one, ProjectNode, "project", schema)
+            stream = then(
+                stream, EachNode, "each", (*before, *new), outputs=new, reads=renamed.reads, expression=renamed
+            )
+    return then(stream, ProjectNode, "project", schema)
 
 
 def _columns(declared: Mapping[str, Schema]) -> dict[str, tuple[str, ...]]:
@@ -247,12 +249,12 @@ def _pass(node: BoltNode, keep: frozenset[str], context: OperationContext, frame
         partition=context.partition_index,
         partitions=context.num_partitions,
     )
-    given = _Given(node.reads, frames)
-    made = _Made(node, keep, border, given)
-    for some in run_bolt(node.bolt, given.rows(), place, border.error, given.look):
+    given_rows = _Given(node.reads, frames)
+    made = _Made(node, keep, border, given_rows)
+    for some in run_bolt(node.bolt, given_rows.rows(), place, border.error, given_rows.look):
         for frame in made.appended(some.emits) if node.keeps_input else made.instead(some.emits):
             yield frame.only(keep)
-        given.drop(some.upto)
+        given_rows.drop(some.upto)
 
 
 class _Given:
@@ -280,11 +282,11 @@ class _Given:
 
     def of(self, row: int) -> tuple[int, Frame]:
         """The frame that contains the row, and the number of its first row."""
-        return next(one for one in self._kept if row < one[0] + one[1].rows)
+        return next(frame for frame in self._kept if row < frame[0] + frame[1].rows)
 
-    def drop(self, upto: int) -> None:
-        """Rows below `upto` are no longer needed."""
-        while self._kept and self._kept[0][0] + self._kept[0][1].rows <= upto:
+    def drop(self, end: int) -> None:
+        """Rows below `end` are no longer needed."""
+        while self._kept and self._kept[0][0] + self._kept[0][1].rows <= end:
             self._kept.popleft()
 
     def values(self, row: int) -> tuple[Any, ...]:

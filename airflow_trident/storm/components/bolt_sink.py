@@ -103,10 +103,10 @@ class OpenBoltSink(State):
     def _not_asked(self) -> ConfigurationError:
         return ConfigurationError(f"sink {self._spec.name!r} is a bolt, which cannot be asked", "Use a state.")
 
-    def _error(self, row: tuple[Any, ...], what: str) -> UserCodeError:
+    def _error(self, row: tuple[Any, ...], problem: str) -> UserCodeError:
         fields = ", ".join(names_of(self._spec.staged))
         return UserCodeError(
-            f"{self._bolt.describe()} of sink {self._spec.name!r} {what}; fields ({fields}), row {row!r:.200}",
+            f"{self._bolt.describe()} of sink {self._spec.name!r} {problem}; fields ({fields}), row {row!r:.200}",
             "Mend the component: the commit is tried again, and gives it the whole batch again.",
             node=self._spec.name,
             fields=fields,

@@ -22,8 +22,8 @@ _TOPOLOGY = "tried"
 class _Listener:
     """Shows what the child says. `open`: the row that it has not acknowledged."""
 
-    def __init__(self, what: str, say: Say) -> None:
-        self._what, self._say = what, say
+    def __init__(self, subject: str, say: Say) -> None:
+        self._what, self._say = subject, say
         self.is_ready = False
         self.open: int | None = None
         self.failures = 0
@@ -109,16 +109,22 @@ def try_spout(spout: ChildSpout, max_rows: int, say: Say, *, max_s: float, idle_
         say({"end": 0, "well": True})
 
 
-def _show(say: Say, given: list[Given], error: TridentError | None) -> None:
-    for one in given:
-        named: dict[str, Json] = {"id": one.id} if one.has_id else {}
-        say({"emit": one.values, "stream": one.stream, **named})
+def _show(say: Say, spout_tuples: list[Given], error: TridentError | None) -> None:
+    for spout_tuple in spout_tuples:
+        named: dict[str, Json] = {"id": spout_tuple.id} if spout_tuple.has_id else {}
+        say({"emit": spout_tuple.values, "stream": spout_tuple.stream, **named})
     if error is not None:
         raise error
 
 
 def _until(
-    channel: Channel, talk: BoltTalk, reached: Callable[[], bool], timeout_s: float, what: str, *, still: bool = False
+    channel: Channel,
+    talk: BoltTalk,
+    reached: Callable[[], bool],
+    timeout_s: float,
+    awaited: str,
+    *,
+    still: bool = False,
 ) -> None:
     """
     :param still: the bolt has all rows that it may have.
@@ -126,11 +132,11 @@ def _until(
     end_s = time.monotonic() + timeout_s
     while not reached():
         if channel.eof:
-            raise channel.lost(f"before {what}")
+            raise channel.lost(f"before {awaited}")
         if still:
             talk.still(last=True)
         for message in channel.pump(_LOOK_S):
             talk.hear(message)
         if time.monotonic() > end_s and not reached():
             channel.kill()
-            raise ChildError(f"{channel.what} was killed {timeout_s:g} s before {what}")
+            raise ChildError(f"{channel.what} was killed {timeout_s:g} s before {awaited}")

@@ -46,9 +46,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(member) for member in value]
     return msgspec.to_builtins(value)
 
 
@@ -57,7 +57,7 @@ class Decoder(ABC):
 
     :param max_message_bytes: the longest message allowed, which also limits the buffer.
     :param stray: gets other text that comes before a message.
-    :param what: the child's name in errors.
+    :param subject: the child's name in errors.
     """
 
     end: bytes
@@ -68,11 +68,11 @@ class Decoder(ABC):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         stray: Callable[[bytes], None] | None = None,
         *,
-        what: str = "the child",
+        subject: str = "the child",
     ) -> None:
         self._max_message_bytes = max_message_bytes
         self._stray = stray or (lambda _: None)
-        self._what = what
+        self._what = subject
         self._buffer = bytearray()
         self._searched_bytes = 0
 
@@ -153,10 +153,10 @@ class MultilangDecoder(Decoder):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         stray: Callable[[bytes], None] | None = None,
         *,
-        what: str = "the child",
+        subject: str = "the child",
         strict: bool = False,
     ) -> None:
-        super().__init__(max_message_bytes, stray, what=what)
+        super().__init__(max_message_bytes, stray, subject=subject)
         self._strict = strict
 
     def _of(self, part: bytes) -> Message | None:
@@ -205,10 +205,10 @@ def _has_message(text: bytes) -> bool:
     whole = text.decode(errors="replace")
     for line in re.finditer(r"^[ \t]*(?=\{)", whole, re.MULTILINE):
         try:
-            found, _ = _TEXTS.raw_decode(whole, line.end())
+            message, _ = _TEXTS.raw_decode(whole, line.end())
         except (ValueError, RecursionError):
             continue
-        if found.get("command") in _COMMANDS or found.keys() == {"pid"}:
+        if message.get("command") in _COMMANDS or message.keys() == {"pid"}:
             return True
     return False
 

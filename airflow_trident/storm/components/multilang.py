@@ -133,7 +133,7 @@ class MultilangTalk(MultilangWords, BoltTalk):
             "source->stream->fields": {INPUT: {DEFAULT_STREAM: fields}} if all(map(_may_name, fields)) else {},
             "source->stream->grouping": {INPUT: {DEFAULT_STREAM: {"type": "SHUFFLE"}}},
         }
-        outputs = {name: [one.name for one in schema] for name, schema in place.streams.items()}
+        outputs = {name: [column.name for column in schema] for name, schema in place.streams.items()}
         self.greet(self._conf, outputs, **inputs)
         for _ in range(self._task_ids_ahead):  # all answers are equal, so they may be sent early
             self._channel.send(TASK_IDS)

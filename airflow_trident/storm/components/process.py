@@ -93,36 +93,36 @@ class Started:
                     file.close()
 
 
-def start(program: Program, what: str) -> Started:
-    """:param what: the child's name in errors.
+def start(program: Program, subject: str) -> Started:
+    """:param subject: the child's name in errors.
 
     :raises ConfigurationError: the program or its folder is missing, or may not be run.
     """
-    started = _on_socket(program, what) if program.carrier is Carrier.NODE else _on_pipes(program, what)
+    started = _on_socket(program, subject) if program.carrier is Carrier.NODE else _on_pipes(program, subject)
     for number in {started.reads, started.writes, *started.logs}:
         os.set_blocking(number, False)
     return started
 
 
-def _on_socket(program: Program, what: str) -> Started:
-    mine, theirs = socket.socketpair()
-    number = theirs.fileno()
-    said = {"NODE_CHANNEL_FD": str(number), "NODE_CHANNEL_SERIALIZATION_MODE": "json"}
+def _on_socket(program: Program, subject: str) -> Started:
+    channel, child_end = socket.socketpair()
+    number = child_end.fileno()
+    node_env = {"NODE_CHANNEL_FD": str(number), "NODE_CHANNEL_SERIALIZATION_MODE": "json"}
     try:
-        process = _popen(program, what, subprocess.DEVNULL, said, (number,))
+        process = _popen(program, subject, subprocess.DEVNULL, node_env, (number,))
     except BaseException:
-        mine.close()
+        channel.close()
         raise
     finally:
-        theirs.close()
+        child_end.close()
     assert process.stdout is not None
     assert process.stderr is not None
     logs = frozenset((process.stdout.fileno(), process.stderr.fileno()))
-    return Started(process=process, reads=mine.fileno(), writes=mine.fileno(), logs=logs, socket=mine)
+    return Started(process=process, reads=channel.fileno(), writes=channel.fileno(), logs=logs, socket=channel)
 
 
-def _on_pipes(program: Program, what: str) -> Started:
-    process = _popen(program, what, subprocess.PIPE, {}, ())
+def _on_pipes(program: Program, subject: str) -> Started:
+    process = _popen(program, subject, subprocess.PIPE, {}, ())
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
@@ -131,11 +131,11 @@ def _on_pipes(program: Program, what: str) -> Started:
 
 
 def _popen(
-    program: Program, what: str, stdin: int, said: Mapping[str, str], passed: tuple[int, ...]
+    program: Program, subject: str, stdin: int, extra_env: Mapping[str, str], passed: tuple[int, ...]
 ) -> subprocess.Popen[bytes]:
     if program.cwd is not None and not os.path.isdir(program.cwd):
         raise ConfigurationError(
-            f"{what}: there is no folder {program.cwd!r} on {socket.gethostname()}",
+            f"{subject}: there is no folder {program.cwd!r} on {socket.gethostname()}",
             "It must be there wherever the topology runs.",
         )
     try:
@@ -145,7 +145,7 @@ def _popen(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=program.cwd,
-            env=_environment(program.env, said),
+            env=_environment(program.env, extra_env),
             pass_fds=passed,
             bufsize=0,
             start_new_session=True,
@@ -153,16 +153,16 @@ def _popen(
         )
     except OSError as error:
         raise ConfigurationError(
-            f"{what}: {program.argv[0]!r} cannot be started on {socket.gethostname()}: "
+            f"{subject}: {program.argv[0]!r} cannot be started on {socket.gethostname()}: "
             f"{error.strerror or error} (the command is {program!s})",
             "Install it there and wherever else the topology runs, or name it by its whole path.",
         ) from error
 
 
-def _environment(given: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
-    env = {**os.environ, **given, **said}
-    if "PATH" in given and os.environ.get("PATH"):
-        env["PATH"] = f"{os.environ['PATH']}{os.pathsep}{given['PATH']}"
+def _environment(program_env: Mapping[str, str], extra_env: Mapping[str, str]) -> dict[str, str]:
+    env = {**os.environ, **program_env, **extra_env}
+    if "PATH" in program_env and os.environ.get("PATH"):
+        env["PATH"] = f"{os.environ['PATH']}{os.pathsep}{program_env['PATH']}"
     return env
 
 
@@ -203,12 +203,12 @@ _TERM_S = 2.0
 class Channel(Closing):
     """A running child. Leaving the ``with`` block kills what is left of its process group.
 
-    :param what: the child's name in errors: ``ShellBolt 'python split.py' in each-1``.
+    :param subject: the child's name in errors: ``ShellBolt 'python split.py' in each-1``.
     :raises ConfigurationError: the program or its folder is missing, or may not be run.
     """
 
-    def __init__(self, program: Program, what: str = "") -> None:
-        self.what = what or f"the child {program!s}"
+    def __init__(self, program: Program, subject: str = "") -> None:
+        self.what = subject or f"the child {program!s}"
         self.eof = False
         """Has the child closed its side, so that no message follows?"""
         self.cut_off = False
@@ -223,10 +223,10 @@ class Channel(Closing):
         self._decoder: Decoder
         limit = program.max_message_bytes
         if program.carrier is Carrier.NODE:
-            self._encode, self._decoder = encode_node, NodeDecoder(limit, self._stray, what=self.what)
+            self._encode, self._decoder = encode_node, NodeDecoder(limit, self._stray, subject=self.what)
         else:
             self._encode = encode_multilang
-            self._decoder = MultilangDecoder(limit, self._stray, what=self.what, strict=program.strict)
+            self._decoder = MultilangDecoder(limit, self._stray, subject=self.what, strict=program.strict)
         self._started = start(program, self.what)
         self._process, self._in, self._out = self._started.process, self._started.reads, self._started.writes
         self._logs = set(self._started.logs)

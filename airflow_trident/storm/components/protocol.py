@@ -277,13 +277,13 @@ def reader_of(schema: Schema) -> Reader:
     names = tuple(field.name for field in schema)
     texts = [(place, field.type, _python(field.type)) for place, field in enumerate(schema) if _needs(field.type)]
 
-    def read(given: Any) -> tuple[Any, ...]:
-        if isinstance(given, dict):
-            values: Any = tuple(map(given.get, names))
-        elif isinstance(given, list) and len(given) == len(names):
-            values = tuple(given)
+    def read(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, dict):
+            values: Any = tuple(map(value.get, names))
+        elif isinstance(value, list) and len(value) == len(names):
+            values = tuple(value)
         else:
-            raise ValueError(f"{_short(given, 80)}, where {len(names)} values ({', '.join(names)}) are declared")
+            raise ValueError(f"{_short(value, 80)}, where {len(names)} values ({', '.join(names)}) are declared")
         return _with_texts(values, texts) if texts else values
 
     return read
@@ -314,5 +314,5 @@ def _python(type_text: str) -> Any:
         named_by = members(type_text)[0].type
         key = str if named_by == STRING else int if named_by in WHOLE_TYPES else inner[0]
         return Optional[dict[key, inner[1]]]  # type: ignore[valid-type] # noqa: UP045
-    named = {member.name: one for member, one in zip(members(type_text), inner, strict=True)}
+    named = {member.name: member_type for member, member_type in zip(members(type_text), inner, strict=True)}
     return Optional[TypedDict("Members", named, total=False)]  # type: ignore[operator] # noqa: UP045

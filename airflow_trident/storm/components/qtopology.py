@@ -52,8 +52,10 @@ def script(name: str) -> str:
     if here.exists():
         return str(here)
     folder = Path(tempfile.mkdtemp(prefix="trident-scripts-"))
-    for one in ("preload.js", "host.js"):
-        (folder / one).write_text(files(__package__).joinpath(one).read_text(encoding="utf-8"), encoding="utf-8")
+    for file_name in ("preload.js", "host.js"):
+        (folder / file_name).write_text(
+            files(__package__).joinpath(file_name).read_text(encoding="utf-8"), encoding="utf-8"
+        )
     return str(folder / name)
 
 
@@ -238,8 +240,8 @@ class ModuleTalk(NodeTalk):
 
     def _heard(self, command: object, data: Any) -> bool:
         if command == "batch" and isinstance(data, list):
-            for one in data:
-                self._one(one)
+            for reply in data:
+                self._one(reply)
         elif command == "heartbeat_done" and self._beats:
             self._beats -= 1
             if isinstance(data, dict) and data.get("err"):
@@ -248,14 +250,14 @@ class ModuleTalk(NodeTalk):
             return False
         return True
 
-    def _one(self, one: Any) -> None:
-        if len(one) == 3:
-            row, data, stream = one
+    def _one(self, reply: Any) -> None:
+        if len(reply) == 3:
+            row, data, stream = reply
             self._listener.emitted(() if row is None else (row,), stream or DEFAULT_STREAM, data)
-        elif len(one) == 1:
-            self._listener.done(one[0])
+        elif len(reply) == 1:
+            self._listener.done(reply[0])
         else:
-            self._listener.failed(one[0], said(one[1]))
+            self._listener.failed(reply[0], said(reply[1]))
 
 
 E = TypeVar("E", bound=StrEnum)
@@ -351,9 +353,9 @@ class NodeComponent:
         try:
             return kinds(value)
         except ValueError:
-            known = ", ".join(repr(str(kind)) for kind in kinds)
+            choices = ", ".join(repr(str(kind)) for kind in kinds)
             raise ConfigurationError(
-                f"{name} of a Node{cls.kind.title()} is {value!r}", f"Use one of {known}."
+                f"{name} of a Node{cls.kind.title()} is {value!r}", f"Use one of {choices}."
             ) from None
 
 
@@ -569,10 +571,10 @@ class NodeSpoutTalk(SpoutTalk):
         self._unacknowledged = True
         self.given.append(Given(values, DEFAULT_STREAM if stream is None else str(stream), self.turn))
 
-    def _failed(self, what: str, data: Any) -> SourceUnavailableError:
+    def _failed(self, problem: str, data: Any) -> SourceUnavailableError:
         error = data.get("err", data) if isinstance(data, dict) else data
         return SourceUnavailableError(
-            f"{self._channel.what} {what}: {said(error)}", "Mend the component; the next try starts it anew."
+            f"{self._channel.what} {problem}: {said(error)}", "Mend the component; the next try starts it anew."
         )
 
 

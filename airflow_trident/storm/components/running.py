@@ -133,23 +133,23 @@ class _Run:
     def run(self, first: tuple[Any, ...], rows: Iterator[tuple[Any, ...]]) -> Iterator[Emits]:
         try:
             self._start()
-            held: Emits | None = None
+            waiting: Emits | None = None
             row: tuple[Any, ...] | None = first
             while row is not None:
                 while not self._room:
                     self._turn(last=False)
                 self._give(row)
                 if len(self._out) >= OUT_ROWS or self._given - self._taken_at >= MOST_ROWS:
-                    if held is not None:
-                        yield held
-                    held = self._taken()
+                    if waiting is not None:
+                        yield waiting
+                    waiting = self._taken()
                 row = next(rows, None)
             self._talk.flush()
             while self._open:
                 self._turn(last=True)
             self._end()
             self._measured()
-            yield from (some for some in (held, self._taken()) if some is not None)
+            yield from (some for some in (waiting, self._taken()) if some is not None)
             self._tell()
         finally:
             self._talk.close()
@@ -223,10 +223,10 @@ class _Run:
             did = "acknowledged" if talk.acknowledges else "took"
             raise self._hung(f"{did} nothing for {limits.tuple_timeout_s:g} s", "tuple_timeout_s")
 
-    def _hung(self, what: str, option: str) -> ChildError:
+    def _hung(self, problem: str, option: str) -> ChildError:
         self._channel.kill()
         return self._channel.error(
-            f"{what} with {self._open} rows given, and was killed",
+            f"{problem} with {self._open} rows given, and was killed",
             f"If it is only slow, raise {option}.",
         )
 
@@ -242,8 +242,8 @@ class _Run:
 
     def _require_alive(self) -> None:
         if self._channel.eof:
-            left = f"acknowledged {self._open} rows" if self._talk.acknowledges else "had all rows"
-            raise self._channel.lost(f"before it {left}")
+            progress = f"acknowledged {self._open} rows" if self._talk.acknowledges else "had all rows"
+            raise self._channel.lost(f"before it {progress}")
 
     # ---- the end -----------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class _Run:
         """Emit the figures of this partition as one tuple, if their stream is declared."""
         if self._telemetry is not None:
             message, schema = self._telemetry.message(), self._place.streams[TELEMETRY]
-            is_text = [one.type for one in schema] == [STRING]
+            is_text = [column.type for column in schema] == [STRING]
             self.emitted((), TELEMETRY, [json.dumps(message)] if is_text else message)
 
     def _tell(self) -> None:
@@ -318,8 +318,8 @@ class _Run:
         raise self._error_of((), f"did not begin: {text}" if not self._ready else text)
 
     def emitted(self, rows: tuple[int, ...], stream: str, values: Any) -> None:
-        known = self._streams.get(stream)
-        if known is None:
+        declared = self._streams.get(stream)
+        if declared is None:
             if self._bolt.strict_streams:
                 raise ChildProtocolError(
                     f"{self._channel.what} emitted on stream {stream!r}, and declared are {', '.join(self._streams)}",
@@ -327,23 +327,23 @@ class _Run:
                 )
             self._dropped_emits[stream] = self._dropped_emits.get(stream, 0) + 1
             return
-        number, read = known
+        number, read = declared
         if self._place.matched and len(rows) != 1:
             raise ChildProtocolError(
                 f"{self._channel.what} emitted {_of(rows)}, and each() needs to know of which one",
                 "Use flat_map() or bolt(), which replace the tuple.",
             )
-        given: PendingRow | None = None  # of several rows, the last
+        pending_row: PendingRow | None = None  # of several rows, the last
         for row in rows if len(rows) < 2 else sorted(rows):
-            given = self._row(row)
+            pending_row = self._row(row)
         try:
             whole = read(values)
         except ValueError as error:
-            raise self._error_of(() if given is None else given.values, f"gave {error}") from error
-        if given is None:
+            raise self._error_of(() if pending_row is None else pending_row.values, f"gave {error}") from error
+        if pending_row is None:
             self._out.append(Emit(NO_ROW, number, whole))
         else:
-            given.emits.append((number, whole))
+            pending_row.emits.append((number, whole))
 
     def done(self, row: int) -> None:
         self._close(row)
@@ -567,8 +567,8 @@ class RunningSpout:
 
     def _taken(self) -> list[Given]:
         talk = self._open_talk
-        given, talk.given = talk.given, []
-        return given
+        spout_tuples, talk.given = talk.given, []
+        return spout_tuples
 
     def _set_paused(self, paused: bool) -> None:
         if paused == self._paused:
@@ -586,20 +586,20 @@ class RunningSpout:
             self._beat_due_s = time.monotonic() + self._beat_s
             self._open_talk.beat()
 
-    def _await(self, what: str, timeout_s: float, option: str) -> None:
+    def _await(self, method: str, timeout_s: float, option: str) -> None:
         """Wait for the answer. Any other message restarts the time-out."""
         talk, channel = self._open_talk, self._channel
         end_s = time.monotonic() + timeout_s
         self._pump(0)
         while talk.waits:
             if channel.eof:
-                raise channel.lost(f"and did not answer {what!r}")
+                raise channel.lost(f"and did not answer {method!r}")
             if self._pump(_LOOK_S):
                 end_s = time.monotonic() + timeout_s
             elif time.monotonic() > end_s:
                 channel.kill()
                 raise channel.error(
-                    f"said nothing for {timeout_s:g} s when it was asked for {what!r}, and was killed",
+                    f"said nothing for {timeout_s:g} s when it was asked for {method!r}, and was killed",
                     f"If it is only slow, raise {option}.",
                 )
 

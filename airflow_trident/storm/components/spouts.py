@@ -87,13 +87,13 @@ class ChildSource(SpoolSource):
             broken, self._broken = self._broken, None
             raise broken
         try:
-            given, error = self._started().poll(max_rows, max_s=self._max_s, idle_s=self._idle_s)
+            spout_tuples, error = self._started().poll(max_rows, max_s=self._max_s, idle_s=self._idle_s)
         except BaseException:
             self._drop()
             raise
         if error is not None:
             self._drop()
-        polled, misfit = self._polled(given)
+        polled, misfit = self._polled(spout_tuples)
         self._broken = error or misfit
         if polled is None and self._broken is not None:
             broken, self._broken = self._broken, None
@@ -106,14 +106,16 @@ class ChildSource(SpoolSource):
         child, self._child = self._child, None
         if child is None:
             return None
-        given, error = child.stop()
-        if given and self.spout.acks_last:
-            _log.info("%s: %d tuples came after the last poll, unacknowledged: not taken", self.spout, len(given))
-            given = []
-        polled, misfit = self._polled(given)
-        for one in (error, misfit):
-            if one is not None:
-                _log.warning("%s", one)
+        spout_tuples, error = child.stop()
+        if spout_tuples and self.spout.acks_last:
+            _log.info(
+                "%s: %d tuples came after the last poll, unacknowledged: not taken", self.spout, len(spout_tuples)
+            )
+            spout_tuples = []
+        polled, misfit = self._polled(spout_tuples)
+        for problem in (error, misfit):
+            if problem is not None:
+                _log.warning("%s", problem)
         return polled
 
     def spooled(self) -> None:
@@ -159,43 +161,45 @@ class ChildSource(SpoolSource):
         if child is not None:
             child.kill()
 
-    def _polled(self, given: Sequence[Given]) -> tuple[Polled | None, TridentError | None]:
-        rows, kept, misfit = self._rows(given)
+    def _polled(self, spout_tuples: Sequence[Given]) -> tuple[Polled | None, TridentError | None]:
+        rows, kept, misfit = self._rows(spout_tuples)
         if not rows:
             return None, misfit
         if not self.spout.acks_by_id:
             return Polled(rows=rows), misfit
-        return Polled(rows=rows, token=[one.id for one in kept if one.has_id], ids=_ids(kept)), misfit
+        return Polled(
+            rows=rows, token=[spout_tuple.id for spout_tuple in kept if spout_tuple.has_id], ids=_ids(kept)
+        ), misfit
 
     # ---- rows --------------------------------------------------------------------------------------------------
 
-    def _rows(self, given: Sequence[Given]) -> tuple[list[tuple[Any, ...]], list[Given], TridentError | None]:
+    def _rows(self, spout_tuples: Sequence[Given]) -> tuple[list[tuple[Any, ...]], list[Given], TridentError | None]:
         """The rows, the tuples that they were made of, and an error about the first tuple that does not fit."""
         read = _text_of if self._whole else reader_of(self._given_fields)
         rows: list[tuple[Any, ...]] = []
         kept: list[Given] = []
         misfit: TridentError | None = None
-        for one in given:
+        for spout_tuple in spout_tuples:
             try:
-                rows.append(self._row(one, read))
-                kept.append(one)
+                rows.append(self._row(spout_tuple, read))
+                kept.append(spout_tuple)
             except ValueError as error:
-                misfit = misfit or self._misfit(one, str(error))
+                misfit = misfit or self._misfit(spout_tuple, str(error))
         if rows and (why := self._unfit(rows)):
             fits = [self._unfit([row]) for row in rows]
             wrong = next((index for index, text in enumerate(fits) if text), None)
             misfit = misfit or self._misfit(kept[wrong or 0], why)
             rows = [row for row, text in zip(rows, fits, strict=True) if not text]
-            kept = [one for one, text in zip(kept, fits, strict=True) if not text]
+            kept = [spout_tuple for spout_tuple, text in zip(kept, fits, strict=True) if not text]
         return rows, kept, misfit
 
-    def _row(self, one: Given, read: Reader) -> tuple[Any, ...]:
-        values = read(one.values)
+    def _row(self, spout_tuple: Given, read: Reader) -> tuple[Any, ...]:
+        values = read(spout_tuple.values)
         if self._stream_field is not None:
             at = names_of(self.schema).index(self._stream_field)
-            return (*values[:at], one.stream, *values[at:])
-        if one.stream != DEFAULT_STREAM:
-            raise ValueError(f"it came on stream {one.stream!r}: name a field for that, stream_field=")
+            return (*values[:at], spout_tuple.stream, *values[at:])
+        if spout_tuple.stream != DEFAULT_STREAM:
+            raise ValueError(f"it came on stream {spout_tuple.stream!r}: name a field for that, stream_field=")
         return values
 
     def _unfit(self, rows: list[tuple[Any, ...]]) -> str:
@@ -208,10 +212,11 @@ class ChildSource(SpoolSource):
             return str(error) or type(error).__name__
         return ""
 
-    def _misfit(self, one: Given, why: str) -> DamagedInputError:
+    def _misfit(self, spout_tuple: Given, why: str) -> DamagedInputError:
         fields = ", ".join(map(str, self.schema))
         return DamagedInputError(
-            f"{self.spout} gave {json.dumps(one.values)[:200]}, which does not fit its fields ({fields}): {why}",
+            f"{self.spout} gave {json.dumps(spout_tuple.values)[:200]}, which does not fit its fields ({fields}): "
+            f"{why}",
             "Declare the fields as they come. That tuple is not spooled; the others of its batch are.",
         )
 
@@ -220,18 +225,18 @@ def _text_of(values: Any) -> tuple[Any, ...]:
     return (json.dumps(values, ensure_ascii=False, separators=(",", ":")),)
 
 
-def _ids(given: Sequence[Given]) -> list[str]:
+def _ids(spout_tuples: Sequence[Given]) -> list[str]:
     """One id for each row. One ``next`` may give several tuples with the same id, which are numbered. The same id in
     another ``next`` means the same tuple. A tuple without an id gets a random one."""
     seen = Counter[tuple[int, str]]()
     ids = []
-    for one in given:
-        if not one.has_id:
+    for spout_tuple in spout_tuples:
+        if not spout_tuple.has_id:
             ids.append(uuid.uuid4().hex)
             continue
-        name = json.dumps(one.id, sort_keys=True)
-        number = seen[one.turn, name]
-        seen[one.turn, name] += 1
+        name = json.dumps(spout_tuple.id, sort_keys=True)
+        number = seen[spout_tuple.turn, name]
+        seen[spout_tuple.turn, name] += 1
         ids.append(f"{name}#{number}" if number else name)
     return ids
 

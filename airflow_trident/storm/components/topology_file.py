@@ -41,20 +41,20 @@ class Keys:
     required: Mapping[str, Requirement]
     optional: Mapping[str, Requirement]
 
-    def __call__(self, value: Any, where: str) -> None:
+    def __call__(self, value: Any, location: str) -> None:
         if not isinstance(value, dict):
-            raise Misfit(where, f"is {shown(value)}", "Make it an object, {...}.")
-        known = {**self.required, **self.optional}
+            raise Misfit(location, f"is {shown(value)}", "Make it an object, {...}.")
+        keys = {**self.required, **self.optional}
         for key in value:
-            if key not in known:
-                near = get_close_matches(key, known, 1)
-                listed = f"Did you mean {near[0]!r}?" if near else f"The keys are: {', '.join(sorted(known))}."
-                raise Misfit(where, f"has an unknown key {key!r}", listed)
+            if key not in keys:
+                near = get_close_matches(key, keys, 1)
+                listed = f"Did you mean {near[0]!r}?" if near else f"The keys are: {', '.join(sorted(keys))}."
+                raise Misfit(location, f"has an unknown key {key!r}", listed)
         for key in self.required:
             if key not in value:
-                raise Misfit(where, f"has no {key!r}", "Add it.")
-        for key, one in value.items():
-            known[key](one, f"{where}.{key}" if where else key)
+                raise Misfit(location, f"has no {key!r}", "Add it.")
+        for key, member in value.items():
+            keys[key](member, f"{location}.{key}" if location else key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +64,20 @@ class List:
     each: Requirement
     called: str = ""
 
-    def __call__(self, value: Any, where: str) -> None:
+    def __call__(self, value: Any, location: str) -> None:
         if not isinstance(value, list):
-            raise Misfit(where, f"is {shown(value)}", "Make it a list, [...].")
-        for index, one in enumerate(value):
-            name = one.get("name") if isinstance(one, dict) and self.called else None
-            self.each(one, f"{self.called} {name!r}" if isinstance(name, str) else f"{where}[{index}]")
+            raise Misfit(location, f"is {shown(value)}", "Make it a list, [...].")
+        for index, member in enumerate(value):
+            name = member.get("name") if isinstance(member, dict) and self.called else None
+            self.each(member, f"{self.called} {name!r}" if isinstance(name, str) else f"{location}[{index}]")
 
 
 class Misfit(Exception):
     """A value is not what it must be. :param cure: one sentence."""
 
-    def __init__(self, where: str, what: str, cure: str) -> None:
-        super().__init__(f"{where} {what}. {cure}")
-        self.where, self.what, self.cure = where, what, cure
+    def __init__(self, location: str, problem: str, cure: str) -> None:
+        super().__init__(f"{location} {problem}. {cure}")
+        self.where, self.what, self.cure = location, problem, cure
 
 
 def require_fit(file: str, value: Any) -> None:
@@ -92,50 +92,50 @@ def shown(value: Any) -> str:
     return json.dumps(value)[:80]
 
 
-def _text(value: Any, where: str) -> None:
+def _text(value: Any, location: str) -> None:
     if not isinstance(value, str):
-        raise Misfit(where, f"is {shown(value)}", "Make it a text.")
+        raise Misfit(location, f"is {shown(value)}", "Make it a text.")
 
 
-def _name(value: Any, where: str) -> None:
-    _text(value, where)
+def _name(value: Any, location: str) -> None:
+    _text(value, location)
     if not value.strip():
-        raise Misfit(where, "is empty", "Give it a name.")
+        raise Misfit(location, "is empty", "Give it a name.")
 
 
-def _stream(value: Any, where: str) -> None:
+def _stream(value: Any, location: str) -> None:
     if value is not None:
-        _text(value, where)
+        _text(value, location)
 
 
-def _whole(value: Any, where: str) -> None:
+def _whole(value: Any, location: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Misfit(where, f"is {shown(value)}", "Make it a whole number.")
+        raise Misfit(location, f"is {shown(value)}", "Make it a whole number.")
 
 
-def _milliseconds(value: Any, where: str) -> None:
+def _milliseconds(value: Any, location: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise Misfit(where, f"is {shown(value)}", "Make it a whole number of milliseconds, above 0.")
+        raise Misfit(location, f"is {shown(value)}", "Make it a whole number of milliseconds, above 0.")
 
 
-def _truth(value: Any, where: str) -> None:
+def _truth(value: Any, location: str) -> None:
     if not isinstance(value, bool):
-        raise Misfit(where, f"is {shown(value)}", "Make it true or false.")
+        raise Misfit(location, f"is {shown(value)}", "Make it true or false.")
 
 
-def _disabled(value: Any, where: str) -> None:
+def _disabled(value: Any, location: str) -> None:
     if not isinstance(value, bool | str):
-        raise Misfit(where, f"is {shown(value)}", 'Make it true, false, or a text such as "${FLAG}".')
+        raise Misfit(location, f"is {shown(value)}", 'Make it true, false, or a text such as "${FLAG}".')
 
 
-def _type(value: Any, where: str) -> None:
+def _type(value: Any, location: str) -> None:
     if value not in TYPES:
-        raise Misfit(where, f"is {shown(value)}", f"Use one of {', '.join(TYPES)}.")
+        raise Misfit(location, f"is {shown(value)}", f"Use one of {', '.join(TYPES)}.")
 
 
-def _object(value: Any, where: str) -> None:
+def _object(value: Any, location: str) -> None:
     if not isinstance(value, dict):
-        raise Misfit(where, f"is {shown(value)}", "Make it an object, {...}.")
+        raise Misfit(location, f"is {shown(value)}", "Make it an object, {...}.")
 
 
 _NODE: Mapping[str, Requirement] = {"name": _name, "working_dir": _text, "cmd": _text, "init": _object}
@@ -152,12 +152,12 @@ _INPUT = Keys({"source": _name}, {"stream_id": _stream, "disabled": _disabled})
 _HOOK = Keys({"working_dir": _text, "cmd": _text}, {"init": _object, "disabled": _disabled})
 
 
-def _hooks(value: Any, where: str) -> None:
+def _hooks(value: Any, location: str) -> None:
     """A list of hooks, or a single one."""
     if isinstance(value, dict):
-        _HOOK(value, where)
+        _HOOK(value, location)
     else:
-        List(_HOOK)(value, where)
+        List(_HOOK)(value, location)
 
 
 _WRAPPER = Keys(
@@ -224,32 +224,34 @@ class Variables:
         self._unknown = self._set.keys() - self._values.keys()
         self._values.update({name.lower(): value for name, value in (overrides or {}).items()})
 
-    def resolve(self, value: Json, where: str) -> Json:
+    def resolve(self, value: Json, location: str) -> Json:
         """The value with every text in it resolved, at any depth. Numbers and keys stay as they are.
 
-        :param where: for errors: ``bolt 'b', init``.
+        :param location: for errors: ``bolt 'b', init``.
         :raises ConfigurationError: a variable is unknown, or its value uses the variable itself.
         """
         if isinstance(value, str):
-            return self.text(value, where)
+            return self.text(value, location)
         if isinstance(value, list):
-            return [self.resolve(one, where) for one in value]
+            return [self.resolve(member, location) for member in value]
         if isinstance(value, dict):
-            return {key: self.resolve(one, where) for key, one in value.items()}
+            return {key: self.resolve(member, location) for key, member in value.items()}
         return value
 
-    def text(self, text: str, where: str, within: tuple[str, ...] = ()) -> str:
+    def text(self, text: str, location: str, within: tuple[str, ...] = ()) -> str:
         """As :meth:`resolve`. :param within: the variables whose values are being resolved."""
 
         def value(use: re.Match[str]) -> str:
             name = use[1].strip().lower()
             if name in within:
                 circle = " -> ".join((*within[within.index(name) :], name))
-                raise self._error(f"the variable {use[1]!r} stands in its own value ({circle})", "Take it out.", where)
+                raise self._error(
+                    f"the variable {use[1]!r} stands in its own value ({circle})", "Take it out.", location
+                )
             if name not in self._values:
-                raise self._error(f"uses the unknown variable {use[0]}", f"{self._known(use[1])} Or set it.", where)
+                raise self._error(f"uses the unknown variable {use[0]}", f"{self._known(use[1])} Or set it.", location)
             self._unknown -= {name}
-            return self.text(self._values[name], where, (*within, name))
+            return self.text(self._values[name], location, (*within, name))
 
         return _USE.sub(value, text)
 
@@ -269,8 +271,8 @@ class Variables:
         listed = ", ".join(sorted(self._values.keys() - self._unknown)) or "none"
         return f"Did you mean {near[0]!r}?" if near else f"There are: {listed}."
 
-    def _error(self, what: str, cure: str, where: str = "") -> ConfigurationError:
-        return ConfigurationError(f"{self._file}: {f'{where} ' if where else ''}{what}", cure)
+    def _error(self, problem: str, cure: str, location: str = "") -> ConfigurationError:
+        return ConfigurationError(f"{self._file}: {f'{location} ' if location else ''}{problem}", cure)
 
 
 class Generation(StrEnum):
@@ -392,17 +394,17 @@ def compile_definition(
     _refuse_hooks(file, general, variables)
     if "coordination_port" in general:
         notes.append("coordination_port is not used: workers meet in ZooKeeper")
-    known = {node["name"] for kind in ("spouts", "bolts") for node in config[kind]}
+    node_names = {node["name"] for kind in ("spouts", "bolts") for node in config[kind]}
     spouts: list[NodeDefinition] = []
     bolts: list[BoltDefinition] = []
     for kind in ("spout", "bolt"):
         for node in config[f"{kind}s"]:
-            where = f"{kind} {node['name']!r}"
+            location = f"{kind} {node['name']!r}"
             # A disabled node is checked, too: one changed word would enable it.
-            common = _node(file, node, where, variables, workers, seed)
-            wires = _inputs(file, node, where, variables, known, notes) if kind == "bolt" else ()
-            if _is_disabled(node, where, variables):
-                notes.append(f"{where} is disabled")
+            common = _node(file, node, location, variables, workers, seed)
+            wires = _inputs(file, node, location, variables, node_names, notes) if kind == "bolt" else ()
+            if _is_disabled(node, location, variables):
+                notes.append(f"{location} is disabled")
             elif kind == "spout":
                 spouts.append(NodeDefinition(**common))
             else:
@@ -426,53 +428,57 @@ def compile_definition(
 
 
 def _node(
-    file: str, node: dict[str, Any], where: str, variables: Variables, workers: tuple[str, ...], seed: bool
+    file: str, node: dict[str, Any], location: str, variables: Variables, workers: tuple[str, ...], seed: bool
 ) -> dict[str, Any]:
     worker = node.get("worker")
     if worker is not None and worker not in workers:
         raise _error(
             file,
-            f"{where} is of the unknown worker {worker!r}",
+            f"{location} is of the unknown worker {worker!r}",
             f"The workers are: {', '.join(workers)}." if workers else "The file has no workers: leave it out.",
         )
     if workers and worker is None:
-        raise _error(file, f"{where} has no 'worker'", f"Give it one of {', '.join(workers)}.")
+        raise _error(file, f"{location} has no 'worker'", f"Give it one of {', '.join(workers)}.")
     subtype = node.get("subtype")
     return {
         "name": node["name"],
         "type": node.get("type", "subproc" if seed else "inproc"),
-        "working_dir": variables.text(node["working_dir"], f"{where}, working_dir,"),
-        "cmd": variables.text(node["cmd"], f"{where}, cmd,"),
-        "args": tuple(variables.text(one, f"{where}, args,") for one in node.get("args", ())),
-        "init": variables.resolve(node["init"], f"{where}, init,"),
-        "subtype": None if subtype is None else variables.text(subtype, f"{where}, subtype,"),
+        "working_dir": variables.text(node["working_dir"], f"{location}, working_dir,"),
+        "cmd": variables.text(node["cmd"], f"{location}, cmd,"),
+        "args": tuple(variables.text(argument, f"{location}, args,") for argument in node.get("args", ())),
+        "init": variables.resolve(node["init"], f"{location}, init,"),
+        "subtype": None if subtype is None else variables.text(subtype, f"{location}, subtype,"),
         "worker": worker,
     }
 
 
 def _inputs(
-    file: str, bolt: dict[str, Any], where: str, variables: Variables, known: set[str], notes: list[str]
+    file: str, bolt: dict[str, Any], location: str, variables: Variables, node_names: set[str], notes: list[str]
 ) -> tuple[Input, ...]:
     wires = []
     for wire in bolt["inputs"]:
         source, stream_id = wire["source"], wire.get("stream_id") or None
-        if source not in known:
+        if source not in node_names:
             raise _error(
                 file,
-                f"{where[0].upper()}{where[1:]} is using unknown input source {source!r}",
-                f"The nodes are: {', '.join(sorted(known))}.",
+                f"{location[0].upper()}{location[1:]} is using unknown input source {source!r}",
+                f"The nodes are: {', '.join(sorted(node_names))}.",
             )
-        if _is_disabled(wire, f"{where}, input {source!r},", variables):
-            notes.append(f"{where}: its input {source!r} is disabled")
+        if _is_disabled(wire, f"{location}, input {source!r},", variables):
+            notes.append(f"{location}: its input {source!r} is disabled")
         else:
             wires.append(Input(source=source, stream_id=None if stream_id == "$default" else stream_id))
     return tuple(wires)
 
 
-def _is_disabled(part: Mapping[str, Any], where: str, variables: Variables) -> bool:
+def _is_disabled(part: Mapping[str, Any], location: str, variables: Variables) -> bool:
     """Is `disabled` true, or a text whose resolved value is exactly ``true``?"""
-    said = part.get("disabled", False)
-    return variables.text(said, f"{where} disabled").strip() == "true" if isinstance(said, str) else bool(said)
+    disabled = part.get("disabled", False)
+    return (
+        variables.text(disabled, f"{location} disabled").strip() == "true"
+        if isinstance(disabled, str)
+        else bool(disabled)
+    )
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------
@@ -502,12 +508,12 @@ def _refuse_hooks(file: str, general: Mapping[str, Any], variables: Variables) -
     for key in ("initialization", "shutdown", "shutdown_hard"):
         hooks = general.get(key, ())
         for index, hook in enumerate((hooks,) if isinstance(hooks, dict) else hooks):
-            where = f"general.{key}" if hook is hooks else f"general.{key}[{index}]"
-            if not _is_disabled(hook, where, variables):
+            location = f"general.{key}" if hook is hooks else f"general.{key}[{index}]"
+            if not _is_disabled(hook, location, variables):
                 raise _error(
                     file,
-                    f"{where} ({hook['cmd']}) cannot run: no process lives as long as the topology, each node of each "
-                    "batch is a process of its own",
+                    f"{location} ({hook['cmd']}) cannot run: no process lives as long as the topology, each node of "
+                    "each batch is a process of its own",
                     'Move it into the init of the nodes that need it, or set "disabled": true.',
                 )
 
@@ -517,33 +523,33 @@ def _behind_sources(
 ) -> tuple[BoltDefinition, ...]:
     """The bolts, each after its sources, without inputs from disabled nodes and without bolts that have no input."""
     live = {node.name for node in (*spouts, *bolts)}
-    left = [replace(bolt, inputs=tuple(wire for wire in bolt.inputs if wire.source in live)) for bolt in bolts]
-    while idle := [bolt.name for bolt in left if not bolt.inputs]:
+    remaining = [replace(bolt, inputs=tuple(wire for wire in bolt.inputs if wire.source in live)) for bolt in bolts]
+    while idle := [bolt.name for bolt in remaining if not bolt.inputs]:
         notes.extend(f"bolt {name!r} is left out: nothing comes into it" for name in idle)
-        left = [
+        remaining = [
             replace(bolt, inputs=tuple(wire for wire in bolt.inputs if wire.source not in idle))
-            for bolt in left
+            for bolt in remaining
             if bolt.name not in idle
         ]
     placed, ordered = {spout.name for spout in spouts}, list[BoltDefinition]()
-    while left:
-        ready = [bolt for bolt in left if all(wire.source in placed for wire in bolt.inputs)]
+    while remaining:
+        ready = [bolt for bolt in remaining if all(wire.source in placed for wire in bolt.inputs)]
         if not ready:
             raise _error(
                 file,
-                f"a circle of bolts: {_circle(left, placed)}",
+                f"a circle of bolts: {_circle(remaining, placed)}",
                 "A batch goes through every bolt once: put what is repeated into one bolt.",
             )
         ordered += ready
         placed |= {bolt.name for bolt in ready}
-        left = [bolt for bolt in left if bolt.name not in placed]
+        remaining = [bolt for bolt in remaining if bolt.name not in placed]
     return tuple(ordered)
 
 
-def _circle(left: list[BoltDefinition], placed: set[str]) -> str:
-    """The path of a cycle. Every bolt of `left` waits for another one, so following the sources reaches one twice."""
-    waits = {bolt.name: next(wire.source for wire in bolt.inputs if wire.source not in placed) for bolt in left}
-    way = [left[0].name]
+def _circle(remaining: list[BoltDefinition], placed: set[str]) -> str:
+    """The path of a cycle. Every bolt of `remaining` waits for another, so following the sources reaches one twice."""
+    waits = {bolt.name: next(wire.source for wire in bolt.inputs if wire.source not in placed) for bolt in remaining}
+    way = [remaining[0].name]
     while way[-1] not in way[:-1]:
         way.append(waits[way[-1]])
     return " -> ".join(reversed(way[way.index(way[-1]) :]))
@@ -561,5 +567,5 @@ def without_comments(text: str) -> str:
     return _TOKEN.sub(kept, text)
 
 
-def _error(file: str, what: str, cure: str) -> ConfigurationError:
-    return ConfigurationError(f"{file}: {what}", cure)
+def _error(file: str, problem: str, cure: str) -> ConfigurationError:
+    return ConfigurationError(f"{file}: {problem}", cure)

@@ -101,9 +101,9 @@ def _without_answers(snap: Snapshot) -> list[Delete]:
 
 
 def _with_topology(
-    snap: Snapshot, topology: TopologyRecord, writes: Sequence[Write], result: Deployment
+    snap: Snapshot, topology: TopologyRecord, writes: Sequence[Write], deployment: Deployment
 ) -> Change[Deployment]:
     """These writes and the topology's record as one change: the record's op id tells whether the step was done."""
     path = snap.paths.topology
     record = snap.set(path, codec.encode_topology(topology, op=snap.op))
-    return Change(writes=(record, *writes), witness=path, result=result)
+    return Change(writes=(record, *writes), witness=path, result=deployment)

@@ -148,33 +148,41 @@ class Roster:
 
     def status(self, worker: str) -> WorkerStatus | None:
         """The last status from the process that has the name now, in any epoch; None: no answer, or no such process."""
-        said, process = self.acknowledged.get(worker), self.live.get(worker)
-        return said.status if said and process and said.session == process.session else None
+        acknowledgement, process = self.acknowledged.get(worker), self.live.get(worker)
+        return (
+            acknowledgement.status
+            if acknowledgement and process and acknowledgement.session == process.session
+            else None
+        )
 
     def answered(self, worker: str, status: WorkerStatus) -> bool:
         """Did the process that has the name now acknowledge the command of this epoch with `status`?"""
-        said = self.acknowledged.get(worker)
-        return self.status(worker) is status and said is not None and said.epoch == self.deployment.epoch
+        acknowledgement = self.acknowledged.get(worker)
+        return (
+            self.status(worker) is status
+            and acknowledgement is not None
+            and acknowledgement.epoch == self.deployment.epoch
+        )
 
     def standing(self, worker: str) -> WorkerStatus | Presence:
         """The standing of a worker, for people."""
-        said = self.acknowledged.get(worker)
+        acknowledgement = self.acknowledged.get(worker)
         if worker in self.live:
             return self.status(worker) or Presence.INTRODUCED
-        if said is None:
+        if acknowledgement is None:
             return Presence.MISSING
-        return WorkerStatus.STOPPED if said.status is WorkerStatus.STOPPED else Presence.LOST
+        return WorkerStatus.STOPPED if acknowledgement.status is WorkerStatus.STOPPED else Presence.LOST
 
     @property
     def able(self) -> tuple[str, ...]:
         """The workers that could run the topology now, in the deployment's order."""
-        found = ((worker, self.status(worker)) for worker in self.deployment.workers)
-        return tuple(worker for worker, status in found if status is not None and status.is_ready)
+        statuses = ((worker, self.status(worker)) for worker in self.deployment.workers)
+        return tuple(worker for worker, status in statuses if status is not None and status.is_ready)
 
     @property
     def runner(self) -> str:
         """The live worker whose status is RUNNING; "" if there is none."""
-        return next((one for one in self.deployment.workers if self.status(one) is WorkerStatus.RUNNING), "")
+        return next((worker for worker in self.deployment.workers if self.status(worker) is WorkerStatus.RUNNING), "")
 
 
 # ---- as bytes --------------------------------------------------------------------------------------------------
@@ -193,10 +201,10 @@ def encode(record: Deployment | Acknowledgement | Registration) -> bytes:
     return form.dump(asdict(record), form.noun)
 
 
-def decode(kind: type[T], data: bytes, where: str) -> T:
+def decode(kind: type[T], data: bytes, path: str) -> T:
     """:raises CorruptRecordError, NewerRecordError: it cannot be read."""
     form = _FORMATS[kind]
-    return form.build(kind, form.load(data, where), where)
+    return form.build(kind, form.load(data, path), path)
 
 
 _INTRODUCE, _INIT, _RUN, _PAUSE, _SHUTDOWN = (
@@ -314,8 +322,12 @@ def missing(roster: Roster) -> tuple[str, ...]:
 
 
 def _has_stopped(roster: Roster, worker: str) -> bool:
-    said = roster.acknowledged.get(worker)
-    answered = said is not None and said.status is WorkerStatus.STOPPED and said.epoch == roster.deployment.epoch
+    acknowledgement = roster.acknowledged.get(worker)
+    answered = (
+        acknowledgement is not None
+        and acknowledgement.status is WorkerStatus.STOPPED
+        and acknowledgement.epoch == roster.deployment.epoch
+    )
     return answered or worker not in roster.live
 
 
@@ -330,16 +342,16 @@ def standstill(roster: Roster, topology: TopologyRecord) -> Stalled | None:
             "it is deployed on workers for an earlier life of its ledger, so they do nothing",
             f"Deploy it again: `airflow trident deploy {name} --workers {','.join(deployment.workers)}`",
         )
-    cannot = [one for one in deployment.workers if roster.status(one) is WorkerStatus.INIT_FAILED]
-    gone = [one for one in deployment.workers if one not in roster.live]
+    cannot = [worker for worker in deployment.workers if roster.status(worker) is WorkerStatus.INIT_FAILED]
+    absent = [worker for worker in deployment.workers if worker not in roster.live]
     needs_all = deployment.command in (_INTRODUCE, _INIT)
-    out = len(cannot) + len(gone)
+    out = len(cannot) + len(absent)
     if out < (1 if needs_all else len(deployment.workers)):
         return None
-    whys = [f"{', '.join(gone)} {'are' if gone[1:] else 'is'} not there"] if gone else []
+    whys = [f"{', '.join(absent)} {'are' if absent[1:] else 'is'} not there"] if absent else []
     whys += [f"{', '.join(cannot)} cannot load it"] if cannot else []
     whys[-1] += ", and it runs when all of its workers are ready" if needs_all else ""
-    cure = f"Start `airflow trident worker {gone[0]}`" if gone else f"See `airflow trident workers {name}`"
+    cure = f"Start `airflow trident worker {absent[0]}`" if absent else f"See `airflow trident workers {name}`"
     return Stalled(
         f"no worker runs it: {' and '.join(whys)}",
         f"{cure}; or, if it runs otherwise, `airflow trident undeploy {name}`",
@@ -419,30 +431,30 @@ def placement(topologies: Iterable[Placeable]) -> dict[str, str]:
     A topology stays where it is if it can. The others go to the worker with the least load, the heaviest first; names
     break ties.
     """
-    every = sorted(topologies, key=lambda one: (-one.weight, one.topology))
-    found = {one.topology: one.placed for one in every if one.stays}
+    every = sorted(topologies, key=lambda topology: (-topology.weight, topology.topology))
+    placements = {topology.topology: topology.placed for topology in every if topology.stays}
     loads = Counter[str]()
-    for one in every:
-        if one.stays:
-            loads[one.placed] += one.weight
-    for one in every:
-        if not one.stays and one.choice:
-            worker = min(one.choice, key=lambda name: (loads[name], name))
-            found[one.topology] = worker
-            loads[worker] += one.weight
-    return found
+    for topology in every:
+        if topology.stays:
+            loads[topology.placed] += topology.weight
+    for topology in every:
+        if not topology.stays and topology.choice:
+            worker = min(topology.choice, key=lambda name: (loads[name], name))
+            placements[topology.topology] = worker
+            loads[worker] += topology.weight
+    return placements
 
 
 def placed(rosters: Iterable[Roster]) -> dict[str, str]:
     """:func:`placement` of all deployments that are to run."""
-    running = [one for one in rosters if one.deployment.command is DeploymentCommand.RUN]
+    running = [roster for roster in rosters if roster.deployment.command is DeploymentCommand.RUN]
     return placement(
         Placeable(
-            topology=one.deployment.topology,
-            able=frozenset(one.able),
-            affinity=frozenset(one.deployment.affinity),
-            placed=one.deployment.placed,
-            weight=one.deployment.weight,
+            topology=roster.deployment.topology,
+            able=frozenset(roster.able),
+            affinity=frozenset(roster.deployment.affinity),
+            placed=roster.deployment.placed,
+            weight=roster.deployment.weight,
         )
-        for one in running
+        for roster in running
     )

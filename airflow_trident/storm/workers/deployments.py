@@ -55,7 +55,7 @@ class Deployed(WingRecords):
 
     def of(self, worker: str) -> list[Roster]:
         """The rosters that name the worker, sorted by topology."""
-        return [one for _, one in sorted(self.rosters.items()) if worker in one.deployment.workers]
+        return [roster for _, roster in sorted(self.rosters.items()) if worker in roster.deployment.workers]
 
     def rows(self, topology: str) -> list[dict[str, Any]]:
         """:func:`rows_of` the topology; empty if it is not deployed, or its deployment cannot be read."""
@@ -117,8 +117,8 @@ class Deployments:
                 node = nodes[self._path(name)]
                 if node is not None:
                     deployments[name] = decode(Deployment, node.data, self._path(name)), node.version
-        asked = [self._answer(name, worker) for name, (made, _) in deployments.items() for worker in made.workers]
-        answers = self.znodes.read(asked).nodes if asked else {}
+        paths = [self._answer(name, worker) for name, (made, _) in deployments.items() for worker in made.workers]
+        answers = self.znodes.read(paths).nodes if paths else {}
         rosters: dict[str, Roster] = {}
         for name, (deployment, version) in deployments.items():
             with self._noted(name, unreadable):
@@ -136,10 +136,10 @@ class Deployments:
 
         :raises CorruptRecordError, NewerRecordError: it cannot be read.
         """
-        found = self.read([topology])
-        if topology in found.unreadable:
-            raise CorruptError(found.unreadable[topology])
-        return found.rosters.get(topology)
+        deployed = self.read([topology])
+        if topology in deployed.unreadable:
+            raise CorruptError(deployed.unreadable[topology])
+        return deployed.rosters.get(topology)
 
     def wait_for_change(self, deployed: Deployed, timeout_s: float, *, worker: str) -> bool:
         """Blocks until something differs from what was read, at most `timeout_s` seconds. Deployments are watched, and
@@ -157,7 +157,7 @@ class Deployments:
 
     # ---- what a worker writes ----------------------------------------------------------------------------------
 
-    def register(self, mine: Registration) -> None:
+    def register(self, registration: Registration) -> None:
         """Takes the name until the session of `znodes` ends.
 
         Deletes the node of a process of this machine that is gone; else it would stay until its session ends. A client
@@ -165,9 +165,9 @@ class Deployments:
 
         :raises NameTakenError: another process has it.
         """
-        path = self._worker(mine.worker)
+        path = self._worker(registration.worker)
         self.znodes.ensure(registrations_folder(self._root))
-        create = Create(path, encode(mine), ephemeral=True)
+        create = Create(path, encode(registration), ephemeral=True)
         by: Registration | None = None
         for _ in range(_REGISTER_TRIES):
             if self._done([create]):
@@ -176,25 +176,25 @@ class Deployments:
             if node is None:  # the answer was lost, or who had the name has left just now
                 continue
             by = decode(Registration, node.data, path)
-            if by.session == mine.session:
+            if by.session == registration.session:
                 return
             if not has_ended(by.host, by.pid, by.process_ids):
                 break
             if self._done([Delete(path, node.version), create]):
                 return
         raise NameTakenError(
-            f"the name {mine.worker!r} is taken by process {by.pid} on {by.host}"
+            f"the name {registration.worker!r} is taken by process {by.pid} on {by.host}"
             if by is not None
-            else f"it could not be found out whether somebody has the name {mine.worker!r}",
+            else f"it could not be found out whether somebody has the name {registration.worker!r}",
             "Choose another name, or end that worker. The name of one that was killed on another machine is free when "
             "its session ends, after half a minute: wait for it with `--wait-s 60`.",
         )
 
-    def acknowledge(self, roster: Roster, mine: Acknowledgement) -> bool:
+    def acknowledge(self, roster: Roster, acknowledgement: Acknowledgement) -> bool:
         """Acknowledges the deployment as it was read. False: it has changed since, or the outcome is unknown."""
-        path = self._answer(roster.deployment.topology, mine.worker)
+        path = self._answer(roster.deployment.topology, acknowledgement.worker)
         node = self.znodes.read([path]).nodes[path]
-        data = encode(replace(mine, error=mine.error[:MAX_ERROR], at_ms=self._clock_ms()))
+        data = encode(replace(acknowledgement, error=acknowledgement.error[:MAX_ERROR], at_ms=self._clock_ms()))
         write = Create(path, data) if node is None else Set(path, data, node.version)
         return self._done([Check(self._path(roster.deployment.topology), roster.version), write])
 
@@ -263,13 +263,13 @@ class Deployments:
 
     def _live(self, nodes: Iterable[ZNode | None]) -> dict[str, Registration]:
         """Leaves out what cannot be read: a newer version may have written it."""
-        found: dict[str, Registration] = {}
+        registrations: dict[str, Registration] = {}
         for node in nodes:
             with suppress(CorruptError):
                 if node is not None:
-                    one = decode(Registration, node.data, registrations_folder(self._root))
-                    found[one.worker] = one
-        return found
+                    registration = decode(Registration, node.data, registrations_folder(self._root))
+                    registrations[registration.worker] = registration
+        return registrations
 
     def _path(self, topology: str) -> str:
         return f"{deployments_folder(self._root)}/{topology}"
@@ -291,19 +291,19 @@ def rows_of(roster: Roster) -> list[dict[str, Any]]:
     deployment = roster.deployment
     rows: list[dict[str, Any]] = []
     for name in deployment.workers:
-        said, process = roster.acknowledged.get(name), roster.live.get(name)
+        acknowledgement, process = roster.acknowledged.get(name), roster.live.get(name)
         rows.append(
             {
                 "topology": deployment.topology,
                 "worker": name,
                 "status": str(roster.standing(name)),
-                "epoch": said.epoch if said is not None else None,
+                "epoch": acknowledgement.epoch if acknowledgement is not None else None,
                 "told": f"{deployment.command} {deployment.epoch}",
                 "host": process.host if process is not None else None,
                 "pid": process.pid if process is not None else None,
                 "task": process.task if process is not None else None,
                 "since_ms": process.since_ms if process is not None else None,
-                "error": said.error if said is not None else "",
+                "error": acknowledgement.error if acknowledgement is not None else "",
             }
         )
     return rows

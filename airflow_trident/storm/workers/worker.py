@@ -317,13 +317,13 @@ class NamedWorker:
 
     def _require_name(self, deployed: Deployed) -> None:
         """:raises NameTakenError: the session was lost for long, and another process took the name meanwhile."""
-        mine = deployed.live.get(self.name)
-        if mine is None:
+        holder = deployed.live.get(self.name)
+        if holder is None:
             self.deployments.register(self.registration)
-        elif mine.session != self.registration.session:
+        elif holder.session != self.registration.session:
             raise NameTakenError(
-                f"worker {self.name!r} lost its session with ZooKeeper, and process {mine.pid} on {mine.host} has the "
-                "name now",
+                f"worker {self.name!r} lost its session with ZooKeeper, and process {holder.pid} on {holder.host} has "
+                "the name now",
                 "Nothing is to be done if that is the worker's next start.",
             )
 
@@ -331,31 +331,33 @@ class NamedWorker:
 
     def _look(self) -> bool:
         """Looks at everything once; False when there is nothing more to do here."""
-        mine: list[Roster] = []
+        rosters: list[Roster] = []
         doings = self._doings()
         try:
             deployed = self.deployments.read()
             self._require_name(deployed)
-            mine = [one for one in deployed.of(self.name) if not self.only or one.deployment.topology in self.only]
-            self._drop({one.deployment.topology for one in mine}, deployed.unreadable)
-            changed = [self._serve(one) for one in mine]
-            changed += [self._lead(one, deployed) for one in mine]
+            rosters = [
+                roster for roster in deployed.of(self.name) if not self.only or roster.deployment.topology in self.only
+            ]
+            self._drop({roster.deployment.topology for roster in rosters}, deployed.unreadable)
+            changed = [self._serve(roster) for roster in rosters]
+            changed += [self._lead(roster, deployed) for roster in rosters]
             self._silent = ""
             if self._is_done():
                 return False
             if not any(changed):
-                self._rest(deployed, mine, doings)
+                self._rest(deployed, rosters, doings)
         except RetryableError as error:  # running drains notice it; the session may go on, or a new one begins
             self._say_once(f"worker {self.name} cannot read its deployments: {error}")
             self._stopping.wait(self.patience.look_s)
         return True
 
-    def _rest(self, deployed: Deployed, mine: Sequence[Roster], doings: Doings) -> None:
+    def _rest(self, deployed: Deployed, rosters: Sequence[Roster], doings: Doings) -> None:
         """Waits until a record changes, or something in this process does.
 
         :param doings: as they were before the look, so a thread that ended during the look is not missed.
         """
-        is_due = any(next_command(roster, Command.RUN) is not None for roster in mine)
+        is_due = any(next_command(roster, Command.RUN) is not None for roster in rosters)
         deadline = time.monotonic() + (self.patience.look_s if is_due else self.patience.reread_s)
         while not self._stopping.is_set() and self._doings() == doings:
             rest_s = deadline - time.monotonic()
@@ -457,14 +459,14 @@ class NamedWorker:
         if self._has_answered(roster, status) and roster.acknowledged[self.name].error == error[:MAX_ERROR]:
             return False
         deployment = roster.deployment
-        mine = Acknowledgement(
+        acknowledgement = Acknowledgement(
             worker=self.name,
             session=self.registration.session,
             epoch=deployment.epoch,
             status=status,
             error=error,
         )
-        if self.deployments.acknowledge(roster, mine):
+        if self.deployments.acknowledge(roster, acknowledgement):
             self.progress(f"topology {deployment.topology}: {status} (epoch {deployment.epoch})")
         return True
 
@@ -489,13 +491,15 @@ class NamedWorker:
 
     def _wind_down(self) -> bool:
         running = list(self._running())
-        for one in running:
-            one.finish()
+        for running_topology in running:
+            running_topology.finish()
         deadline = time.monotonic() + self.patience.stop_s
-        left = [one for one in running if not one.join(deadline - time.monotonic())]
-        for one in left:
-            one.cancel()
-        if left:
+        unfinished = [
+            running_topology for running_topology in running if not running_topology.join(deadline - time.monotonic())
+        ]
+        for running_topology in unfinished:
+            running_topology.cancel()
+        if unfinished:
             self.progress(f"worker {self.name}: not finished within {self.patience.stop_s:g} s; others take it up")
             return False
         for served in self._served.values():
@@ -507,7 +511,9 @@ class NamedWorker:
         return True
 
     def _running(self) -> Iterator[RunningTopology]:
-        return (one.running for one in self._served.values() if one.running is not None and one.running.is_alive)
+        return (
+            served.running for served in self._served.values() if served.running is not None and served.running.is_alive
+        )
 
     def _say_once(self, line: str) -> None:
         if line != self._silent:
@@ -538,9 +544,12 @@ def require_named(deployed: Deployed, worker: str, only: Collection[str]) -> Non
                 f"{','.join([*workers, worker])}`.",
             )
     if not only and not deployed.of(worker):
-        found = [f"{name} on {', '.join(one.deployment.workers)}" for name, one in sorted(deployed.rosters.items())]
+        deployments = [
+            f"{name} on {', '.join(deployed_roster.deployment.workers)}"
+            for name, deployed_roster in sorted(deployed.rosters.items())
+        ]
         raise ConfigurationError(
-            f"no topology is deployed on worker {worker!r}; deployed: {'; '.join(found) or 'none'}",
+            f"no topology is deployed on worker {worker!r}; deployed: {'; '.join(deployments) or 'none'}",
             f"Run `airflow trident deploy TOPOLOGY --workers {worker}`, or wait for somebody to do so with "
             "`--wait-s 60`.",
         )
