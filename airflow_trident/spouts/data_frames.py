@@ -91,20 +91,20 @@ class PositionCoordinator(Coordinator):
         before = None if previous is None else _position_of(previous)
         name = function_name(self.next_position)
         try:
-            found = self.next_position(deepcopy(before))
+            position = self.next_position(deepcopy(before))
         except Exception as error:
             raise UserCodeError(f"{name} raised {type(error).__name__}: {error}", _CURE) from error
-        if found is None:
+        if position is None:
             return None
         try:
-            same = json.loads(json.dumps(found, allow_nan=False)) == found
+            same = json.loads(json.dumps(position, allow_nan=False)) == position
         except (TypeError, ValueError, RecursionError):
             same = False
         if not same:
-            raise UserCodeError(f"{name} gave {found!r:.200}, which JSON cannot keep as it is", _CURE)
-        if found == before:
-            raise UserCodeError(f"{name} gave {found!r:.200} again, which the last batch had", _CURE)
-        return as_json(_At(found))
+            raise UserCodeError(f"{name} gave {position!r:.200}, which JSON cannot keep as it is", _CURE)
+        if position == before:
+            raise UserCodeError(f"{name} gave {position!r:.200} again, which the last batch had", _CURE)
+        return as_json(_At(position))
 
 
 @dataclass(frozen=True)

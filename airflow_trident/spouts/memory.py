@@ -98,8 +98,8 @@ class FixedEmitter(Emitter):
                 f"FixedBatchSpout has {len(self.rows)} rows and the transaction recorded rows {begin} to {end - 1}",
                 "Give it the rows that it had.",
             )
-        what = f"rows {begin} to {end - 1} of FixedBatchSpout do not fit its fields"
-        with fitting(what, self.row_schema, "Mend the rows or the types."):
+        problem = f"rows {begin} to {end - 1} of FixedBatchSpout do not fit its fields"
+        with fitting(problem, self.row_schema, "Mend the rows or the types."):
             table = rows_to_table(self.row_schema, list(self.rows[begin:end]))
         yield from table.to_batches()
 
@@ -175,8 +175,8 @@ class MemoryTransactionalSpout(PartitionedSpout):
                 f"those up to {end}",
                 "Give it the tuples that it had.",
             )
-        what = f"tuples of partition {partition} of {self.describe()} do not fit its fields"
-        with fitting(what, self.schema, "Mend the tuples or the types."):
+        problem = f"tuples of partition {partition} of {self.describe()} do not fit its fields"
+        with fitting(problem, self.schema, "Mend the tuples or the types."):
             table = rows_to_table(self.schema, list(rows[begin:end]))
         yield from table.to_batches()
 

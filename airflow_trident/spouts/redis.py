@@ -75,8 +75,8 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         kinds = [{"long", "string"}, {"string", "binary"}]
         if self.num_partitions is not None:
             kinds.insert(0, {"int", "long", "string"})
-        types = [one.type for one in self.schema]
-        if len(types) != len(kinds) or not all(one in kind for one, kind in zip(types, kinds, strict=True)):
+        types = [type_text.type for type_text in self.schema]
+        if len(types) != len(kinds) or not all(type_text in kind for type_text, kind in zip(types, kinds, strict=True)):
             raise ConfigurationError(
                 f"RedisSpout cannot give the fields {self.fields!r}",
                 'As in "id long, value string", or "partition int, id long, value string" with partitions.',
@@ -105,7 +105,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     # ---- what there is -----------------------------------------------------------------------------------------
 
     def partitions(self) -> list[str]:
-        return [_ONLY] if self.num_partitions is None else [str(one) for one in range(self.num_partitions)]
+        return [_ONLY] if self.num_partitions is None else [str(number) for number in range(self.num_partitions)]
 
     def next_part(self, partition: str, last: Json) -> Json:
         return dict(self.next_parts([partition], {partition: last})).get(partition)
@@ -114,21 +114,23 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         """
         :raises SourceChangedError: a counter is below a number that was read.
         """
-        server, left, left_bytes, begun = self._server, self.max_rows, self.max_bytes, False
+        server, remaining, remaining_bytes, begun = self._server, self.max_rows, self.max_bytes, False
         with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for partition in partitions:
                 begin, end = self._unread(client, partition, last.get(partition))
-                if left is not None:
-                    end = min(end, begin + left)
+                if remaining is not None:
+                    end = min(end, begin + remaining)
                 end = begin + self._there(client, partition, begin, end)
-                if left_bytes is not None:
-                    rows, size = self._within(client, partition, (begin, end), left_bytes, at_least=0 if begun else 1)
-                    end, left_bytes = begin + rows, left_bytes - size
+                if remaining_bytes is not None:
+                    rows, size = self._within(
+                        client, partition, (begin, end), remaining_bytes, at_least=0 if begun else 1
+                    )
+                    end, remaining_bytes = begin + rows, remaining_bytes - size
                 if end > begin:
                     begun = True
-                    left = None if left is None else left - (end - begin)
+                    remaining = None if remaining is None else remaining - (end - begin)
                     yield partition, {"from": begin, "to": end}
-                if left == 0:
+                if remaining == 0:
                     return
 
     def lag(self, last: Mapping[str, Json]) -> Lag:
@@ -167,9 +169,9 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     def _there(self, client: Any, partition: str, begin: int, end: int) -> int:
         """How many keys from `begin` on exist without a gap."""
         for at in range(begin, end, KEYS_AT_ONCE):
-            found = self._ask(client, "EXISTS", partition, at, min(at + KEYS_AT_ONCE, end))
-            if not all(found):
-                return at - begin + found.index(0)
+            exists = self._ask(client, "EXISTS", partition, at, min(at + KEYS_AT_ONCE, end))
+            if not all(exists):
+                return at - begin + exists.index(0)
         return max(0, end - begin)
 
     def _within(
@@ -191,8 +193,8 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         pipe = client.pipeline(transaction=False)
         for number in range(begin, end):
             pipe.execute_command(command, self._key(partition, number))
-        found: list[Any] = pipe.execute()
-        return found
+        replies: list[Any] = pipe.execute()
+        return replies
 
     def _counter(self, partition: str) -> str:
         return self.counter.replace("{partition}", partition)
@@ -222,7 +224,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
                 f"the key {key!r} of {self.describe()} is gone, and a transaction recorded it",
                 "Write it again and replay, or skip the transaction.",
             )
-        *place, numbered, content = (one.type for one in self.schema)
+        *place, numbered, content = (column.type for column in self.schema)
         try:
             value = record if content == "binary" else record.decode()
         except UnicodeDecodeError as error:
@@ -230,11 +232,11 @@ class RedisSpout(RedisSettings, PartitionedSpout):
                 f"the key {key!r} of {self.describe()} is no UTF-8", "Mend it, or declare the field as binary."
             ) from error
         row = (str(number) if numbered == "string" else number, value)
-        return (*((partition if one == "string" else int(partition)) for one in place), *row)
+        return (*((partition if column_type == "string" else int(partition)) for column_type in place), *row)
 
     def _range(self, part: Json) -> tuple[int, int]:
-        found = read_back(NumberRange, part, "a RedisSpout")
-        return found.begin, found.end
+        numbers = read_back(NumberRange, part, "a RedisSpout")
+        return numbers.begin, numbers.end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -333,19 +335,21 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         :raises SourceChangedError: entries that no transaction had were removed (transactional); a stream was made
             anew.
         """
-        server, left, left_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
+        server, remaining, remaining_bytes, at_least = self._server, self.max_rows or _MAX_ROWS, self.max_bytes, 1
         with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for stream in partitions:
                 before = _part(last[stream]) if last.get(stream) is not None else None
                 after = before.to if before else _BEGINNING
-                told = client.eval(_LOOK, 1, stream, after, left, "" if left_bytes is None else left_bytes, at_least)
-                look = _Look.of(told) if told else None
+                reply = client.eval(
+                    _LOOK, 1, stream, after, remaining, "" if remaining_bytes is None else remaining_bytes, at_least
+                )
+                look = _Look.of(reply) if reply else None
                 part = self._next(stream, before, look) if look else None
                 if part is not None and look is not None:
-                    left, at_least = left - part.rows, 0
-                    left_bytes = None if left_bytes is None else left_bytes - look.bytes
+                    remaining, at_least = remaining - part.rows, 0
+                    remaining_bytes = None if remaining_bytes is None else remaining_bytes - look.bytes
                     yield stream, as_json(part)
-                if left <= 0:
+                if remaining <= 0:
                     return
 
     def lag(self, last: Mapping[str, Json]) -> Lag:
@@ -354,9 +358,9 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             for stream in self.partitions():
                 before = _part(last[stream]) if last.get(stream) is not None else None
-                told = client.eval(_LOOK, 1, stream, before.to if before else _BEGINNING, 1, "", 1)
-                if told:
-                    look = _Look.of(told)
+                reply = client.eval(_LOOK, 1, stream, before.to if before else _BEGINNING, 1, "", 1)
+                if reply:
+                    look = _Look.of(reply)
                     if before:
                         self._require_same(stream, before, look)
                     records += look.added - before.added if before else look.length
@@ -364,11 +368,11 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
 
     def _next(self, stream: str, before: _Part | None, look: _Look) -> _Part | None:
         if before is None:
-            known, lost = look.removed, 0
+            added_before, lost = look.removed, 0
         else:
             self._require_same(stream, before, look)
             lost = max(0, look.removed - before.added) if look.is_cut(before.to) else 0
-            known = before.added + lost
+            added_before = before.added + lost
         if lost and self.kind is SpoutKind.TRANSACTIONAL:
             raise SourceChangedError(
                 f"{lost} entries of stream {stream!r} of {self.describe()} were trimmed or deleted before any "
@@ -378,7 +382,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         if not look.rows:
             return None
         begin = before.to if before else _BEGINNING
-        return _Part(begin=begin, to=look.last, rows=look.rows, added=known + look.rows, lost=lost)
+        return _Part(begin=begin, to=look.last, rows=look.rows, added=added_before + look.rows, lost=lost)
 
     def _require_same(self, stream: str, before: _Part, look: _Look) -> None:
         """Ids rise in a new stream of the same key, too: the server makes them from its clock. The counts tell.
@@ -410,17 +414,17 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     def read_part(self, partition: str, part: Json) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        known, server, read, schema = _part(part), self._server, 0, arrow_schema(self.schema)
-        begin = known.begin
+        recorded, server, read, schema = _part(part), self._server, 0, arrow_schema(self.schema)
+        begin = recorded.begin
         with redis_errors(server.place, SourceUnavailableError), server.open(SourceUnavailableError) as client:
             client.set_response_callback("XRANGE", _as_sent)
             batches: list[pa.RecordBatch] = []
-            while read < known.rows:
-                entries = client.xrange(partition, f"({begin}", known.to, count=ENTRIES_AT_ONCE)
+            while read < recorded.rows:
+                entries = client.xrange(partition, f"({begin}", recorded.to, count=ENTRIES_AT_ONCE)
                 if not entries:
                     raise SourceChangedError(
-                        f"stream {partition!r} of {self.describe()} has {read} of the {known.rows} entries that a "
-                        f"transaction recorded ({known.begin} to {known.to})",
+                        f"stream {partition!r} of {self.describe()} has {read} of the {recorded.rows} entries that a "
+                        f"transaction recorded ({recorded.begin} to {recorded.to})",
                         "They were trimmed or deleted: skip the transaction, or use OpaqueRedisStreamSpout.",
                     )
                 read += len(entries)
@@ -434,9 +438,9 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         fields = [self._fields(stream, entry_id, pairs) for entry_id, pairs in entries]
         columns: list[pa.Array] = []
         for declared in self.schema:
-            given = [of_entry.get(declared.name.encode()) for of_entry in fields]
+            cells = [of_entry.get(declared.name.encode()) for of_entry in fields]
             try:
-                columns.append(_column(given, declared.type))
+                columns.append(_column(cells, declared.type))
             except (pa.ArrowException, ValueError) as error:
                 raise self._damaged(stream, declared, entries, error) from error
         return columns
@@ -519,10 +523,10 @@ class _Look:
         return not self.first or _order(self.first) > _order(read_to)
 
     @classmethod
-    def of(cls, told: Sequence[Any]) -> _Look:
-        if len(told) < 7:
+    def of(cls, reply: Sequence[Any]) -> _Look:
+        if len(reply) < 7:
             raise ConfigurationError("this server does not count the entries of streams", "Use Redis 7 or Valkey.")
-        rows, last, first, length, added, newest, size = told
+        rows, last, first, length, added, newest, size = reply
         return cls(int(rows), last.decode(), first.decode(), int(length), int(added), newest.decode(), int(size))
 
 
@@ -540,11 +544,11 @@ def _order(entry_id: str) -> tuple[int, int]:
     return int(time_ms), int(number or 0)
 
 
-def _column(given: list[bytes | None], type_text: str) -> pa.Array:
+def _column(cells: list[bytes | None], type_text: str) -> pa.Array:
     """Texts converted to values of a type."""
     import pyarrow as pa
 
     if type_text == "binary":
-        return pa.array(given, pa.binary())
-    texts = pa.array([None if one is None else one.decode() for one in given], pa.string())
+        return pa.array(cells, pa.binary())
+    texts = pa.array([None if cell is None else cell.decode() for cell in cells], pa.string())
     return from_text(texts, type_text)

@@ -106,7 +106,7 @@ class Span:
         return self.end[0] if self.end[1] else self.end[0] - 1
 
     def to_json(self) -> Json:
-        known: dict[str, Json] = {
+        record: dict[str, Json] = {
             "table": self.table_id,
             "from": list(self.begin),
             "to": list(self.end),
@@ -114,14 +114,14 @@ class Span:
             "skipped": list(self.skipped),
         }
         if self.ids is not None:
-            known["ids"] = list(self.ids)
+            record["ids"] = list(self.ids)
         if self.bytes is not None:
-            known["bytes"] = self.bytes
+            record["bytes"] = self.bytes
         if self.mark is not None:
-            known["mark"] = self.mark
+            record["mark"] = self.mark
         if self.passes:
-            known["passes"] = True
-        return known
+            record["passes"] = True
+        return record
 
     @classmethod
     def of(cls, metadata: Json, spout: str, *, with_ids: bool = False) -> Span:
@@ -131,24 +131,24 @@ class Span:
         """
         try:
             assert isinstance(metadata, dict)
-            known: Any = metadata
-            (first, first_file), (last, last_file) = known["from"], known["to"]
-            if with_ids != ("ids" in known):
+            record: Any = metadata
+            (first, first_file), (last, last_file) = record["from"], record["to"]
+            if with_ids != ("ids" in record):
                 raise ValueError
             ids = None
             if with_ids:
-                before, at = known["ids"]
+                before, at = record["ids"]
                 ids = before, at
             return cls(
-                table_id=str(known["table"]),
+                table_id=str(record["table"]),
                 begin=(int(first), int(first_file)),
                 end=(int(last), int(last_file)),
-                snapshot=known["snapshot"],
-                skipped=tuple(known["skipped"]),
+                snapshot=record["snapshot"],
+                skipped=tuple(record["skipped"]),
                 ids=ids,
-                bytes=None if known.get("bytes") is None else int(known["bytes"]),
-                mark=known.get("mark"),
-                passes=bool(known.get("passes", False)),
+                bytes=None if record.get("bytes") is None else int(record["bytes"]),
+                mark=record.get("mark"),
+                passes=bool(record.get("passes", False)),
             )
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise not_metadata_of(spout) from error
@@ -165,11 +165,11 @@ class _Slot:
 class RecentValues(Generic[T]):
     """The values that were asked for last in this process, each made once, whichever thread asks.
 
-    :param most: so many are kept.
+    :param limit: so many are kept.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._lock = Lock()
         self._slots = OrderedDict[Hashable, _Slot]()
 
@@ -177,7 +177,7 @@ class RecentValues(Generic[T]):
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
             self._slots.move_to_end(key)
-            while len(self._slots) > self._most:
+            while len(self._slots) > self._limit:
                 self._slots.popitem(last=False)
         with slot.lock:
             if not slot.values:
@@ -416,11 +416,13 @@ class VersionsCoordinator(Coordinator):
 
 
 @contextmanager
-def reading_file(what: str, row_schema: Schema, damaged: tuple[type[Exception], ...], *, gone: str) -> Iterator[None]:
+def reading_file(
+    subject: str, row_schema: Schema, damaged: tuple[type[Exception], ...], *, cure: str
+) -> Iterator[None]:
     """A context for reading a recorded file.
 
     :param damaged: errors that the format raises for content that it cannot read.
-    :param gone: the cure if the file does not exist.
+    :param cure: if the file does not exist.
     :raises SourceChangedError: the file is gone.
     :raises DamagedInputError: the file cannot be read, or a value does not fit its field.
     """
@@ -428,18 +430,18 @@ def reading_file(what: str, row_schema: Schema, damaged: tuple[type[Exception], 
     try:
         yield
     except FileNotFoundError as error:
-        raise SourceChangedError(f"{what}, which the transaction recorded, is gone", gone) from error
+        raise SourceChangedError(f"{subject}, which the transaction recorded, is gone", cure) from error
     except unreadable as error:
         raise DamagedInputError(
-            f"{what} cannot be read as ({', '.join(map(str, row_schema))}): {error}",
+            f"{subject} cannot be read as ({', '.join(map(str, row_schema))}): {error}",
             "Correct the spout's fields, or restore the file.",
         ) from error
 
 
-def require_rows(what: str, rows: int, recorded: int | None) -> None:
+def require_rows(subject: str, rows: int, recorded: int | None) -> None:
     """:raises DamagedInputError: the file does not have `recorded` rows; None: the log has no number."""
     if recorded not in (None, rows):
-        raise DamagedInputError(f"{what} has {rows} rows and should have {recorded}", "Restore it from a copy.")
+        raise DamagedInputError(f"{subject} has {rows} rows and should have {recorded}", "Restore it from a copy.")
 
 
 def files_of(log: TableLog, span: Span) -> Iterator[AddedFile]:

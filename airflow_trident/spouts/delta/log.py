@@ -55,7 +55,7 @@ def kept_rows(table: Any, paths: Container[str]) -> dict[str, str]:
     """
     import pyarrow as pa
 
-    above, found = table.table_uri.rstrip("/") + "/", dict[str, str]()
+    above, kept_by_path = table.table_uri.rstrip("/") + "/", dict[str, str]()
     for batch in pa.table(table.deletion_vectors()).to_batches():
         for uri, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
             path = unquote(uri.as_py().removeprefix(above))
@@ -64,8 +64,8 @@ def kept_rows(table: Any, paths: Container[str]) -> dict[str, str]:
                     f"the Delta table {table.table_uri!r} has a deletion vector of {path!r}, which is no file of it",
                     "Purge the vectors (REORG TABLE ... APPLY (PURGE)).",
                 )
-            found[path] = _as_text(kept.values)
-    return found
+            kept_by_path[path] = _as_text(kept.values)
+    return kept_by_path
 
 
 def of_batch(text: str, batch: pa.RecordBatch, at: int) -> pa.RecordBatch:
@@ -131,8 +131,8 @@ def names_in_file(places: Places, schema: Any) -> dict[str, str]:
     :param schema: the `pyarrow.Schema` of the file.
     """
     by_id = {int((field.metadata or {}).get(_FIELD_ID, -1)): field.name for field in schema}
-    found = {name: by_id.get(place) if isinstance(place, int) else place for name, place in places.items()}
-    return {name: place for name, place in found.items() if place is not None and place in schema.names}
+    places_in_file = {name: by_id.get(place) if isinstance(place, int) else place for name, place in places.items()}
+    return {name: place for name, place in places_in_file.items() if place is not None and place in schema.names}
 
 
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/|\.\./")
@@ -185,7 +185,7 @@ class DeltaLog(TableLog):
             )
         # Its log has texts, and writers do not agree on the text of bytes.
         wanted = set(self.table.metadata().partition_columns) & set(names_of(row_schema))
-        types = {one.name: getattr(one.type, "type", "") for one in self.table.schema().fields}
+        types = {column.name: getattr(column.type, "type", "") for column in self.table.schema().fields}
         if odd := sorted(name for name in wanted if types.get(name) == "binary"):
             raise ConfigurationError(
                 f"{self.what} is partitioned by {odd[0]!r}: values of type binary are not read there",
@@ -219,7 +219,9 @@ class DeltaLog(TableLog):
         adds = [action["add"] for action in actions if action.get("add") and action["add"]["dataChange"]]
         removes = any(action["remove"]["dataChange"] for action in actions if action.get("remove"))
         removes = removes or any(add.get("deletionVector") for add in adds)
-        operation = next((one["commitInfo"].get("operation", "") for one in actions if one.get("commitInfo")), "")
+        operation = next(
+            (action["commitInfo"].get("operation", "") for action in actions if action.get("commitInfo")), ""
+        )
         # It may only add files: of an older version, whose rows were read then.
         removes = removes or (operation == "RESTORE" and bool(adds))
         return TableVersion(
@@ -257,7 +259,7 @@ class DeltaLog(TableLog):
         with self.place.errors(SourceUnavailableError):
             table = self._at(number)
             rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-            then = {name: own for own, name in names_in_log(table).items()}
+            then = {name: old_name for old_name, name in names_in_log(table).items()}
         added = [
             AddedFile(
                 path=self._inside(row["path"]),
@@ -331,9 +333,9 @@ class DeltaLog(TableLog):
             )
         return unquote(path)
 
-    def _now(self, own: str) -> str:
+    def _now(self, name_in_log: str) -> str:
         """The name that a column has now; a column that was dropped has none any more."""
-        return self._names_in_log.get(own, own)
+        return self._names_in_log.get(name_in_log, name_in_log)
 
     @cached_property
     def _names_in_log(self) -> dict[str, str]:

@@ -115,11 +115,15 @@ class DeltaEmitter(Emitter):
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """Only for a folder, or a store that the session can read."""
         above = self.place.where
-        where: FilesForSpark | None = HERE
+        file_system: FilesForSpark | None = HERE
         if "://" in above:
-            where, above = self._in_store(session)
-        files = self._files(metadata, above) if where else None
-        return None if where is None or files is None else frame_of(session, self.row_schema, files, None, where)
+            file_system, above = self._in_store(session)
+        files = self._files(metadata, above) if file_system else None
+        return (
+            None
+            if file_system is None or files is None
+            else frame_of(session, self.row_schema, files, None, file_system)
+        )
 
     def is_everywhere(self, metadata: Json) -> bool:
         return "://" in self.place.where
@@ -134,14 +138,14 @@ class DeltaEmitter(Emitter):
     def _files(self, metadata: Json, above: str) -> list[FileOfTable] | None:
         """None: some lie elsewhere, or have rows that are deleted, or other names of columns."""
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        if any(os.path.isabs(one["path"]) or "://" in one["path"] for one in bodies):
+        if any(os.path.isabs(body["path"]) or "://" in body["path"] for body in bodies):
             return None
-        if any(one.keys() & {"columns", "kept"} for one in bodies):
+        if any(body.keys() & {"columns", "kept"} for body in bodies):
             say_python_reads(self.place.where, "it has deletion vectors, or maps its columns to other names")
             return None
         return [
-            FileOfTable(path=os.path.join(above, one["path"]), rows=one["rows"], partition=one["partition"])
-            for one in bodies
+            FileOfTable(path=os.path.join(above, body["path"]), rows=body["rows"], partition=body["partition"])
+            for body in bodies
         ]
 
     def _in_store(self, session: Any) -> tuple[FilesForSpark | None, str]:
@@ -161,17 +165,17 @@ class DeltaEmitter(Emitter):
 
         body: Any = split.body
         named = partial(names_in_file, body["columns"]) if "columns" in body else None
-        what, rows = f"the file {body['path']!r} of the Delta table {self.place.where!r}", 0
-        gone = "It was vacuumed too early: keep removed files as long as transactions may be replayed."
+        subject, rows = f"the file {body['path']!r} of the Delta table {self.place.where!r}", 0
+        cure = "It was vacuumed too early: keep removed files as long as transactions may be replayed."
         with (
             self.place.errors(SourceUnavailableError),
-            reading_file(what, self.row_schema, (pa.ArrowException,), gone=gone),
+            reading_file(subject, self.row_schema, (pa.ArrowException,), cure=cure),
             self.place.files().open_input_file(body["path"]) as file,
         ):
             for batch in rows_of_file(file, self.row_schema, body["partition"], named):
                 yield of_batch(body["kept"], batch, rows) if "kept" in body else batch
                 rows += batch.num_rows
-        require_rows(what, rows, body["rows"])
+        require_rows(subject, rows, body["rows"])
 
 
 def _body(file: AddedFile, places: Places, kept: str | None) -> Json:

@@ -85,7 +85,7 @@ class IcebergLog(TableLog):
 
     def _require_only_one(self, number: int) -> None:
         """:raises ConfigurationError: several snapshots have the number, so it does not say which one is meant."""
-        if sum(one.sequence_number == number for one in self._chain) > 1:
+        if sum(snapshot.sequence_number == number for snapshot in self._chain) > 1:
             raise ConfigurationError(
                 f"several snapshots of {self.what} have the sequence number {number}: those from before it was "
                 "upgraded from format version 1",
@@ -102,7 +102,11 @@ class IcebergLog(TableLog):
         )
 
     def numbers(self, first: int) -> Iterator[tuple[int, int | None]]:
-        return ((one.sequence_number, one.snapshot_id) for one in self._chain if one.sequence_number >= first)
+        return (
+            (snapshot.sequence_number, snapshot.snapshot_id)
+            for snapshot in self._chain
+            if snapshot.sequence_number >= first
+        )
 
     def change(self, number: int, version_id: int | None) -> TableVersion:
         return self._change(self._metadata.snapshot_by_id(version_id))
@@ -127,9 +131,11 @@ class IcebergLog(TableLog):
         """:raises SourceChangedError: a snapshot from `at` on is missing, or the one before them is not `before`."""
         number, in_its_middle = at[0], at[1] > 0
         if before is None:
-            if (not self._chain and self._tip is None) or any(one.sequence_number == number for one in self._chain):
+            if (not self._chain and self._tip is None) or any(
+                snapshot.sequence_number == number for snapshot in self._chain
+            ):
                 return
-        elif any(one.snapshot_id == before for one in self._chain):
+        elif any(snapshot.snapshot_id == before for snapshot in self._chain):
             return
         elif self._chain and not in_its_middle and self._follows(self._chain[0], before, number):
             return  # `before` was expired, but no snapshot after it
@@ -160,11 +166,11 @@ class IcebergLog(TableLog):
                 f"{self.what} has no snapshot {tip} any more, which the transaction recorded",
                 "Keep snapshots as long as transactions may be replayed (history.expire.max-snapshot-age-ms).",
             )
-        found = []
+        snapshots = []
         while at is not None:
-            found.append(at)
+            snapshots.append(at)
             at = None if at.parent_snapshot_id is None else self._metadata.snapshot_by_id(at.parent_snapshot_id)
-        return found[::-1]
+        return snapshots[::-1]
 
     def _change(self, snapshot: Any) -> TableVersion:
         manifest: Any = require_extra("pyiceberg.manifest", EXTRA)
@@ -236,42 +242,42 @@ class IcebergLog(TableLog):
 
 
 @contextmanager
-def _kept(what: str) -> Iterator[None]:
+def _kept(table: str) -> Iterator[None]:
     """
     :raises SourceChangedError: a manifest is gone.
     :raises DamagedInputError: a manifest cannot be read.
     """
-    with _sound(f"a manifest of {what}", _DAMAGE):
+    with _sound(f"a manifest of {table}", _DAMAGE):
         try:
             yield
         except FileNotFoundError as error:
             raise SourceChangedError(
-                f"a manifest of {what} is gone ({error})",
+                f"a manifest of {table} is gone ({error})",
                 "Files of snapshots that are to be read were removed: restore them from a copy. " + _ANEW,
             ) from error
 
 
 @contextmanager
-def _sound(what: str, damage: tuple[type[Exception], ...]) -> Iterator[None]:
+def _sound(subject: str, damage: tuple[type[Exception], ...]) -> Iterator[None]:
     """:raises DamagedInputError: pyiceberg cannot make sense of a file of the table, and raises one of `damage`."""
     try:
         yield
     except damage as error:
         reason = (str(error).splitlines() or [""])[0]
         raise DamagedInputError(
-            f"{what} cannot be read ({type(error).__name__}: {reason})", "Restore it from a copy."
+            f"{subject} cannot be read ({type(error).__name__}: {reason})", "Restore it from a copy."
         ) from error
 
 
-def _load(place: IcebergPlace, what: str) -> Any:
-    known: Any = require_extra("pyiceberg.exceptions", EXTRA)
-    catalog, damage = place.open_catalog(), (UnicodeError, known.ValidationError)
+def _load(place: IcebergPlace, table: str) -> Any:
+    exceptions: Any = require_extra("pyiceberg.exceptions", EXTRA)
+    catalog, damage = place.open_catalog(), (UnicodeError, exceptions.ValidationError)
     try:
-        with place.errors(SourceUnavailableError), _sound(f"the metadata file of {what}", damage):
+        with place.errors(SourceUnavailableError), _sound(f"the metadata file of {table}", damage):
             return catalog.load_table(place.name)
     except SourceUnavailableError as error:
-        if isinstance(error.__context__, known.NoSuchTableError):
-            raise SourceUnavailableError(f"there is no {what[4:]}", "Make it, or correct the spout's name.") from None
+        if isinstance(error.__context__, exceptions.NoSuchTableError):
+            raise SourceUnavailableError(f"there is no {table[4:]}", "Make it, or correct the spout's name.") from None
         raise
     finally:
         place.close(catalog)
@@ -366,13 +372,13 @@ class IcebergEmitter(Emitter):
     def data_frame(self, session: Any, metadata: Json) -> BatchFrame | None:
         """Only for files whose columns are those of the table with the same names, on this machine or in buckets that
         the session can read."""
-        if any("struct<" in one.type for one in self.row_schema):
+        if any("struct<" in column.type for column in self.row_schema):
             return None
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        where, paths = self._in_spark(session, [one["path"] for one in bodies])
-        if where is None:
+        file_system, paths = self._in_spark(session, [body["path"] for body in bodies])
+        if file_system is None:
             return None
-        return frame_of(session, self.row_schema, _files(paths, bodies), self._is_like(bodies), where)
+        return frame_of(session, self.row_schema, _files(paths, bodies), self._is_like(bodies), file_system)
 
     def is_everywhere(self, metadata: Json) -> bool:
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
@@ -380,17 +386,17 @@ class IcebergEmitter(Emitter):
 
     def batch_for_script(self, metadata: Json, folder: str) -> ScriptBatch | None:
         """Files of this machine."""
-        if metadata is None or any("struct<" in one.type for one in self.row_schema):
+        if metadata is None or any("struct<" in column.type for column in self.row_schema):
             return None
         bodies: list[Any] = [split.body for split in self.last.of(metadata) or self.splits(metadata)]
-        paths = [str(one["path"]).removeprefix("file://") for one in bodies]
+        paths = [str(body["path"]).removeprefix("file://") for body in bodies]
         if not bodies or not all(map(os.path.isabs, paths)):
             return None
         return files_for_script(self.row_schema, _files(paths, bodies), self._is_like(bodies))
 
     def _is_like(self, bodies: list[Any]) -> Callable[[int, pa.Schema], bool]:
-        known = _Columns.of(bodies[0]["table"], self.row_schema)
-        return lambda place, given: known.are_in(given, bodies[place]["spec"])
+        columns = _Columns.of(bodies[0]["table"], self.row_schema)
+        return lambda place, file_schema: columns.are_in(file_schema, bodies[place]["spec"])
 
     def _in_spark(self, session: Any, urls: list[str]) -> tuple[FilesForSpark | None, list[str]]:
         """Where the files are, with their paths there."""
@@ -400,27 +406,27 @@ class IcebergEmitter(Emitter):
             return (HERE if all(map(os.path.isabs, paths)) else None), paths
         if not schemes:
             return None, paths
-        what = f"Iceberg table {self.place.name}"
+        subject = f"Iceberg table {self.place.name}"
         settings = self.place.s3_settings() if schemes <= {"s3", "s3a"} else OTHER_SERVICE
         if isinstance(settings, str):
-            say_python_reads(what, settings)
+            say_python_reads(subject, settings)
             return None, paths
-        return in_buckets(session, what, *settings), paths
+        return in_buckets(session, subject, *settings), paths
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         body: Any = split.body
-        what, rows = f"the file {body['path']!r} of the Iceberg table {self.place.name!r}", 0
-        gone = "Its snapshot was expired too early: keep snapshots as long as transactions may be replayed."
+        subject, rows = f"the file {body['path']!r} of the Iceberg table {self.place.name!r}", 0
+        cure = "Its snapshot was expired too early: keep snapshots as long as transactions may be replayed."
         with (
             self.place.errors(SourceUnavailableError),
-            reading_file(what, self.row_schema, (pa.ArrowException, ValueError), gone=gone),
+            reading_file(subject, self.row_schema, (pa.ArrowException, ValueError), cure=cure),
         ):
             for batch in self._batches(body):
-                yield fitted_batch(batch, self.row_schema, what, first_row=rows)
+                yield fitted_batch(batch, self.row_schema, subject, first_row=rows)
                 rows += batch.num_rows
-        require_rows(what, rows, body["rows"])
+        require_rows(subject, rows, body["rows"])
 
     def _batches(self, body: Any) -> Iterator[pa.RecordBatch]:
         """Record batches with the table's present columns: a column is found by its id, also under another name."""
@@ -457,7 +463,7 @@ class _Columns:
         metadata: Any = require_extra("pyiceberg.table.metadata", EXTRA).TableMetadataUtil.parse_raw(table)
         return cls(metadata, {name: metadata.schema().find_field(name).field_id for name in names_of(schema)})
 
-    def are_in(self, given: pa.Schema, spec: int) -> bool:
+    def are_in(self, file_schema: pa.Schema, spec: int) -> bool:
         """Does each name mean the same column in this file? A column that the file lacks must be null, and neither the
         value of a partition nor a default of the column.
 
@@ -466,20 +472,22 @@ class _Columns:
         reading: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
         unknown: tuple[type[Exception], ...] = (ValueError, TypeError, *faults())
         try:
-            found = reading.pyarrow_to_schema(given, self.metadata.name_mapping(), downcast_ns_timestamp_to_us=True)
+            iceberg_schema = reading.pyarrow_to_schema(
+                file_schema, self.metadata.name_mapping(), downcast_ns_timestamp_to_us=True
+            )
         except unknown:
             return False  # a type, or a column without id, about which its reader decides
-        names = {one.field_id: one.name for one in found.fields}
-        filled = {one.source_id for one in self.metadata.specs()[spec].fields}
-        filled |= {one.field_id for one in self.metadata.schema().fields if one.initial_default is not None}
+        names = {column.field_id: column.name for column in iceberg_schema.fields}
+        filled = {partition_field.source_id for partition_field in self.metadata.specs()[spec].fields}
+        filled |= {column.field_id for column in self.metadata.schema().fields if column.initial_default is not None}
         return all(
-            names[number] == name if number in names else name not in given.names and number not in filled
+            names[number] == name if number in names else name not in file_schema.names and number not in filled
             for name, number in self.ids.items()
         )
 
 
 def _files(paths: list[str], bodies: list[Any]) -> list[FileOfTable]:
-    return [FileOfTable(path=path, rows=one["rows"], partition={}) for path, one in zip(paths, bodies, strict=True)]
+    return [FileOfTable(path=path, rows=body["rows"], partition={}) for path, body in zip(paths, bodies, strict=True)]
 
 
 def _open(place: IcebergPlace) -> IcebergLog:

@@ -72,34 +72,34 @@ def _ignored(error: Any) -> None:
 class KafkaCluster(Closing):
     """One client for questions. A context manager; opens a connection with the first question."""
 
-    def __init__(self, settings: Mapping[str, Any], what: str, timeout_s: float) -> None:
+    def __init__(self, settings: Mapping[str, Any], source: str, timeout_s: float) -> None:
         """
         :param settings: of librdkafka, for a consumer.
-        :param what: the source, for error texts; without secrets.
+        :param source: the source, for error texts; without secrets.
         """
         self._admin_module = require_extra("confluent_kafka.admin", EXTRA)
         self._module = require_extra("confluent_kafka", EXTRA)
-        self._what = what
+        self._what = source
         self._timeout_s = timeout_s
         self._settings = quiet_settings(settings)
         common = {name: value for name, value in self._settings.items() if not name.startswith(_OF_CONSUMERS)}
-        with driver_errors(what):
+        with driver_errors(source):
             self._admin = self._admin_module.AdminClient(common)
 
     def topics(self) -> dict[str, int]:
         """Name -> number of partitions of every topic that this user may see."""
         with driver_errors(self._what):
-            found = self._admin.list_topics(timeout=self._timeout_s).topics
-        return {name: len(topic.partitions) for name, topic in found.items()}
+            topics = self._admin.list_topics(timeout=self._timeout_s).topics
+        return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
         """Name -> id; topics that do not exist are left out."""
         ids: dict[str, str] = {}
         if not names:
             return ids
-        asked = self._module.TopicCollection(list(names))
+        collection = self._module.TopicCollection(list(names))
         with driver_errors(self._what):
-            answers = self._admin.describe_topics(asked, request_timeout=self._timeout_s)
+            answers = self._admin.describe_topics(collection, request_timeout=self._timeout_s)
         for name, answer in answers.items():
             try:
                 with driver_errors(self._what):
@@ -134,13 +134,13 @@ class KafkaCluster(Closing):
         partition = self._module.TopicPartition
         if not places:
             return {}
-        asked = {partition(place.topic, place.partition): of for place in places}
+        requests = {partition(place.topic, place.partition): of for place in places}
         with driver_errors(self._what):
-            answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s, **options)
+            answers = self._admin.list_offsets(requests, request_timeout=self._timeout_s, **options)
             results = {TopicPartition(of.topic, of.partition): answer.result(self._timeout_s)
                        for of, answer in answers.items()}  # fmt: skip
         return {
-            place: LogPosition(int(result.offset), _epoch(result.leader_epoch)) for place, result in results.items()
+            place: LogPosition(int(answer.offset), _epoch(answer.leader_epoch)) for place, answer in results.items()
         }
 
     def offsets_of_time(self, places: Sequence[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
@@ -151,9 +151,13 @@ class KafkaCluster(Closing):
         """The offsets that the consumer group in the settings has committed; partitions without one are left out."""
         partition = self._module.TopicPartition
         with self.consumer() as consumer, driver_errors(self._what):
-            asked = [partition(place.topic, place.partition) for place in places]
-            found = consumer.committed(asked, timeout=self._timeout_s)
-        return {TopicPartition(one.topic, one.partition): int(one.offset) for one in found if one.offset >= 0}
+            partitions = [partition(place.topic, place.partition) for place in places]
+            offsets = consumer.committed(partitions, timeout=self._timeout_s)
+        return {
+            TopicPartition(offset.topic, offset.partition): int(offset.offset)
+            for offset in offsets
+            if offset.offset >= 0
+        }
 
     def is_compacted(self, topic: str) -> bool:
         resource = self._admin_module.ConfigResource("topic", topic)
@@ -200,19 +204,19 @@ class KafkaCluster(Closing):
         partition = self._module.TopicPartition
         events: dict[TopicPartition, Any] = {}
         in_time = _until(self._timeout_s)
-        asked = [partition(at.topic, at.partition, of.offset, "", of.epoch) for at, of in positions.items()]
+        partitions = [partition(at.topic, at.partition, of.offset, "", of.epoch) for at, of in positions.items()]
         with self.consumer(**_PROVING, **{"auto.offset.reset": reset}) as consumer, driver_errors(self._what):
-            consumer.assign(asked)
-            for each in asked:
+            consumer.assign(partitions)
+            for each in partitions:
                 self._seek(consumer, each, in_time)  # assigning proves nothing, seeking does
-            while len(events) < len(asked):
+            while len(events) < len(partitions):
                 if not next(in_time, False):
                     silent = sorted(positions.keys() - events.keys())
                     raise SourceUnavailableError(
                         f"{self._what}: the leader of {silent[0]} does not say whether its log was cut off",
                         "See that the brokers run.",
                     )
-                for event in consumer.consume(len(asked) - len(events), _EVENT_WAIT_S):
+                for event in consumer.consume(len(partitions) - len(events), _EVENT_WAIT_S):
                     error = event.error()
                     if error is None or error.name() == "_PARTITION_EOF" or _is_reset(event):
                         place = TopicPartition(event.topic(), event.partition())
@@ -287,7 +291,7 @@ class TopicGoneError(SourceUnavailableError):
 
 
 @contextmanager
-def driver_errors(what: str) -> Iterator[None]:
+def driver_errors(source: str) -> Iterator[None]:
     """
     :raises ConfigurationError: the cluster refuses this user, or the driver refuses these settings.
     :raises TopicGoneError: a topic or partition does not exist.
@@ -301,29 +305,31 @@ def driver_errors(what: str) -> Iterator[None]:
     except TridentError:
         raise
     except kafka.KafkaException as error:
-        raise translated(error.args[0], what) from error
+        raise translated(error.args[0], source) from error
     except (LateError, ValueError, TypeError) as error:
         if isinstance(error, LateError):
-            raise SourceUnavailableError(f"{what} does not answer", "See that the cluster runs.") from error
-        raise ConfigurationError(f"{what}: the driver refuses a setting ({error})", "Correct it.") from error
+            raise SourceUnavailableError(f"{source} does not answer", "See that the cluster runs.") from error
+        raise ConfigurationError(f"{source}: the driver refuses a setting ({error})", "Correct it.") from error
 
 
-def translated(error: Any, what: str) -> TridentError:
+def translated(error: Any, source: str) -> TridentError:
     """This package's error for a KafkaError. Its text names brokers, never credentials."""
     name = error.name()
     if name in _REFUSED:
         return ConfigurationError(
-            f"{what} refuses this user or these settings: {error.str()}", "Correct the connection or the access list."
+            f"{source} refuses this user or these settings: {error.str()}", "Correct the connection or the access list."
         )
     if name in _DAMAGED:
         return DamagedInputError(
-            f"{what}: records are damaged on a broker's disk or on the way ({error.str()})",
+            f"{source}: records are damaged on a broker's disk or on the way ({error.str()})",
             "Let the partition's leader move to a broker with a good copy, and run the task again; or skip the "
             "transaction.",
         )
     if name in _GONE:
-        return TopicGoneError(f"{what}: {error.str()}", "Make the topic, or correct its name.")
-    return SourceUnavailableError(f"{what} does not answer: {error.str()}", "See that the cluster runs, and try again.")
+        return TopicGoneError(f"{source}: {error.str()}", "Make the topic, or correct its name.")
+    return SourceUnavailableError(
+        f"{source} does not answer: {error.str()}", "See that the cluster runs, and try again."
+    )
 
 
 _ROWS_AT_ONCE = 10_000
@@ -506,8 +512,8 @@ class SplitReader:
     def _logs_now(self, parts: Sequence[_Progress]) -> dict[TopicPartition, LogOffsets]:
         places = [part.recorded.place for part in parts]
         logs = self._cluster.logs(places, committed=False)
-        if gone := [place for place in places if place not in logs]:
-            raise TopicGoneError(f"{self._what}: there is no {gone[0]}", "Put it back.")
+        if missing := [place for place in places if place not in logs]:
+            raise TopicGoneError(f"{self._what}: there is no {missing[0]}", "Put it back.")
         return logs
 
     def _require_same_topics(self) -> None:
@@ -539,8 +545,8 @@ class SplitReader:
     def _out_of_range(self, part: _Progress) -> SourceChangedError | SourceUnavailableError:
         now = self._logs_now([part])[part.recorded.place]
         if now.begin > part.next:
-            gone = OffsetRange(part.next, min(now.begin, part.recorded.range.end))
-            return self._lost(part, gone, "they expired or were deleted")
+            lost = OffsetRange(part.next, min(now.begin, part.recorded.range.end))
+            return self._lost(part, lost, "they expired or were deleted")
         return self._stuck(part)
 
     def _stuck(self, part: _Progress) -> SourceChangedError | SourceUnavailableError:
@@ -556,10 +562,10 @@ class SplitReader:
             "See that its leader runs; the task tries again.",
         )
 
-    def _lost(self, part: _Progress, gone: OffsetRange, why: str) -> SourceChangedError | SourceUnavailableError:
+    def _lost(self, part: _Progress, lost: OffsetRange, why: str) -> SourceChangedError | SourceUnavailableError:
         """The error that ends this reading: for good, or until the next attempt of an opaque spout decides new
         ranges."""
-        error = _changed(part.recorded.place, gone, why)
+        error = _changed(part.recorded.place, lost, why)
         if self._strict:
             return error
         return SourceUnavailableError.of_gone_batch(error.message, "A new attempt takes what is there.")
@@ -585,8 +591,8 @@ class SplitReader:
             if compacted[place.topic]:
                 self._missing(part, part.gaps[-1], "the topic is compacted, so nobody can tell what was there")
 
-    def _missing(self, part: _Progress, gone: OffsetRange, why: str) -> None:
-        error = _changed(part.recorded.place, gone, why)
+    def _missing(self, part: _Progress, lost: OffsetRange, why: str) -> None:
+        error = _changed(part.recorded.place, lost, why)
         if self._strict:
             raise error
         log.warning("An opaque batch goes on without some of its records: %s", error.message)
@@ -604,9 +610,9 @@ def _by_partition(messages: Sequence[Any], fetched: dict[TopicPartition, _Progre
     return grouped
 
 
-def _changed(place: TopicPartition, gone: OffsetRange, why: str) -> SourceChangedError:
+def _changed(place: TopicPartition, lost: OffsetRange, why: str) -> SourceChangedError:
     return SourceChangedError(
-        f"{place} no longer has the offsets {gone.begin} to {gone.end - 1}, which the transaction recorded: {why}",
+        f"{place} no longer has the offsets {lost.begin} to {lost.end - 1}, which the transaction recorded: {why}",
         _NEVER_STORED,
     )
 

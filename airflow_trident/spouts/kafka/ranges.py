@@ -112,8 +112,8 @@ class LostOffsets:
     reason: str
 
     def __str__(self) -> str:
-        upto = f" to {self.range.end - 1}" if self.range.end > 0 else " on"
-        return f"{self.place} from offset {self.range.begin}{upto}: {self.reason}"
+        end = f" to {self.range.end - 1}" if self.range.end > 0 else " on"
+        return f"{self.place} from offset {self.range.begin}{end}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,11 @@ class KafkaBatch:
                 topic.setdefault("gone", []).append(place.partition)
             if self.epoch(place) != NO_EPOCH:
                 topic.setdefault("epochs", {})[str(place.partition)] = self.epoch(place)
-        known: dict[str, Json] = {"topics": topics}
+        record: dict[str, Json] = {"topics": topics}
         if self.lost:
-            known["lost"] = [[loss.place.topic, loss.place.partition, loss.range.begin, loss.range.end, loss.reason]
+            record["lost"] = [[loss.place.topic, loss.place.partition, loss.range.begin, loss.range.end, loss.reason]
                              for loss in self.lost]  # fmt: skip
-        return known
+        return record
 
 
 NOTHING = KafkaBatch({}, {})
@@ -176,23 +176,25 @@ def batch_of(metadata: Json) -> KafkaBatch:
         for name, topic in topics.items()
         for number, (begin, end) in topic.partitions.items()
     }
-    gone = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.gone)
+    gone_partitions = frozenset(TopicPartition(name, number) for name, topic in topics.items() for number in topic.gone)
     epochs = {
         TopicPartition(name, number): epoch for name, topic in topics.items() for number, epoch in topic.epochs.items()
     }
-    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges, gone=gone, epochs=epochs)
+    return KafkaBatch({name: topic.id for name, topic in topics.items()}, ranges, gone=gone_partitions, epochs=epochs)
 
 
 def lags(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> bool:
     """Does the answer know less than an earlier one? Brokers that have just started may give such an answer. What is
     recorded as gone, or was a partition of an earlier topic of the name, is not waited for."""
     done_with = before.gone | _of_former_topics(before, logs)
-    for place, known in before.ranges.items():
+    for place, previous_range in before.ranges.items():
         log = logs.get(place)
         if log is None:
             if place not in done_with:
                 return True
-        elif log.topic_id == before.ids[place.topic] and (log.end < known.end or _went_back(before, place, log)):
+        elif log.topic_id == before.ids[place.topic] and (
+            log.end < previous_range.end or _went_back(before, place, log)
+        ):
             return True
     return False
 
@@ -207,11 +209,11 @@ def unproved(before: KafkaBatch, logs: Mapping[TopicPartition, LogOffsets]) -> d
     """The ends of the ranges that have had another leader since: their logs may have been cut off below them. A log is
     never cut off while its leader stays (KIP-101), so all others are as they were."""
     return {
-        place: LogPosition(known.end, before.epoch(place))
-        for place, known in sorted(before.ranges.items())
+        place: LogPosition(previous_range.end, before.epoch(place))
+        for place, previous_range in sorted(before.ranges.items())
         if (log := logs.get(place)) is not None
         and NO_EPOCH < before.epoch(place) < log.epoch
-        and log.begin < known.end
+        and log.begin < previous_range.end
         and not _is_another(before.ids[place.topic], log.topic_id)
     }
 
@@ -244,13 +246,13 @@ def resumed(
     begins: dict[TopicPartition, int] = {}
     lost: list[LostOffsets] = []
     for place, log in sorted(logs.items()):
-        known, old_id = previous.ranges.get(place), previous.ids.get(place.topic)
+        previous_range, old_id = previous.ranges.get(place), previous.ids.get(place.topic)
         if old_id is None or _is_another(old_id, log.topic_id):
-            if known is not None and place not in previous.gone:
-                lost.append(LostOffsets(place, OffsetRange(known.end, -1), _MADE_AGAIN))
+            if previous_range is not None and place not in previous.gone:
+                lost.append(LostOffsets(place, OffsetRange(previous_range.end, -1), _MADE_AGAIN))
             begins[place] = log.begin
             continue
-        wanted = known.end if known is not None else 0
+        wanted = previous_range.end if previous_range is not None else 0
         if place in cuts:
             lost.append(LostOffsets(place, OffsetRange(cuts[place], wanted), CUT_OFF))
             wanted = cuts[place]
@@ -286,12 +288,14 @@ def following(
     former = _of_former_topics(before, logs)
     # Other partitions that are not read now keep their place: a topic that comes back continues there.
     ranges = {place: OffsetRange(each.end, each.end) for place, each in before.ranges.items() if place not in former}
-    gone = frozenset(place for place in ranges.keys() - logs.keys() if wanted(place.topic) or place in before.gone)
+    gone_partitions = frozenset(
+        place for place in ranges.keys() - logs.keys() if wanted(place.topic) or place in before.gone
+    )
     ranges |= {place: OffsetRange(begin, begin) for place, begin in begins.items()}
     ranges |= chosen
     ids = {**before.ids, **{place.topic: log.topic_id for place, log in logs.items()}}
     epochs = {place: before.epoch(place) for place in ranges} | {place: log.epoch for place, log in logs.items()}
-    return KafkaBatch(ids, ranges, gone=gone, epochs=epochs)
+    return KafkaBatch(ids, ranges, gone=gone_partitions, epochs=epochs)
 
 
 def limited(

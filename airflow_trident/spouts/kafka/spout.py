@@ -141,8 +141,8 @@ class KafkaSpout(Spout):
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         """The topics in the batch, even if `pattern` matches others by now."""
         servers = str(self._reach.resolved().settings["bootstrap.servers"])
-        found: Any = metadata
-        return tuple(topic_dataset(servers, topic) for topic in found["topics"])
+        batch: Any = metadata
+        return tuple(topic_dataset(servers, topic) for topic in batch["topics"])
 
     def describe(self) -> str:
         return self._reach.describe()
@@ -208,10 +208,10 @@ class KafkaTopics:
 
         :raises ConfigurationError: `required`, and the connection is unknown; or the connection cannot be used.
         """
-        found = connections.resolve_if(self.conn_id, required=required)
-        if found is None:
+        connection = connections.resolve_if(self.conn_id, required=required)
+        if connection is None:
             return self
-        settings = {**found.extra, **self.settings}
+        settings = {**connection.extra, **self.settings}
         if "bootstrap.servers" not in settings:
             raise ConfigurationError(
                 f"the connection {self.conn_id!r} does not say bootstrap.servers in its extras", "Add it there."
@@ -312,25 +312,25 @@ class KafkaCoordinator(Coordinator):
         """
         :raises SourceUnavailableError: a topic in `topics` does not exist and never did.
         """
-        found = {name: count for name, count in cluster.topics().items() if self.source.wants(name)}
-        if missing := [name for name in self.source.topics if name not in found and name not in before.ids]:
+        topics = {name: count for name, count in cluster.topics().items() if self.source.wants(name)}
+        if missing := [name for name in self.source.topics if name not in topics and name not in before.ids]:
             raise TopicGoneError(
                 f"{self.source.describe()}: there is no topic {missing[0]!r}", "Make it, or correct its name."
             )
-        places = [TopicPartition(name, number) for name in sorted(found) for number in range(found[name])]
+        places = [TopicPartition(name, number) for name in sorted(topics) for number in range(topics[name])]
         return cluster.logs(places, committed=self.options.committed)
 
     def _first(self, cluster: KafkaCluster, logs: Mapping[TopicPartition, LogOffsets]) -> dict[TopicPartition, int]:
         first, places = self.options.first_poll, sorted(logs)
-        found = dict[TopicPartition, int]()
+        offsets = dict[TopicPartition, int]()
         if first.otherwise is FirstPoll.TIMESTAMP:
             times = cluster.offsets_of_time(places, self.options.start_ms or 0)
-            found = {place: offset if offset >= 0 else logs[place].end for place, offset in times.items()}
+            offsets = {place: offset if offset >= 0 else logs[place].end for place, offset in times.items()}
         elif first.otherwise is FirstPoll.LATEST:
-            found = {place: log.end for place, log in logs.items()}
+            offsets = {place: log.end for place, log in logs.items()}
         if first.asks_the_group:
-            found |= self._of_group(cluster, places)
-        return {place: min(max(found.get(place, log.begin), log.begin), log.end) for place, log in logs.items()}
+            offsets |= self._of_group(cluster, places)
+        return {place: min(max(offsets.get(place, log.begin), log.begin), log.end) for place, log in logs.items()}
 
     def _of_group(self, cluster: KafkaCluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """:raises SourceChangedError: the group is ahead of a log, and `on_data_loss` is "error"."""
@@ -422,6 +422,6 @@ def _declared(who: str, fields: FieldSpec) -> Schema:
     schema = parse_declared(fields, [])
     for each in schema:
         if each.type not in _TYPES.get(each.name, ()):
-            known = ", ".join(str(Field(name, kind)) for name, kinds in _TYPES.items() for kind in kinds)
-            raise ConfigurationError(f"{who} has no field {str(each)!r}", f"Use some of {known}.")
+            choices = ", ".join(str(Field(name, kind)) for name, kinds in _TYPES.items() for kind in kinds)
+            raise ConfigurationError(f"{who} has no field {str(each)!r}", f"Use some of {choices}.")
     return schema

@@ -117,10 +117,10 @@ class CallableSource(SpoolSource):
         self.schema = parse_declared(fields)
 
     def poll(self, max_rows: int) -> Polled | None:
-        given = _asked(self.describe(), self._poll, max_rows)
-        if given is None or isinstance(given, Polled):
-            return given
-        return Polled(rows=[row if isinstance(row, tuple) else (row,) for row in given])
+        answer = _asked(self.describe(), self._poll, max_rows)
+        if answer is None or isinstance(answer, Polled):
+            return answer
+        return Polled(rows=[row if isinstance(row, tuple) else (row,) for row in answer])
 
     def ack(self, token: Json) -> None:
         if self._ack is not None:
@@ -307,17 +307,17 @@ def _read(process: subprocess.Popen[bytes], timeout_s: float) -> _Ran:
     except subprocess.TimeoutExpired:
         # A command that has ended may have left something behind that holds its pipes open.
         in_time = process.poll() is not None
-    printed = said = b""
+    printed = errors = b""
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(process, number)
         try:
-            printed, said = process.communicate(timeout=_END_S)
+            printed, errors = process.communicate(timeout=_END_S)
         except subprocess.TimeoutExpired as late:
             # What made a session of its own gets no signal, and may hold the pipes for ever.
-            printed, said = late.output or b"", late.stderr or b""
+            printed, errors = late.output or b"", late.stderr or b""
         else:
             break
-    return _Ran(printed, said, is_whole=False, in_time=in_time)
+    return _Ran(printed, errors, is_whole=False, in_time=in_time)
 
 
 def _release(process: subprocess.Popen[bytes]) -> None:

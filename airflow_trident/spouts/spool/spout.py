@@ -157,8 +157,8 @@ class Spool:
     def _content(self, rows: list[tuple[Any, ...]], ids: list[str] | None, token: Json) -> bytes:
         import pyarrow as pa
 
-        what = f"what the source of the spool {self.folder.where!r} gave does not fit its fields"
-        with fitting(what, self.schema, "Declare the fields as they come; nothing was spooled or acknowledged."):
+        problem = f"what the source of the spool {self.folder.where!r} gave does not fit its fields"
+        with fitting(problem, self.schema, "Declare the fields as they come; nothing was spooled or acknowledged."):
             table = rows_to_table(self.schema, rows)
         if ids is not None:
             table = table.append_column(ID, pa.array(ids, pa.string()))
@@ -222,9 +222,9 @@ class Spool:
         path = self._path(number)
         try:
             with _reading(), self.folder.open(_name(number, "arrow"), whole=False) as file:
-                found: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
-                if _digest(found) == digest:
-                    return found
+                batch: pa.RecordBatch = pa.ipc.open_file(file).get_batch(part)
+                if _digest(batch) == digest:
+                    return batch
         except FileNotFoundError as error:
             raise self._gone(path) from error
         except (pa.ArrowException, ValueError) as error:
@@ -257,7 +257,9 @@ class Spool:
             return []  # removed in the meantime
         if ID not in reader.schema.names:
             return []
-        return [one for part in range(reader.num_record_batches) for one in reader.get_batch(part)[ID].to_pylist()]
+        return [
+            row_id for part in range(reader.num_record_batches) for row_id in reader.get_batch(part)[ID].to_pylist()
+        ]
 
     def _opened(self, number: int, content: bytes) -> pa.ipc.RecordBatchFileReader:
         import pyarrow as pa
@@ -300,8 +302,8 @@ class Spool:
     def _listing(self) -> tuple[set[int], set[int]]:
         """The numbers that have a file, and the numbers that have a mark."""
         with _reading():
-            found = [match for match in map(_NAME.match, self.folder.names()) if match]
-        files, marks = ({int(match[1]) for match in found if match[2] == kind} for kind in ("arrow", "acked"))
+            matches = [match for match in map(_NAME.match, self.folder.names()) if match]
+        files, marks = ({int(match[1]) for match in matches if match[2] == kind} for kind in ("arrow", "acked"))
         return files, marks
 
 
@@ -475,8 +477,8 @@ class SpoolEmitter(Emitter):
         number, part, digest = split.body["batch"], split.body["part"], split.body["sha256"]
         assert isinstance(number, int)
         assert isinstance(part, int)
-        found = self.spool.part(number, part, str(digest))
-        yield found.select([field.name for field in self.spool.schema])
+        batch = self.spool.part(number, part, str(digest))
+        yield batch.select([field.name for field in self.spool.schema])
 
 
 def _batch(metadata: Json) -> SpooledBatch:

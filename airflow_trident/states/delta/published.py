@@ -53,7 +53,7 @@ def publish(
             write_parquet(rows(), file)
             size = file.tell()
         with files.open_input_file(name) as file:
-            new = described(pq.read_metadata(file), name, size, [one.name for one in table.schema().fields], {})
+            new = described(pq.read_metadata(file), name, size, [column.name for column in table.schema().fields], {})
 
         def forget() -> None:
             with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ def _open(place: DeltaPlace, spec: StateSpec) -> Any:
     module: Any = require_extra("deltalake", EXTRA)
     errors: Any = require_extra("deltalake.exceptions", EXTRA)
     fields = (*spec.keys, *spec.values)
-    said = {"topology": spec.topology, "state": spec.name, "kept": KEPT, "fields": ", ".join(map(str, fields))}
+    description = {"topology": spec.topology, "state": spec.name, "kept": KEPT, "fields": ", ".join(map(str, fields))}
     try:
         table = place.table()
     except errors.TableNotFoundError:
@@ -87,11 +87,11 @@ def _open(place: DeltaPlace, spec: StateSpec) -> Any:
             module.DeltaTable.create(
                 place.where,
                 schema=arrow_schema(fields),
-                description=json.dumps(said),
+                description=json.dumps(description),
                 storage_options=dict(place.options) or None,
             )
         table = place.table()
-    if table.metadata().description != json.dumps(said):
+    if table.metadata().description != json.dumps(description):
         raise ConfigurationError(
             f"the Delta table {place.where!r} is not what state {spec.name!r} of topology {spec.topology!r} was "
             "published as",

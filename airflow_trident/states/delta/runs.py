@@ -87,8 +87,8 @@ class Footer:
     bounds: tuple[int, ...]
     files: int = 0
 
-    def with_runs(self, added: Sequence[Run] = (), gone: Sequence[Run] = ()) -> Footer:
-        change = sum(run.mark for run in added) - sum(run.mark for run in gone)
+    def with_runs(self, added: Sequence[Run] = (), removed: Sequence[Run] = ()) -> Footer:
+        change = sum(run.mark for run in added) - sum(run.mark for run in removed)
         return replace(self, files=(self.files + change) % _MARKS)
 
     def to_bytes(self) -> bytes:
@@ -133,12 +133,12 @@ def footer_of(files: pafs.FileSystem, run: Run) -> Footer:
 
     try:
         with opened(files, run) as file:
-            known = json.loads(pq.read_schema(file).metadata[_FOOTER])
-        marker = known["marker"]
+            content = json.loads(pq.read_schema(file).metadata[_FOOTER])
+        marker = content["marker"]
         if marker is not None:
             holes = tuple((first, last) for first, last in marker["holes"])
-            marker = Marker(**{**marker, "holes": holes, "group": group_from_json(known.get("group", []))})
-        return Footer(marker=marker, bounds=tuple(known["bounds"]), files=int(known["files"], 16))
+            marker = Marker(**{**marker, "holes": holes, "group": group_from_json(content.get("group", []))})
+        return Footer(marker=marker, bounds=tuple(content["bounds"]), files=int(content["files"], 16))
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecordError(
             f"the file {run.path!r} of a Delta state was not written by it ({error!r})",
@@ -223,15 +223,15 @@ class Runs:
         """Per value field, the largest absolute value of a sum, without its decimal point."""
         import pyarrow.compute as pc
 
-        found = []
+        largest = []
         for combiner, each in zip(self.spec.combiners, self.spec.values, strict=True):
-            most = 0
+            bound = 0
             if combiner.merge_kind is MergeKind.ADD and _scale(each.type) is not None and table.num_rows:
                 extremes = pc.min_max(table.column(each.name)).as_py().values()
                 scale = _scale(each.type) or 0
-                most = max((abs(int(EXACT.scaleb(Decimal(value), scale))) for value in extremes if value), default=0)
-            found.append(most)
-        return tuple(found)
+                bound = max((abs(int(EXACT.scaleb(Decimal(value), scale))) for value in extremes if value), default=0)
+            largest.append(bound)
+        return tuple(largest)
 
     def may_overflow(self, bounds: Sequence[int]) -> bool:
         return any(bound > _largest(each.type) for bound, each in zip(bounds, self.spec.values, strict=True))

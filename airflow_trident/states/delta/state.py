@@ -73,12 +73,12 @@ def open_table(place: DeltaPlace, runs: Runs) -> Any:
     return table
 
 
-def _require_own(found: str | None, place: DeltaPlace, spec: StateSpec, wanted: dict[str, str]) -> None:
+def _require_own(description: str | None, place: DeltaPlace, spec: StateSpec, wanted: dict[str, str]) -> None:
     try:
-        known = json.loads(found or "")
-        owner = known["topology"], known["state"]
+        content = json.loads(description or "")
+        owner = content["topology"], content["state"]
     except (ValueError, KeyError, TypeError):
-        known, owner = {}, None
+        content, owner = {}, None
     if owner != (spec.topology, spec.name):
         whose = f"state {owner[1]!r} of topology {owner[0]!r}" if owner else "something else"
         raise ConfigurationError(
@@ -86,10 +86,10 @@ def _require_own(found: str | None, place: DeltaPlace, spec: StateSpec, wanted: 
             f"of topology {spec.topology!r}",
             "Give the state another table, as in DeltaState(path, table=...).",
         )
-    if known != wanted:
+    if content != wanted:
         raise DefinitionChangedError(
             f"state {spec.name!r} of topology {spec.topology!r} in {place.where!r} has the fields "
-            f"{known.get('fields')}, {known.get('kept')}, and now it should have {wanted['fields']}, "
+            f"{content.get('fields')}, {content.get('kept')}, and now it should have {wanted['fields']}, "
             f"{wanted['kept']}",
             "Give the state a new name, or another path.",
         )
@@ -253,8 +253,8 @@ class DeltaState(StateFactory):
 
     def __getstate__(self) -> dict[str, Any]:
         """The receiving process may not have the Airflow connection, so send resolved settings."""
-        found = self._place().resolved(required=False)
-        return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
+        place = self._place().resolved(required=False)
+        return {**self.__dict__, "conn_id": place.conn_id, "storage_options": dict(place.options)}
 
 
 class OpenDeltaState(AdmittingState):
@@ -339,10 +339,10 @@ class OpenDeltaState(AdmittingState):
         return self._rows_of(group.tickets[-1], whole, footer, kept)
 
     def _apply(self, ticket: CommitTicket, batch: pa.Table) -> Applied:
-        spec, known = self._spec, self._runs
+        spec, layout = self._spec, self._runs
         runs, footer = self._snapshot()
         # Without partial values, a late batch cannot be separated from the changes of the highest txid.
-        commutes = spec.commutes and (known.adds or not spec.opaque)
+        commutes = spec.commutes and (layout.adds or not spec.opaque)
         marker, verdict = admit(footer.marker, ticket, state=spec.name, commutes=commutes, opaque=spec.opaque)
         if verdict is not Verdict.SKIP:
             replaced = [run for run in runs if verdict is Verdict.REPLACE and run.rows and run.txid == ticket.txid]
@@ -368,16 +368,16 @@ class OpenDeltaState(AdmittingState):
         :param rows: makes its rows from the runs that stay.
         """
         # A run without rows only held an old marker, unless it is about to be taken back as a batch.
-        gone = [*(run for run in runs if not run.rows), *replaced]
+        removed = [*(run for run in runs if not run.rows), *replaced]
         table = arrow_schema(self._runs.rows).empty_table()
         if rows is not None:
-            table = rows([run for run in runs if run not in gone])
+            table = rows([run for run in runs if run not in removed])
         bounds = footer.bounds
         if self._runs.adds:
             bounds = tuple(old + new for old, new in zip(bounds, self._runs.bounds(table), strict=True))
         commit = runs[-1].commit + 1 if runs else 1
         new = replace(footer, marker=marker, bounds=bounds)
-        self._commit(table, new, gone, commit=commit, order=commit, txid=txid)
+        self._commit(table, new, removed, commit=commit, order=commit, txid=txid)
 
     def _rows_of(self, ticket: CommitTicket, batch: pa.Table, footer: Footer, kept: Sequence[Run]) -> pa.Table:
         """The rows to append. Everything that can raise happens here."""
@@ -395,24 +395,24 @@ class OpenDeltaState(AdmittingState):
 
     def _stored(self, kept: Sequence[Run], keys: Sequence[Key]) -> list[Value | None]:
         with self.place.errors():
-            found = self._runs.look_up(self._files, kept, keys)
-        return [found.get(key) for key in keys]
+            values_by_key = self._runs.look_up(self._files, kept, keys)
+        return [values_by_key.get(key) for key in keys]
 
-    def _commit(self, table: pa.Table, footer: Footer, gone: Sequence[Run], **place: Any) -> None:
-        """One commit that adds a run and removes those in `gone`.
+    def _commit(self, table: pa.Table, footer: Footer, removed_runs: Sequence[Run], **place: Any) -> None:
+        """One commit that adds a run and removes those in `removed_runs`.
 
         :raises Overtaken: it is not the next version of the table.
         """
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
         with self.place.errors():
-            run = self._runs.write(self._files, table, footer.with_runs(gone=gone), **place)
+            run = self._runs.write(self._files, table, footer.with_runs(removed=removed_runs), **place)
             times = now_ms()
             # Readers of the table's change feed need not see a fold.
             changes = place["txid"] is not None
             added = transaction.AddAction(run.path, run.bytes, run.partition, times, changes, run.stats)
             removed = [
                 transaction.RemoveAction(old.path, changes and old.rows > 0, times, old.bytes, old.partition)
-                for old in gone
+                for old in removed_runs
             ]
             application = transaction.Transaction(self._app, run.commit)
             with next_version(self.place, lambda: self._forget(run)):
@@ -450,16 +450,16 @@ class OpenDeltaState(AdmittingState):
         runs, footer = self._snapshot()
         # A run that may be taken back stays separate.
         marker = footer.marker
-        own = [marker.high] if marker is not None and marker.attempt != NO_ATTEMPT else []
-        parts = sorted((run for run in runs if run.rows and run.txid not in own), key=lambda run: -run.order)
-        found = choice(parts, at, limit)
-        chosen = found.chosen
+        retractable = [marker.high] if marker is not None and marker.attempt != NO_ATTEMPT else []
+        parts = sorted((run for run in runs if run.rows and run.txid not in retractable), key=lambda run: -run.order)
+        merge_choice = choice(parts, at, limit)
+        chosen = merge_choice.chosen
         if not chosen:
-            if limit is not None and found.is_cut and not self._warned:
+            if limit is not None and merge_choice.is_cut and not self._warned:
                 self._warned = True
-                log.warning("%s", limit.exceeded(found, self._spec))
+                log.warning("%s", limit.exceeded(merge_choice, self._spec))
             return False
-        progress(f"making one file of {len(chosen):,} with {found.rows:,} rows")
+        progress(f"making one file of {len(chosen):,} with {merge_choice.rows:,} rows")
         with self.place.errors():
             table = self._runs.fold(self._runs.read(self._files, chosen))
         whole = len(chosen) == len(parts)
@@ -470,9 +470,9 @@ class OpenDeltaState(AdmittingState):
         if whole and self._runs.adds:
             footer = replace(footer, bounds=self._bounds(table, [run for run in runs if run not in chosen]))
         commit, order = runs[-1].commit + 1, max(run.order for run in chosen)
-        gone = [*chosen, *(run for run in runs if not run.rows)]
-        self._commit(table, footer, gone, commit=commit, order=order, txid=None)
-        if whole or found.is_cut:
+        merged = [*chosen, *(run for run in runs if not run.rows)]
+        self._commit(table, footer, merged, commit=commit, order=order, txid=None)
+        if whole or merge_choice.is_cut:
             self._remove_old_files()
         return True
 
@@ -520,14 +520,14 @@ class OpenDeltaState(AdmittingState):
 
     def get_many(self, keys: Sequence[Key]) -> list[Value | None]:
         """The value of each key, None where there is none."""
-        asked = [canonical_key(key) for key in keys]
+        wanted = [canonical_key(key) for key in keys]
         runs, _ = self._snapshot()
         with self.place.errors():
-            found = self._runs.look_up(self._files, runs, asked)
-        return [found.get(key) for key in asked]
+            values_by_key = self._runs.look_up(self._files, runs, wanted)
+        return [values_by_key.get(key) for key in wanted]
 
     def items(self) -> Iterator[tuple[Key, Value]]:
         runs, _ = self._snapshot()
         with self.place.errors():
-            found = self._runs.mapping(self._runs.read(self._files, runs))
-        return iter(found.items())
+            mapping = self._runs.mapping(self._runs.read(self._files, runs))
+        return iter(mapping.items())

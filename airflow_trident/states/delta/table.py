@@ -106,8 +106,8 @@ def require_conditions(place: DeltaPlace) -> None:
     parts = urlsplit(place.where)
     if parts.scheme not in _SCHEMES:
         return
-    said = {name.lower().removeprefix("aws_"): value for name, value in place.options.items()}
-    settings = {_SETTINGS[name]: value for name, value in said.items() if name in _SETTINGS}
+    options = {name.lower().removeprefix("aws_"): value for name, value in place.options.items()}
+    settings = {_SETTINGS[name]: value for name, value in options.items() if name in _SETTINGS}
     bucket = ObjectAddress(bucket=parts.netloc, prefix=parts.path.strip("/"), settings=tuple(sorted(settings.items())))
     ObstorePlace(bucket).check()
 
@@ -232,16 +232,16 @@ def old_files(table: Any, keys: Sequence[str] = ()) -> list[OldFile]:
     actions = pa.table(table.get_add_actions(flatten=True))
     # Statistics of other columns may be values that Python does not have.
     parts = [f"{part}.{name}" for part, columns in _parts(names, keys) for name in columns]
-    found = actions.select(["path", "size_bytes", *(one for one in parts if one in actions.column_names)]).to_pylist()
+    rows = actions.select(["path", "size_bytes", *(part for part in parts if part in actions.column_names)]).to_pylist()
     return [
         OldFile(
-            path=one["path"],
-            bytes=one["size_bytes"],
-            values=tuple(one[f"partition.{name}"] for name in names),
-            entry={"partition": {name: one[f"partition.{name}"] for name in names}},
-            bounds=dict(_bounds(one, keys)),
+            path=row["path"],
+            bytes=row["size_bytes"],
+            values=tuple(row[f"partition.{name}"] for name in names),
+            entry={"partition": {name: row[f"partition.{name}"] for name in names}},
+            bounds=dict(_bounds(row, keys)),
         )
-        for one in found
+        for row in rows
     ]
 
 
@@ -289,16 +289,16 @@ def pieces_of(
     values = dict(zip(partition_by, file.values or (), strict=True))
     read = parquet_file(source)
     calendar = calendar_of(read.metadata)
-    names = [one.name for one in wanted if one.name in read.schema_arrow.names and one.name not in values]
+    names = [column.name for column in wanted if column.name in read.schema_arrow.names and column.name not in values]
 
     def whole(rows: pa.RecordBatch | None, many: int) -> pa.RecordBatch:
-        found = [
-            rows.column(one.name).cast(one.type)
-            if rows is not None and one.name in names
-            else pa.repeat(pa.scalar(values.get(one.name), one.type), many)
-            for one in wanted
+        columns_of_table = [
+            rows.column(column.name).cast(column.type)
+            if rows is not None and column.name in names
+            else pa.repeat(pa.scalar(values.get(column.name), column.type), many)
+            for column in wanted
         ]
-        return pa.record_batch(found, schema=pa.schema(wanted))
+        return pa.record_batch(columns_of_table, schema=pa.schema(wanted))
 
     if not names:
         yield whole(None, read.metadata.num_rows)
@@ -397,7 +397,7 @@ class CommittedDelta(CommittedTable):
             at=identity(table),
             columns=pa.schema(table.schema().to_arrow()),
             partition_by=tuple(metadata.partition_columns),
-            files=tuple(replace(one, entry=None) for one in old_files(table, keys)),
+            files=tuple(replace(file, entry=None) for file in old_files(table, keys)),
             keys=keys,
         )
 
@@ -407,7 +407,7 @@ class CommittedDelta(CommittedTable):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(one.path for one in self.files)
+        return tuple(file.path for file in self.files)
 
     def may_have(self, place: int, keys: BatchKeys) -> bool:
         """The footer says what the log does not: this package leaves bounds out of the log if a column has none."""
@@ -429,8 +429,8 @@ class CommittedDelta(CommittedTable):
 
     @contextmanager
     def _there(self, file: OldFile) -> Iterator[None]:
-        what = f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r}"
-        with self.place.errors() if self._is_remote else nullcontext(), file_there(what):
+        subject = f"the file {file.path!r} of version {self.version} of the Delta table {self.place.where!r}"
+        with self.place.errors() if self._is_remote else nullcontext(), file_there(subject):
             yield
 
     def schema(self) -> pa.Schema:
@@ -464,7 +464,7 @@ def paths_at(place: DeltaPlace, now: Any, version: str) -> AbstractSet[str] | No
     if number is None:
         return None
     try:
-        return {one.path for one in old_files(place.table(number))}
+        return {file.path for file in old_files(place.table(number))}
     except errors.DeltaError:
         return None
 
@@ -505,12 +505,12 @@ def require_delta_columns(spec: StateSpec, taken: tuple[str, ...] = ()) -> None:
     require_columns(spec, taken, "a Delta table cannot tell from another column")
 
 
-def require_table(table: Any, spec: StateSpec, where: str) -> None:
+def require_table(table: Any, spec: StateSpec, location: str) -> None:
     """:raises ConfigurationError: files with the fields of `spec` cannot be added without a rewrite."""
     why = _why_not(table, spec)
     if why:
         raise ConfigurationError(
-            f"sink {spec.name!r} cannot write to the Delta table {where!r}: {why[0]}",
+            f"sink {spec.name!r} cannot write to the Delta table {location!r}: {why[0]}",
             why[1],
         )
 
@@ -551,20 +551,20 @@ def _why_not_features(protocol: Any) -> tuple[str, str] | None:
 
 def _why_not_columns(schema: Any, spec: StateSpec) -> tuple[str, str] | None:
     module: Any = require_extra("deltalake", EXTRA)
-    wanted = {one.name: one.type for one in module.Schema.from_arrow(arrow_schema(spec.staged)).fields}
-    found = {one.name: one for one in schema.fields}
-    for one in schema.fields:
-        rule = next((name for name in one.metadata if name.startswith(_OF_COLUMNS)), None)
+    wanted = {column.name: column.type for column in module.Schema.from_arrow(arrow_schema(spec.staged)).fields}
+    columns = {column.name: column for column in schema.fields}
+    for column in schema.fields:
+        rule = next((name for name in column.metadata if name.startswith(_OF_COLUMNS)), None)
         if rule is not None:
-            return f"its column {one.name} has {rule}", "Append to another table."
-        if one.name not in wanted and not one.nullable:
-            return f"its column {one.name} takes no nulls, and the stream has no such field", "Add the field."
+            return f"its column {column.name} has {rule}", "Append to another table."
+        if column.name not in wanted and not column.nullable:
+            return f"its column {column.name} takes no nulls, and the stream has no such field", "Add the field."
     for name, kind in wanted.items():
-        if name not in found:
+        if name not in columns:
             return f"it has no column {name}", f"Add it to the table, or leave it out of the stream ({_of(schema)})."
-        if json_of(found[name].type) != json_of(kind):
+        if json_of(columns[name].type) != json_of(kind):
             return (
-                f"its column {name} is {json_of(found[name].type)}, and the field {json_of(kind)}",
+                f"its column {name} is {json_of(columns[name].type)}, and the field {json_of(kind)}",
                 "Convert the field before.",
             )
     return None
@@ -576,7 +576,7 @@ def json_of(kind: Any) -> str:
 
 
 def _of(schema: Any) -> str:
-    return "it has " + ", ".join(one.name for one in schema.fields)
+    return "it has " + ", ".join(column.name for column in schema.fields)
 
 
 META = "_trident"
@@ -635,8 +635,8 @@ class DeltaTable(StateFactory):
 
     def __getstate__(self) -> dict[str, Any]:
         """The receiving process may not have the Airflow connection, so send resolved settings."""
-        found = self.place().resolved(required=False)
-        return {**self.__dict__, "conn_id": found.conn_id, "storage_options": dict(found.options)}
+        place = self.place().resolved(required=False)
+        return {**self.__dict__, "conn_id": place.conn_id, "storage_options": dict(place.options)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -701,10 +701,10 @@ class OpenDeltaTable(AppendingState):
             for last in (False, True):
                 self._table.update_incremental()
                 require_table(self._table, self._spec, self.place.where)
-                found = self._table.transaction_version(self._app)
-                if found is None:
+                last_token = self._table.transaction_version(self._app)
+                if last_token is None:
                     return _Known()
-                token = int(found)
+                token = int(last_token)
                 try:
                     content = self._content(token)
                 except FileNotFoundError:
@@ -736,7 +736,7 @@ class OpenDeltaTable(AppendingState):
             for commit in (self._table.history(now - ours) if now > ours else ())
             if commit.get("operation") == _RESTORE
         }
-        while (last := max((one for one in restored if ours < one <= now), default=None)) is not None:
+        while (last := max((version for version in restored if ours < version <= now), default=None)) is not None:
             to = restored[last]
             if to is not None and int(to) >= ours:
                 now = int(to)  # the content of that version is back
@@ -777,65 +777,65 @@ class OpenDeltaTable(AppendingState):
                 return self._described(pq.read_metadata(file), name, size, values)
 
     def _described(self, footer: Any, name: str, size: int, values: PartitionValues) -> NewFile:
-        columns = [one.name for one in self._table.schema().fields]
+        columns = [column.name for column in self._table.schema().fields]
         return described(footer, name, size, columns, dict(zip(self._spec.partition_by, values, strict=True)))
 
-    def _files_of(self, known: Known) -> list[OldFile]:
+    def _files_of(self, head: Known) -> list[OldFile]:
         with self.place.errors():
             return old_files(self._table)
 
-    def _committed(self, known: Known) -> CommittedDelta:
+    def _committed(self, head: Known) -> CommittedDelta:
         with self.place.errors():
             return CommittedDelta.of(self.place, self._table, self._spec.key_names)
 
-    def _version_of(self, known: Known) -> str:
+    def _version_of(self, head: Known) -> str:
         with self.place.errors():
             return identity(self._table)
 
-    def _paths_at(self, known: Known, version: str) -> AbstractSet[str] | None:
+    def _paths_at(self, head: Known, version: str) -> AbstractSet[str] | None:
         with self.place.errors():
             return paths_at(self.place, self._table, version)
 
-    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def _read(self, head: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
         with self.place.errors(), self._files.open_input_file(unquote(file.path)) as source:
             return rows_of(source, file, self._table, columns)
 
     def _required(self) -> set[str]:
         with self.place.errors():
-            return {one.name for one in self._table.schema().fields if not one.nullable}
+            return {column.name for column in self._table.schema().fields if not column.nullable}
 
     def _commit(
-        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+        self, head: Known, marker: Marker, new: Sequence[NewFile], removed_files: Sequence[OldFile], tried: Tried
     ) -> None:
-        assert isinstance(known, _Known)
+        assert isinstance(head, _Known)
         transaction: Any = require_extra("deltalake.transaction", EXTRA)
         token = secrets.randbits(62)
         with self.place.errors():
-            self._write_marker(token, known, marker)
+            self._write_marker(token, head, marker)
             tried[token] = partial(self._delete, self._path(token))
             properties = transaction.CommitProperties(
                 app_transactions=[transaction.Transaction(self._app, token)], max_commit_retries=0
             )
             with next_version(self.place):
                 self._table.create_write_transaction(
-                    [*(one.entry for one in new), *map(removed, gone)],
+                    [*(file.entry for file in new), *map(removed, removed_files)],
                     mode="append",
                     schema=self._table.schema(),
                     partition_by=list(self._spec.partition_by) or None,
                     commit_properties=properties,
                 )
-        if known.before is not None:  # keep the one between for readers that have just read its token
-            self._delete(self._path(known.before))
+        if head.before is not None:  # keep the one between for readers that have just read its token
+            self._delete(self._path(head.before))
         del tried[token]
 
-    def _write_marker(self, token: int, known: _Known, marker: Marker) -> None:
+    def _write_marker(self, token: int, head: _Known, marker: Marker) -> None:
         content = {
             "version": _FORMAT.version,
             "of": [self._spec.topology, self._spec.name],
             # Rows of a sink are applied one transaction at a time, so there is never a group.
             "marker": {name: value for name, value in asdict(marker).items() if name != "group"},
             "table_version": int(self._table.version()) + 1,
-            "before": known.commit,
+            "before": head.commit,
         }
         self.place.make_folder(self._meta)
         with self._files.open_output_stream(self._path(token)) as file:
@@ -849,7 +849,7 @@ class OpenDeltaTable(AppendingState):
             if self._table.transaction_version(self._app) in tried:
                 return True
             has = set(pa.table(self._table.get_add_actions()).column("path").to_pylist()) if new else set()
-            return any(one.path in has for one in new)
+            return any(file.path in has for file in new)
 
     def _delete(self, path: str) -> None:
         with contextlib.suppress(OSError):

@@ -157,9 +157,9 @@ class OpenFileSink(AdmittingState):
     def apply_staged(self, ticket: CommitTicket, batch: StagedBatch) -> Applied:
         """Piece by piece; each try reads the batch anew."""
         for _ in range(TRIES):
-            version, known = self._read()
-            self._finish(known)
-            applied = self._apply(ticket, batch, version + 1, known)
+            version, previous = self._read()
+            self._finish(previous)
+            applied = self._apply(ticket, batch, version + 1, previous)
             if applied is not None:
                 return applied
         raise StoreUnavailableError(
@@ -168,20 +168,20 @@ class OpenFileSink(AdmittingState):
             "Find out who commits so much, and run the task again.",
         )
 
-    def _apply(self, ticket: CommitTicket, batch: StagedBatch, version: int, known: _Record) -> Applied | None:
+    def _apply(self, ticket: CommitTicket, batch: StagedBatch, version: int, previous: _Record) -> Applied | None:
         """None: another committer has published this version of the record."""
         spec = self._spec
-        marker, verdict = admit(known.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
+        marker, verdict = admit(previous.marker, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque)
         if verdict is Verdict.SKIP:
-            record = _Record(marker=marker, highest=known.highest)
+            record = _Record(marker=marker, highest=previous.highest)
             return Applied.ALREADY if self._publish(version, record) else None
         publish = self._prepare(ticket, batch, version) if batch.num_rows else None
         late = ticket.txid < marker.high
         record = _Record(
             marker=marker,
-            highest=known.highest if late else (publish[1] if publish else None),
+            highest=previous.highest if late else (publish[1] if publish else None),
             publish=publish,
-            remove=known.highest if verdict is Verdict.REPLACE else None,
+            remove=previous.highest if verdict is Verdict.REPLACE else None,
         )
         return Applied.APPLIED if self._publish(version, record) else None
 
@@ -228,7 +228,9 @@ class OpenFileSink(AdmittingState):
             [
                 name
                 for name in self._notes.names()
-                if any((found := pattern.match(name)) and int(found[1]) <= upto for pattern, upto in limits)
+                if any(
+                    (match := pattern.match(name)) and int(match[1]) <= last_version for pattern, last_version in limits
+                )
             ]
         )
 
@@ -268,7 +270,7 @@ class OpenFileSink(AdmittingState):
         return f"{self._name}.{version:019d}.json"
 
     def _versions(self) -> list[int]:
-        return [int(found[1]) for found in map(self._record.match, self._notes.names()) if found]
+        return [int(match[1]) for match in map(self._record.match, self._notes.names()) if match]
 
     def _read(self) -> tuple[int, _Record]:
         """The last record, and its version."""

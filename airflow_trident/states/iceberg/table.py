@@ -105,17 +105,21 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
     # A footer does not count NaN, and its bounds ignore NaN: a reader that trusts them would lose rows with NaN.
     plan = module.compute_statistics_plan(schema, metadata.properties)
     none = module.MetricsMode(module.MetricModeTypes.NONE)
-    real = {number for number, one in plan.items() if isinstance(one.iceberg_type, types.FloatType | types.DoubleType)}
-    said = module.data_file_statistics_from_parquet_metadata(
+    real = {
+        number for number, column in plan.items() if isinstance(column.iceberg_type, types.FloatType | types.DoubleType)
+    }
+    statistics = module.data_file_statistics_from_parquet_metadata(
         parquet_metadata=footer,
-        stats_columns={number: replace(one, mode=none) if number in real else one for number, one in plan.items()},
+        stats_columns={
+            number: replace(column, mode=none) if number in real else column for number, column in plan.items()
+        },
         parquet_column_mapping=module.parquet_path_to_id_mapping(schema),
     ).to_serialized_dict()
     nulls = null_counts(footer)
     for number in real:
         if (count := nulls.get(plan[number].column_name)) is not None:
-            said["value_counts"][number] = footer.num_rows
-            said["null_value_counts"][number] = count
+            statistics["value_counts"][number] = footer.num_rows
+            statistics["null_value_counts"][number] = count
     entry = manifest.DataFile.from_args(
         content=manifest.DataFileContent.DATA,
         file_path=location,
@@ -126,7 +130,7 @@ def described(metadata: Any, footer: Any, location: str, size: int, values: Part
         spec_id=metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
-        **said,
+        **statistics,
     )
     return NewFile(path=location, bytes=size, values=values, nulls=nulls, entry=entry)
 
@@ -138,14 +142,17 @@ def old_files(table: Any, keys: Sequence[str] = ()) -> list[OldFile]:
     """
     metadata = table.metadata
     columns = [metadata.schema().find_field(name) for name in keys]
-    dates = [str(one.field_type) == "date" for one in metadata.spec().partition_type(metadata.schema()).fields]
+    dates = [
+        str(partition_field.field_type) == "date"
+        for partition_field in metadata.spec().partition_type(metadata.schema()).fields
+    ]
     return [
         OldFile(
             path=task.file.file_path,
             bytes=task.file.file_size_in_bytes,
             values=_values(task.file.partition._data, dates) if task.file.spec_id == metadata.default_spec_id else None,
             entry=task,
-            deletes=tuple(sorted(one.file_path for one in task.delete_files)),
+            deletes=tuple(sorted(delete_file.file_path for delete_file in task.delete_files)),
             bounds=dict(_bounds(task.file, columns)),
         )
         for task in table.scan().plan_files()
@@ -162,7 +169,9 @@ def _bounds(file: Any, columns: Sequence[Any]) -> Iterator[tuple[str, tuple[Any,
         if column.field_id in lows and column.field_id in highs and str(column.field_type) in _BOUNDED:
             made = _BOUNDED[str(column.field_type)]
             with contextlib.suppress(ValueError, OverflowError, struct.error):  # of an older type, or no date of Python
-                low, high = (conversions.from_bytes(column.field_type, one[column.field_id]) for one in (lows, highs))
+                low, high = (
+                    conversions.from_bytes(column.field_type, bounds[column.field_id]) for bounds in (lows, highs)
+                )
                 yield column.name, (made(low), made(high))
 
 
@@ -227,7 +236,7 @@ class CommittedIceberg(CommittedTable):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        return tuple(one.path for one in self.files)
+        return tuple(file.path for file in self.files)
 
     def may_have(self, place: int, keys: BatchKeys) -> bool:
         return keys.any_within(self.files[place].bounds)
@@ -243,8 +252,8 @@ class CommittedIceberg(CommittedTable):
 
     def schema(self) -> pa.Schema:
         module: Any = require_extra("pyiceberg.io.pyarrow", EXTRA)
-        found: pa.Schema = module.schema_to_pyarrow(self.metadata.schema())
-        return found
+        arrow: pa.Schema = module.schema_to_pyarrow(self.metadata.schema())
+        return arrow
 
 
 def identity(metadata: Any) -> str:
@@ -303,36 +312,36 @@ def _why_not(metadata: Any, spec: StateSpec) -> tuple[str, str] | None:
         )
     schema = metadata.schema()
     partitions = metadata.spec().fields
-    for one in partitions:
-        if str(one.transform) != "identity":
-            of = schema.find_column_name(one.source_id)
-            return f"it is partitioned by {one.transform} of {of}, and files have one value of a column", _ANOTHER
-    if why := not_partitioned_so([schema.find_column_name(one.source_id) for one in partitions], spec):
+    for partition in partitions:
+        if str(partition.transform) != "identity":
+            of = schema.find_column_name(partition.source_id)
+            return f"it is partitioned by {partition.transform} of {of}, and files have one value of a column", _ANOTHER
+    if why := not_partitioned_so([schema.find_column_name(partition.source_id) for partition in partitions], spec):
         return why
     if why := why_not_owned(metadata.properties.get(CHANGES), spec):
         return why
-    wanted = {one.name: _SMALL.sub("int", one.type) for one in spec.staged}
-    found = {one.name: one for one in schema.fields}
-    for one in schema.fields:
-        if one.name not in wanted and one.required:
-            return f"its column {one.name} takes no nulls, and the stream has no such field", "Add the field."
+    wanted = {column.name: _SMALL.sub("int", column.type) for column in spec.staged}
+    columns_by_name = {column.name: column for column in schema.fields}
+    for column in schema.fields:
+        if column.name not in wanted and column.required:
+            return f"its column {column.name} takes no nulls, and the stream has no such field", "Add the field."
     for name, kind in wanted.items():
-        if name not in found:
-            columns = ", ".join(found)
+        if name not in columns_by_name:
+            columns = ", ".join(columns_by_name)
             return f"it has no column {name}", f"Add it to the table, or leave it out of the stream (it has {columns})."
-        if (there := ddl_of(found[name].field_type)) != kind:
+        if (there := ddl_of(columns_by_name[name].field_type)) != kind:
             return f"its column {name} is {there}, and the field {kind}", "Convert the field before."
-    return _why_not_by_name(metadata, found, wanted)
+    return _why_not_by_name(metadata, columns_by_name, wanted)
 
 
-def _why_not_by_name(metadata: Any, found: dict[str, Any], wanted: dict[str, str]) -> tuple[str, str] | None:
+def _why_not_by_name(metadata: Any, columns_by_name: dict[str, Any], wanted: dict[str, str]) -> tuple[str, str] | None:
     """Staged files have no column ids: readers find columns by the table's mapping of names to ids."""
     mapping = metadata.name_mapping()
     if mapping is None:
         return None
-    ids = {name: one.field_id for one in mapping.root for name in one.names}
+    ids = {name: mapped.field_id for mapped in mapping.root for name in mapped.names}
     for name in wanted:
-        if ids.get(name) != found[name].field_id:
+        if ids.get(name) != columns_by_name[name].field_id:
             return f"its schema.name-mapping.default maps the name {name} to another column, or to none", "Mend that."
     return None
 
@@ -347,7 +356,8 @@ def ddl_of(kind: Any) -> str:
     if name == "MapType":
         return f"map<{ddl_of(kind.key_type)},{_part(kind.value_type, kind.value_required)}>"
     if name == "StructType":
-        return f"struct<{','.join(f'{one.name}:{_part(one.field_type, one.required)}' for one in kind.fields)}>"
+        members = (f"{member.name}:{_part(member.field_type, member.required)}" for member in kind.fields)
+        return f"struct<{','.join(members)}>"
     return _SIMPLE.get(name, str(kind))
 
 
@@ -412,8 +422,8 @@ class IcebergTable(StateFactory):
 
     def __getstate__(self) -> dict[str, Any]:
         """The receiving process may not have the Airflow connection, so send resolved settings."""
-        found = self.place().resolved(required=False)
-        return {**self.__dict__, "conn_id": found.conn_id, "properties": dict(found.properties)}
+        place = self.place().resolved(required=False)
+        return {**self.__dict__, "conn_id": place.conn_id, "properties": dict(place.properties)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,11 +457,12 @@ class OpenIcebergTable(AppendingState):
         return f"the Iceberg table {self.place.name!r}"
 
     def _open(self) -> Any:
-        known: Any = require_extra("pyiceberg.exceptions", EXTRA)
-        with contextlib.suppress(known.NoSuchTableError):
+        exceptions: Any = require_extra("pyiceberg.exceptions", EXTRA)
+        with contextlib.suppress(exceptions.NoSuchTableError):
             return self._catalog.load_table(self.place.name)
         self._catalog.create_namespace_if_not_exists(self.place.name.rpartition(".")[0])
-        with contextlib.suppress(known.TableAlreadyExistsError, known.CommitFailedException):  # another was first
+        # another process was first
+        with contextlib.suppress(exceptions.TableAlreadyExistsError, exceptions.CommitFailedException):
             self._create()
         return self._catalog.load_table(self.place.name)
 
@@ -478,28 +489,28 @@ class OpenIcebergTable(AppendingState):
         if text is None:
             self._require_new()
             return Known()
-        where = f"{self._app!r} of {self._what}"
-        content = _FORMAT.build(_Content, _FORMAT.load(text, where), where)
+        subject = f"{self._app!r} of {self._what}"
+        content = _FORMAT.build(_Content, _FORMAT.load(text, subject), subject)
         if tuple(content.of) != (self._spec.topology, self._spec.name):
-            raise _FORMAT.damaged(where, f"it is of {content.of}")
-        self._require_ancestor(content, where)
-        marker = _FORMAT.build(Marker, content.marker, where, needed=("holes", "position"))
+            raise _FORMAT.damaged(subject, f"it is of {content.of}")
+        self._require_ancestor(content, subject)
+        marker = _FORMAT.build(Marker, content.marker, subject, needed=("holes", "position"))
         return Known(marker=marker, commit=content.snapshot)
 
     def _require_new(self) -> None:
-        if any((one.summary or {}).get(self._app) for one in self._table.metadata.snapshots):
+        if any((snapshot.summary or {}).get(self._app) for snapshot in self._table.metadata.snapshots):
             raise CorruptRecordError(
                 f"{self._what} has no property {self._app!r}, with what is applied of state {self._spec.name!r}",
                 _FORMAT.cure,
             )
 
-    def _require_ancestor(self, content: _Content, where: str) -> None:
+    def _require_ancestor(self, content: _Content, subject: str) -> None:
         """Does main descend from the marker's snapshot? If that is expired, its remaining children are checked."""
         metadata = self._table.metadata
         at = metadata.current_snapshot()
         while at is not None and at.snapshot_id != content.snapshot and at.sequence_number > content.sequence:
             if (at.summary or {}).get(self._app):
-                raise _FORMAT.damaged(where, f"snapshot {at.snapshot_id} came with a later one")
+                raise _FORMAT.damaged(subject, f"snapshot {at.snapshot_id} came with a later one")
             parent = at.parent_snapshot_id
             above = None if parent is None else metadata.snapshot_by_id(parent)
             if above is None and (parent is not None or metadata.snapshot_by_id(content.snapshot) is None):
@@ -540,25 +551,25 @@ class OpenIcebergTable(AppendingState):
                 return described(self._table.metadata, pq.read_metadata(file), location, len(written), values)
 
     def _required(self) -> set[str]:
-        return {one.name for one in self._table.schema().fields if one.required}
+        return {column.name for column in self._table.schema().fields if column.required}
 
-    def _files_of(self, known: Known) -> list[OldFile]:
+    def _files_of(self, head: Known) -> list[OldFile]:
         with self.place.errors():
             return old_files(self._table)
 
-    def _committed(self, known: Known) -> CommittedIceberg:
+    def _committed(self, head: Known) -> CommittedIceberg:
         with self.place.errors():
             return CommittedIceberg.of(self._table, self._spec.key_names)
 
-    def _version_of(self, known: Known) -> str:
+    def _version_of(self, head: Known) -> str:
         return identity(self._table.metadata)
 
-    def _read(self, known: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def _read(self, head: Known, file: OldFile, columns: Sequence[str] | None = None) -> pa.Table:
         with self.place.errors():
             return rows_of(self._table, file, columns)
 
     def _commit(
-        self, known: Known, marker: Marker, new: Sequence[NewFile], gone: Sequence[OldFile], tried: Tried
+        self, head: Known, marker: Marker, new: Sequence[NewFile], removed_files: Sequence[OldFile], tried: Tried
     ) -> None:
         errors: Any = require_extra("pyiceberg.exceptions", EXTRA)
         with self.place.errors():
@@ -566,8 +577,8 @@ class OpenIcebergTable(AppendingState):
             if self._table.metadata.name_mapping() is None:
                 transaction.set_properties({_NAMES: self._table.schema().name_mapping.model_dump_json()})
             update = transaction.update_snapshot()
-            append = judging_each_manifest_alone(update.overwrite()) if gone else update.fast_append()
-            for file in gone:
+            append = judging_each_manifest_alone(update.overwrite()) if removed_files else update.fast_append()
+            for file in removed_files:
                 append.delete_data_file(file.entry.file)
             content = {**self._content(marker), "snapshot": append.snapshot_id}
             append.snapshot_properties = {self._app: json.dumps(_without_position(content))}
@@ -613,7 +624,7 @@ class OpenIcebergTable(AppendingState):
     def _has_any(self, tried: Tried, new: Sequence[NewFile]) -> bool:
         with self.place.errors():
             self._table = self._catalog.load_table(self.place.name)
-        return any(one.snapshot_id in tried for one in self._table.metadata.snapshots)
+        return any(snapshot.snapshot_id in tried for snapshot in self._table.metadata.snapshots)
 
     def _delete(self, path: str) -> None:
         with contextlib.suppress(OSError):

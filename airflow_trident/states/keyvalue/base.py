@@ -273,27 +273,27 @@ class Form:
     :param serializer: converts them to bytes, stored as base64; None: JSON.
     """
 
-    def __init__(self, what: str, kind: type | None = None, serializer: Serializer | None = None) -> None:
-        self._what, self._kind, self._serializer = what, kind, serializer
+    def __init__(self, role: str, kind: type | None = None, serializer: Serializer | None = None) -> None:
+        self._what, self._kind, self._serializer = role, kind, serializer
 
-    def plain(self, given: Any) -> Any:
+    def plain(self, value: Any) -> Any:
         """The JSON value to store.
 
         :raises ValueError: not an object of the class, or it would come back changed.
         """
         kind = self._kind
-        if kind is not None and type(given) is not kind:
-            raise ValueError(f"the {self._what} {given!r:.80} of a state is no {kind.__qualname__}")
+        if kind is not None and type(value) is not kind:
+            raise ValueError(f"the {self._what} {value!r:.80} of a state is no {kind.__qualname__}")
         if self._serializer is not None:
-            data = self._serializer.serialize(given)
+            data = self._serializer.serialize(value)
             if not isinstance(data, bytes):
                 raise ValueError(f"the serializer of a state's {self._what}s gave {data!r:.80}, which is no bytes")
             return base64.b64encode(data).decode()
         if kind is None:
-            return given
-        plain = msgspec.to_builtins(given)
-        if self._converted(plain) != given:
-            raise ValueError(f"the {self._what} {given!r:.80} of a state would come back from JSON as another one")
+            return value
+        plain = msgspec.to_builtins(value)
+        if self._converted(plain) != value:
+            raise ValueError(f"the {self._what} {value!r:.80} of a state would come back from JSON as another one")
         return plain
 
     def given(self, plain: Any) -> Any:
@@ -339,22 +339,22 @@ def split_config(config: Mapping[str, Json]) -> tuple[dict[str, Json], dict[str,
     return forms, {name: value for name, value in config.items() if name not in forms}
 
 
-def _form(what: str, config: Mapping[str, Json]) -> Form:
-    kind = _class(f"{what}_class", config)
-    serializer = _class(f"{what}_serializer", config)
+def _form(role: str, config: Mapping[str, Json]) -> Form:
+    kind = _class(f"{role}_class", config)
+    serializer = _class(f"{role}_serializer", config)
     if serializer is None:
-        return Form(what, kind)
+        return Form(role, kind)
     try:
         made = serializer()
     except TypeError as error:
-        raise ConfigurationError(f"{what}_serializer: {error}", "It is made without arguments.") from error
+        raise ConfigurationError(f"{role}_serializer: {error}", "It is made without arguments.") from error
     for method in ("serialize", "deserialize"):
         if not callable(getattr(made, method, None)):
             raise ConfigurationError(
-                f"{what}_serializer {config[f'{what}_serializer']!r} has no {method}()",
+                f"{role}_serializer {config[f'{role}_serializer']!r} has no {method}()",
                 "It needs serialize(value) -> bytes and deserialize(data).",
             )
-    return Form(what, kind, made)
+    return Form(role, kind, made)
 
 
 def _class(option: str, config: Mapping[str, Json]) -> type | None:
@@ -363,15 +363,15 @@ def _class(option: str, config: Mapping[str, Json]) -> type | None:
         return None
     module, _, attribute = str(name).replace(":", ".").rpartition(".")
     try:
-        found = getattr(import_module(module or "builtins"), attribute, None)
+        named_class = getattr(import_module(module or "builtins"), attribute, None)
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{option} {name!r}: there is no module {error.name!r}",
             "Check the spelling, and that it is installed where this runs.",
         ) from error
-    if not isinstance(found, type):
+    if not isinstance(named_class, type):
         raise ConfigurationError(f"{option} {name!r} is no class", "Name one as in 'package.module:Class'.")
-    return found
+    return named_class
 
 
 GROUP = "airflow_trident.state_providers"
@@ -412,26 +412,26 @@ def make_provider(name: str, config: ProviderConfig, built_in: Mapping[str, Buil
 
 def provider_class(name: str, built_in: Mapping[str, BuiltIn] = BUILT_IN) -> type[StateProvider]:
     """See :func:`make_provider`."""
-    found: list[tuple[str, str, EntryPoint | BuiltIn]] = []
+    providers: list[tuple[str, str, EntryPoint | BuiltIn]] = []
     if name in built_in:
-        found.append(("airflow-trident", built_in[name].target, built_in[name]))
+        providers.append(("airflow-trident", built_in[name].target, built_in[name]))
     named = {(_owner(point), point.value): point for point in _registered(tuple(sys.path)).select(name=name)}
-    found += [(owner, target, point) for (owner, target), point in named.items()]
-    if len(found) > 1:
-        whose = ", ".join(f"{target} of {owner}" for owner, target, _ in found)
+    providers += [(owner, target, point) for (owner, target), point in named.items()]
+    if len(providers) > 1:
+        whose = ", ".join(f"{target} of {owner}" for owner, target, _ in providers)
         raise ConfigurationError(
             f"several state providers are named {name!r}: {whose}", "Uninstall one, or name its class by dotted path."
         )
-    if found:
-        owner, target, origin = found[0]
+    if providers:
+        owner, target, origin = providers[0]
         extra = f"airflow-trident[{origin.extra}]" if isinstance(origin, BuiltIn) and origin.extra else ""
         return _load(name, target, extra or f"what {owner} needs for it")
     if _PATH.match(name):
         return _load(name, name, "")
-    known = sorted({*built_in, *_registered(tuple(sys.path)).names})
+    names = sorted({*built_in, *_registered(tuple(sys.path)).names})
     raise ConfigurationError(
         f"no state provider is named {name!r}",
-        f"Known are {', '.join(known)}, or give a class as 'package.module:Class'.",
+        f"Known are {', '.join(names)}, or give a class as 'package.module:Class'.",
     )
 
 
@@ -464,11 +464,11 @@ def _load(name: str, target: str, needs: str) -> type[StateProvider]:
             f"the state provider {name!r} cannot be imported: no module {error.name!r}",
             "Check the spelling, and that the module is installed where this runs.",
         ) from error
-    found: Any = getattr(module, match[2], None)
-    if not (isinstance(found, type) and issubclass(found, StateProvider)):
-        what = "does not exist" if found is None else "is no StateProvider"
+    provider: Any = getattr(module, match[2], None)
+    if not (isinstance(provider, type) and issubclass(provider, StateProvider)):
+        problem = "does not exist" if provider is None else "is no StateProvider"
         raise ConfigurationError(
-            f"the state provider {name!r}: {match[2]!r} in {match[1]!r} {what}",
+            f"the state provider {name!r}: {match[2]!r} in {match[1]!r} {problem}",
             "It should be a subclass of airflow_trident.states.keyvalue.base.StateProvider.",
         )
-    return found
+    return provider

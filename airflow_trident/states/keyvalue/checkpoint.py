@@ -68,12 +68,12 @@ class Journal:
         value = self.state.get(_KEY)
         if value is None:
             return Saved(record=CheckpointRecord(), marker=None)
-        where = self.state.namespace
-        found = FORMAT.build(_Entry, FORMAT.mapping(value, where), where)
-        record = decode_checkpoint(found.checkpoint, where)
-        if found.marker is None:
+        namespace = self.state.namespace
+        entry = FORMAT.build(_Entry, FORMAT.mapping(value, namespace), namespace)
+        record = decode_checkpoint(entry.checkpoint, namespace)
+        if entry.marker is None:
             return Saved(record=record, marker=None)
-        marker = FORMAT.build(Marker, found.marker, where, needed=("holes", "position"))
+        marker = FORMAT.build(Marker, entry.marker, namespace, needed=("holes", "position"))
         return Saved(record=record, marker=marker)
 
     def take_over(self, fence: int) -> None:
@@ -172,8 +172,8 @@ def encode_emitted(txid: int, schema: Schema, rows: list[tuple[Any, ...]]) -> Js
     return {"txid": txid, "body": base64.b64encode(body.getvalue()).decode()}
 
 
-def decode_emitted(kept: Json, txid: int, where: str) -> pa.Table:
-    """:param where: the namespace, for errors.
+def decode_emitted(kept: Json, txid: int, namespace: str) -> pa.Table:
+    """:param namespace: for errors.
     :raises FencedError: the tuples are of another transaction.
     :raises CorruptRecordError: they cannot be read.
     """
@@ -181,12 +181,12 @@ def decode_emitted(kept: Json, txid: int, where: str) -> pa.Table:
 
     if not isinstance(kept, dict) or not isinstance(kept.get("body"), str):
         raise CorruptRecordError(
-            f"namespace {where!r} holds nothing that its function emitted for transaction {txid}",
+            f"namespace {namespace!r} holds nothing that its function emitted for transaction {txid}",
             "A part of the store was lost, or the function had no outputs when it was applied: restore a whole copy.",
         )
     if kept["txid"] != txid:
         raise FencedError(
-            f"namespace {where!r} holds what its function emitted for transaction {kept['txid']}, not for {txid}, "
+            f"namespace {namespace!r} holds what its function emitted for transaction {kept['txid']}, not for {txid}, "
             "which is to be committed",
             "Another committer has finished it: this one has nothing to do.",
         )

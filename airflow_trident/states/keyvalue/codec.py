@@ -33,17 +33,17 @@ def decode_value(text: str, namespace: str) -> Any:
     return _decode(text, namespace, "value")
 
 
-def _encode(plain: Any, given: Any, what: str) -> str:
+def _encode(plain: Any, value: Any, role: str) -> str:
     try:
         text = _compact(plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"the {what} {given!r:.80} of a state cannot be written as JSON ({error}): use texts, finite numbers, "
+            f"the {role} {value!r:.80} of a state cannot be written as JSON ({error}): use texts, finite numbers, "
             "booleans, None, lists, and dicts with text keys"
         ) from error
     if not _same(json.loads(text), plain):
         raise ValueError(
-            f"the {what} {given!r:.80} of a state would come back from JSON as {json.loads(text)!r:.80}: use lists "
+            f"the {role} {value!r:.80} of a state would come back from JSON as {json.loads(text)!r:.80}: use lists "
             "for tuples and texts as keys of dicts"
         )
     return text
@@ -68,11 +68,11 @@ def _with_tuples(key: Any) -> Any:
     return key
 
 
-def _decode(text: str, namespace: str, what: str) -> Any:
+def _decode(text: str, namespace: str, role: str) -> Any:
     try:
         return json.loads(text)
     except (TypeError, ValueError) as error:
         raise CorruptRecordError(
-            f"a {what} of namespace {namespace!r} is damaged: {text!r:.80} is not JSON ({error})",
+            f"a {role} of namespace {namespace!r} is damaged: {text!r:.80} is not JSON ({error})",
             "Restore the store from a copy, or rebuild the state.",
         ) from error

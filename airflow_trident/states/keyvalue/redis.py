@@ -117,27 +117,27 @@ class RedisKeyValueState(LayeredState[Any, Any]):
 
     def _read(self) -> _Record:
         text, *keys = self._session.call(self._fetch)
-        where = f"the record {self._record} of Redis at {self._session.server.place}"
+        subject = f"the record {self._record} of Redis at {self._session.server.place}"
         if text is None:
             if any(keys):
-                raise keys_changed(f"{keys} prepared and committed keys, and {where} is gone")
+                raise keys_changed(f"{keys} prepared and committed keys, and {subject} is gone")
             return _Record(text=b"", marks=Marks(), op="")
         try:
             content = json.loads(text)
             if content["v"] > VERSION:
                 raise NewerRecordError(
-                    f"{where} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
+                    f"{subject} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
                     "Install the airflow-trident version that wrote it, or a newer one.",
                 )
             marks = Marks(
                 prepared=content["prepared"], committed=int(content["committed"]), fence=int(content["fence"])
             )
             if content["keys"] != keys:
-                raise keys_changed(f"{keys} prepared and committed keys where {where} says {content['keys']}")
+                raise keys_changed(f"{keys} prepared and committed keys where {subject} says {content['keys']}")
             return _Record(text=text, marks=marks, op=str(content["op"]))
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptRecordError(
-                f"{where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
+                f"{subject} cannot be read: {text[:80]!r}", "Restore the store from a copy."
             ) from error
 
     def _fetch(self) -> list[Any]:
@@ -146,8 +146,8 @@ class RedisKeyValueState(LayeredState[Any, Any]):
         pipe.get(self._record)
         pipe.hlen(self._prepared)
         pipe.hlen(self._committed)
-        found: list[Any] = pipe.execute()
-        return found
+        replies: list[Any] = pipe.execute()
+        return replies
 
     def _find(self, key: str) -> str | None:
         def find() -> bytes | None:
@@ -155,30 +155,30 @@ class RedisKeyValueState(LayeredState[Any, Any]):
             pipe.hget(self._prepared, key)
             pipe.hget(self._committed, key)
             prepared, committed = pipe.execute()
-            found: bytes | None = committed if prepared is None else prepared
-            return found
+            newest: bytes | None = committed if prepared is None else prepared
+            return newest
 
         return _text(self._session.patiently(find))
 
     def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
         names = self._session.patiently(lambda: self._names(committed_only))
         for some in parts(names):
-            found = self._session.patiently(partial(self._values, some, committed_only))
-            for name, text in zip(some, found, strict=True):
+            texts = self._session.patiently(partial(self._values, some, committed_only))
+            for name, text in zip(some, texts, strict=True):
                 if text is not None:
                     yield _decoded(name), text
 
     def _names(self, committed_only: bool) -> list[bytes]:
         hashes = [self._committed] if committed_only else [self._prepared, self._committed]
-        return sorted({name for one in hashes for name, _ in self._client.hscan_iter(one, count=AT_ONCE)})
+        return sorted({name for hash_name in hashes for name, _ in self._client.hscan_iter(hash_name, count=AT_ONCE)})
 
     def _values(self, names: Sequence[bytes], committed_only: bool) -> list[str | None]:
         pipe = self._client.pipeline(transaction=True)
         pipe.hmget(self._committed, names)
         if not committed_only:
             pipe.hmget(self._prepared, names)
-        found = pipe.execute()
-        committed, prepared = found[0], found[-1]
+        replies = pipe.execute()
+        committed, prepared = replies[0], replies[-1]
         return [_text(old if new is None else new) for old, new in zip(committed, prepared, strict=True)]
 
     # ---- steps -------------------------------------------------------------------------------------------------
@@ -189,28 +189,28 @@ class RedisKeyValueState(LayeredState[Any, Any]):
         decided: list[Step] = []
 
         def attempt() -> Step | None:
-            known = self._read()
-            if known.op == op:  # the answer of an earlier try was lost
+            record = self._read()
+            if record.op == op:  # the answer of an earlier try was lost
                 return decided[-1]
-            marks, step = admit(known.marks)
-            if step is Step.ALREADY and marks == known.marks:
+            marks, step = admit(record.marks)
+            if step is Step.ALREADY and marks == record.marks:
                 return step
             decided.append(step)
             done = step is Step.DONE
             content = {key.encode(): GONE if text is None else text.encode() for key, text in writes.items()}
             content = content if done else {}
             self._session.call(partial(stage, self._client, name, content))
-            request = (known.text, _encode(marks, op), str(act) if done else _MARK, len(content))
+            request = (record.text, _encode(marks, op), str(act) if done else _MARK, len(content))
             keys = (self._record, name, self._prepared, self._committed)
-            said = Said(self._session.send(lambda: self._client.eval(_STEP, len(keys), *keys, *request)).decode())
-            if said is Said.REPLICA:
+            reply = Said(self._session.send(lambda: self._client.eval(_STEP, len(keys), *keys, *request)).decode())
+            if reply is Said.REPLICA:
                 raise is_a_replica(self._session.server.place, StoreUnavailableError)
-            if said is Said.UNSTAGED:
+            if reply is Said.UNSTAGED:
                 raise StoreUnavailableError(
                     f"what was staged for namespace {self.namespace!r} is gone from Redis",
                     "Give the server more memory: it removes keys that have a time to live.",
                 )
-            return step if said is Said.DONE else None
+            return step if reply is Said.DONE else None
 
         return self._session.until_certain(attempt, f"a step of namespace {self.namespace!r}")
 
@@ -229,8 +229,8 @@ def _encode(marks: Marks, op: str) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-def _text(found: bytes | None) -> str | None:
-    return None if found is None or found == GONE else _decoded(found)
+def _text(stored: bytes | None) -> str | None:
+    return None if stored is None or stored == GONE else _decoded(stored)
 
 
 def _decoded(text: bytes) -> str:

@@ -87,17 +87,17 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
             raise
 
     def _make_tables(self) -> None:
-        known = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-        if self._one(known, _FORMAT) is None:
+        find_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        if self._one(find_table, _FORMAT) is None:
             with self._file.transaction(self._unknown):
                 for statement in _TABLES:
                     self._connection.execute(statement)
-        found = self._one(f"SELECT version FROM {_FORMAT}")
-        if found is None or not isinstance(found[0], int) or found[0] < 1:
+        row = self._one(f"SELECT version FROM {_FORMAT}")
+        if row is None or not isinstance(row[0], int) or row[0] < 1:
             raise CorruptRecordError(f"{_FORMAT} in {self.path!r} has no version", "Restore the file from a copy.")
-        if found[0] > VERSION:
+        if row[0] > VERSION:
             raise NewerRecordError(
-                f"the key-value states in {self.path!r} have version {found[0]}, and this airflow-trident reads up to "
+                f"the key-value states in {self.path!r} have version {row[0]}, and this airflow-trident reads up to "
                 f"{VERSION}",
                 "Install the airflow-trident version that wrote them, or a newer one.",
             )
@@ -114,16 +114,16 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
 
     def _find(self, key: str) -> str | None:
         with self._file.errors():
-            found = self._connection.execute(_FIND, {"namespace": self.namespace, "key": key}).fetchall()
-        return found[0][0] if found else None
+            rows = self._connection.execute(_FIND, {"namespace": self.namespace, "key": key}).fetchall()
+        return rows[0][0] if rows else None
 
     def _scan(self, *, committed_only: bool) -> Iterator[tuple[str, str]]:
         statement = _SCAN_COMMITTED if committed_only else _SCAN_BOTH
         last = ""
         while True:
             with self._file.errors():
-                asked = {"namespace": self.namespace, "last": last, "most": _KEYS_AT_ONCE}
-                rows = self._connection.execute(statement, asked).fetchall()
+                parameters = {"namespace": self.namespace, "last": last, "most": _KEYS_AT_ONCE}
+                rows = self._connection.execute(statement, parameters).fetchall()
             for key, value in rows:
                 if value is not None:
                     yield key, value
@@ -170,11 +170,11 @@ class SqliteKeyValueState(LayeredState[Any, Any]):
 
     def _step(self, act: Act, admit: Admit, writes: Writes) -> Step:
         with self._file.errors(), self._file.transaction(self._unknown):
-            known = self._marks()
-            marks, step = admit(known)
+            before = self._marks()
+            marks, step = admit(before)
             if step is Step.DONE:
                 self._change(act, writes)
-            if marks != known:
+            if marks != before:
                 self._connection.execute(
                     f"INSERT INTO {_MARKS} (namespace, prepared, committed, fence) VALUES (?, ?, ?, ?) "
                     "ON CONFLICT (namespace) DO UPDATE SET prepared = excluded.prepared, "

@@ -96,8 +96,8 @@ class KeyValueStates(StateFactory):
 
     def describe(self) -> str:
         forms, _ = split_config(self.config)
-        said = "".join(f", {name} {forms[name]}" for name in sorted(forms))
-        return f"KeyValueStates({self._provider().describe()}{said})"
+        listing = "".join(f", {name} {forms[name]}" for name in sorted(forms))
+        return f"KeyValueStates({self._provider().describe()}{listing})"
 
 
 @dataclass(eq=False)
@@ -177,18 +177,18 @@ class OpenStateful(State):
     def _partitioned(self, batch: pa.Table) -> list[list[tuple[Any, ...]]]:
         """The tuples of each partition, in staged order."""
         places = [names_of(self._spec.staged).index(name) for name in self._spec.key_names]
-        found: list[list[tuple[Any, ...]]] = [[] for _ in self._states]
+        by_partition: list[list[tuple[Any, ...]]] = [[] for _ in self._states]
         for row in table_to_rows(batch):
-            found[partition_of([row[place] for place in places], len(found))].append(row)
-        return found
+            by_partition[partition_of([row[place] for place in places], len(by_partition))].append(row)
+        return by_partition
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...] | None]:
         """Values by the function's own keys, each a tuple of one. Reads everything: only the function knows a key's
         partition."""
-        found = dict(self.items())
-        return [found.get(tuple(key)) for key in keys]
+        values_by_key = dict(self.items())
+        return [values_by_key.get(tuple(key)) for key in keys]
 
     def saved(self) -> Saved:
         """Progress of the checkpoint, and what is applied."""
@@ -203,13 +203,13 @@ class OpenStateful(State):
         for _ in range(_READ_TRIES):
             before = self.saved().record
             prepared_too = shows_prepared(before)
-            found = [
+            pairs = [
                 ((key,), (value,))
                 for state in self._states
                 for key, value in (state.iterator() if prepared_too else state.committed_items())
             ]
             if self.saved().record == before:
-                return iter(found)
+                return iter(pairs)
         raise StoreUnavailableError(
             f"state {self._spec.name!r} changes faster than it can be read", "Read it when fewer batches commit."
         )

@@ -46,11 +46,11 @@ class Part:
         emits = self._border.outputs
         if emits:
             call = self._function.execute
-            return [given for row in rows for given in self._border.many(call, row, len(emits))]
+            return [emitted for row in rows for emitted in self._border.many(call, row, len(emits))]
         for row in rows:
-            given = self._border.one(self._function.execute, row)
-            if given is not None:
-                raise self._border.error(row, f"returned {given!r:.80}, where nothing is expected: it has no output")
+            returned = self._border.one(self._function.execute, row)
+            if returned is not None:
+                raise self._border.error(row, f"returned {returned!r:.80}, where nothing is expected: it has no output")
         return []
 
     def cleanup(self) -> None:
@@ -91,10 +91,10 @@ class Part:
         self._window.writable = True
         self._call("init_state", self._function.init_state, self._window)
 
-    def _lost(self, marks: Marks, said: str) -> CorruptRecordError:
+    def _lost(self, marks: Marks, recorded: str) -> CorruptRecordError:
         return CorruptRecordError(
             f"namespace {self._state.namespace!r} holds transaction {marks.committed} (prepared: {marks.prepared}) "
-            f"where the checkpoint record of its node says {said}: a part of the store was lost or restored",
+            f"where the checkpoint record of its node says {recorded}: a part of the store was lost or restored",
             "Restore the whole store from one copy, or give the topology a new state.",
         )
 
@@ -118,8 +118,8 @@ class Window:
         self.writable = False
 
     def get(self, key: Any, default: Any = None) -> Any:
-        found = self._state.get(self._key.plain(key), _NOTHING)
-        return default if found is _NOTHING else self._value.given(found)
+        stored = self._state.get(self._key.plain(key), _NOTHING)
+        return default if stored is _NOTHING else self._value.given(stored)
 
     def put(self, key: Any, value: Any) -> None:
         self._require_writable()
@@ -127,8 +127,8 @@ class Window:
 
     def delete(self, key: Any) -> Any:
         self._require_writable()
-        found = self._state.delete(self._key.plain(key))
-        return None if found is None else self._value.given(found)
+        stored = self._state.delete(self._key.plain(key))
+        return None if stored is None else self._value.given(stored)
 
     def iterator(self) -> Iterator[tuple[Any, Any]]:
         for key, value in self._state.iterator():

@@ -174,16 +174,20 @@ class RedisMap:
 
     def at(self, addresses: Sequence[bytes]) -> list[Value | None]:
         """:raises CorruptRecordError: another program wrote a value there that does not fit the fields."""
-        found: dict[bytes, bytes | None] = {}
+        texts_by_address: dict[bytes, bytes | None] = {}
         if self.layout == RedisLayout.STRING:
             for some in parts(addresses):
-                found.update(zip(some, self.client.mget([self.prefix + one for one in some]), strict=True))
+                texts_by_address.update(
+                    zip(some, self.client.mget([self.prefix + address for address in some]), strict=True)
+                )
         else:
             for name, members in self._by_hash(addresses).items():
                 for some in parts(list(members.items())):
                     texts = self.client.hmget(name, [field for field, _ in some])
-                    found.update(zip((address for _, address in some), texts, strict=True))
-        return [None if (text := found[address]) is None else self._value(address, text) for address in addresses]
+                    texts_by_address.update(zip((address for _, address in some), texts, strict=True))
+        return [
+            None if (text := texts_by_address[address]) is None else self._value(address, text) for address in addresses
+        ]
 
     def _value(self, address: bytes, text: bytes) -> Value:
         return self._read(self.values.decode, text, address)
@@ -262,10 +266,10 @@ class RedisMap:
     def amounts(self, batch: pa.Table) -> dict[bytes, bytes]:
         """The amount to add at each address."""
         columns = [batch.column(name).to_pylist() for name in self.spec.key_names]
-        given = batch.column(self.spec.value_names[0]).to_pylist()
-        keys = zip(*columns, strict=True) if columns else [()] * len(given)
+        amounts = batch.column(self.spec.value_names[0]).to_pylist()
+        keys = zip(*columns, strict=True) if columns else [()] * len(amounts)
         sums: dict[bytes, int] = {}
-        for key, amount in zip(keys, given, strict=True):
+        for key, amount in zip(keys, amounts, strict=True):
             address = self.addresses.encode(key)
             sums[address] = sums.get(address, 0) + (amount or 0)
         for amount in sums.values():
@@ -298,9 +302,9 @@ def parts(all_of_them: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield all_of_them[at : at + AT_ONCE]
 
 
-def keys_changed(what: str) -> CorruptRecordError:
+def keys_changed(problem: str) -> CorruptRecordError:
     return CorruptRecordError(
-        f"the data of a state have {what}: keys were removed or written by somebody else",
+        f"the data of a state have {problem}: keys were removed or written by somebody else",
         "Restore the store from a copy, or remove all keys of the state, its record too, and run `airflow trident "
         "rebuild`.",
     )
@@ -356,7 +360,7 @@ class Session:
                 if patience.is_over():
                     raise
 
-    def until_certain(self, attempt: Callable[[], T | None], what: str) -> T:
+    def until_certain(self, attempt: Callable[[], T | None], step: str) -> T:
         """Run `attempt` until it has an answer (None: another request came in between). Each attempt first reads what
         an earlier one may have done.
 
@@ -377,7 +381,7 @@ class Session:
                 if not sent:
                     raise
                 raise OutcomeUnknownError(
-                    f"{what} may or may not have happened: {error.message}",
+                    f"{step} may or may not have happened: {error.message}",
                     "Run the task again when the server is back: it knows what is applied.",
                 ) from error
 

@@ -113,7 +113,7 @@ class Record:
     kept: int
     keys: int | None = None
 
-    def found_with(self, keys: int, where: str) -> Record:
+    def found_with(self, keys: int, record_key: str) -> Record:
         """The record, for a hash that has so many keys now. If all are gone, the state holds nothing, and only the
         fence and the incarnation are known.
 
@@ -124,7 +124,7 @@ class Record:
         if keys == 0:
             empty = Marker(incarnation=self.marker.incarnation, high=0, fence=self.marker.fence)
             return replace(self, marker=empty, kept=0, keys=0)
-        raise keys_changed(f"{keys} keys where its record {where} says {self.keys}")
+        raise keys_changed(f"{keys} keys where its record {record_key} says {self.keys}")
 
 
 def encode_record(spec: StateSpec, layout: str, marker: Marker, *, op: str, kept: int) -> bytes:
@@ -152,7 +152,7 @@ def definition(spec: StateSpec, layout: str) -> str:
     return f"({keys}) -> ({values}) as {layout}"
 
 
-def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Record:
+def decode_record(text: bytes, spec: StateSpec, layout: str, record_key: str) -> Record:
     """
     :raises ConfigurationError: it belongs to another state. :raises DefinitionChangedError: it was made with other
         fields.
@@ -162,10 +162,10 @@ def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Reco
         content: dict[str, Any] = json.loads(text)
         if content["v"] > VERSION:
             raise NewerRecordError(
-                f"the record {where} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
+                f"the record {record_key} has version {content['v']}, and this airflow-trident reads up to {VERSION}",
                 "Install the airflow-trident version that wrote it, or a newer one.",
             )
-        _require_own(content, spec, layout, where)
+        _require_own(content, spec, layout, record_key)
         marker = Marker(
             incarnation=str(content["incarnation"]),
             high=int(content["high"]),
@@ -180,21 +180,21 @@ def decode_record(text: bytes, spec: StateSpec, layout: str, where: str) -> Reco
         )
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptRecordError(
-            f"the record {where} cannot be read: {text[:80]!r}", "Restore the store from a copy."
+            f"the record {record_key} cannot be read: {text[:80]!r}", "Restore the store from a copy."
         ) from error
 
 
-def _require_own(content: dict[str, Any], spec: StateSpec, layout: str, where: str) -> None:
+def _require_own(content: dict[str, Any], spec: StateSpec, layout: str, record_key: str) -> None:
     if (content["topology"], content["state"]) != (spec.topology, spec.name):
         raise ConfigurationError(
-            f"{where} belongs to state {content['state']!r} of topology {content['topology']!r}, not to state "
+            f"{record_key} belongs to state {content['state']!r} of topology {content['topology']!r}, not to state "
             f"{spec.name!r} of topology {spec.topology!r}",
             "Give the state another key, as in RedisState(key=...).",
         )
     wanted = definition(spec, layout)
     if content["definition"] != wanted:
         raise DefinitionChangedError(
-            f"state {spec.name!r} of topology {spec.topology!r} in {where} was made as {content['definition']}, "
+            f"state {spec.name!r} of topology {spec.topology!r} in {record_key} was made as {content['definition']}, "
             f"and now it should be {wanted}",
             "Give the state a new name, or another key.",
         )
@@ -287,16 +287,16 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         :raises CorruptRecordError: the record cannot be read, or does not fit what is there.
         """
         while True:
-            text, found = self._session.call(self._fetch)
+            text, evidence = self._session.call(self._fetch)
             record = self._decoded(text)
             if record is None:
                 return None
-            if isinstance(found, Exception):
+            if isinstance(evidence, Exception):
                 with redis_errors(self._session.server.place, StoreUnavailableError):
-                    raise found
+                    raise evidence
             if self._layout == RedisLayout.HASH:
-                return record.found_with(found, self._where)
-            op, _, witness = (found or b"").partition(b" ")
+                return record.found_with(evidence, self._where)
+            op, _, witness = (evidence or b"").partition(b" ")
             # An older version wrote the record without a witness.
             if op != record.op.encode() or not witness or self._session.call(partial(self._client.exists, witness)):
                 return record
@@ -316,10 +316,10 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         both = self._client.pipeline(transaction=True)
         both.get(self._record)
         (both.hlen if self._layout == RedisLayout.HASH else both.get)(self._data)
-        text, found = both.execute(raise_on_error=False)
+        text, evidence = both.execute(raise_on_error=False)
         if isinstance(text, Exception):
             raise text
-        return text, found
+        return text, evidence
 
     # ---- applying ----------------------------------------------------------------------------------------------
 
@@ -333,38 +333,38 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
         """
         :raises OutcomeUnknownError: as :meth:`apply`.
         """
-        what = f"transactions {group.tickets[0].txid} to {group.tickets[-1].txid}"
-        return self._in_one_step(what, partial(self._group_step, group))
+        subject = f"transactions {group.tickets[0].txid} to {group.tickets[-1].txid}"
+        return self._in_one_step(subject, partial(self._group_step, group))
 
-    def _in_one_step(self, what: str, decide: Callable[[Record | None, str], _Step]) -> tuple[Applied, ...]:
+    def _in_one_step(self, subject: str, decide: Callable[[Record | None, str], _Step]) -> tuple[Applied, ...]:
         """:param decide: gives the step to do, from the known record and the id of the request."""
         op = uuid.uuid4().hex
         sent: list[_Step] = []
 
         def attempt() -> tuple[Applied, ...] | None:
-            known = self._read()
-            if known is not None and known.op == op:  # the answer of an earlier try was lost
+            record = self._read()
+            if record is not None and record.op == op:  # the answer of an earlier try was lost
                 return self._confirmed(sent[-1].does, op)
-            step = decide(known, op)
+            step = decide(record, op)
             if step.record is None:
                 return self._confirmed(step.does, op)
             sent.append(step)
             for kind, content in (("stage", step.changes), ("stage-before", step.before)):
                 self._session.call(partial(stage, self._client, f"{self._base}:{kind}:{op}", content))
-            if self._session.send(lambda: self._run(op, known, step)) is Said.MOVED:
+            if self._session.send(lambda: self._run(op, record, step)) is Said.MOVED:
                 return None
             return self._confirmed(step.does, op)
 
-        return self._session.until_certain(attempt, f"{what} of state {self._spec.name!r}")
+        return self._session.until_certain(attempt, f"{subject} of state {self._spec.name!r}")
 
-    def _step(self, ticket: CommitTicket, batch: pa.Table, known: Record | None, op: str) -> _Step:
+    def _step(self, ticket: CommitTicket, batch: pa.Table, previous: Record | None, op: str) -> _Step:
         spec = self._spec
         marker, verdict = admit(
-            known.marker if known else None, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque
+            previous.marker if previous else None, ticket, state=spec.name, commutes=spec.commutes, opaque=spec.opaque
         )
-        kept = known.kept if known else 0
+        kept = previous.kept if previous else 0
         if verdict is Verdict.SKIP:
-            return self._mark(known, marker, (Applied.ALREADY,), op)
+            return self._mark(previous, marker, (Applied.ALREADY,), op)
         turn = Turn.REPLACE if verdict is Verdict.REPLACE else Turn.HIGHEST
         if ticket.txid < marker.high:
             turn = Turn.LATE
@@ -378,24 +378,24 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
             does=(Applied.APPLIED,),
             changes=changes,
             before=before,
-            kept=known.kept if known else 0,
+            kept=previous.kept if previous else 0,
             adds=self._map.adds,
         )
 
-    def _mark(self, known: Record | None, marker: Marker, does: tuple[Applied, ...], op: str) -> _Step:
+    def _mark(self, previous: Record | None, marker: Marker, does: tuple[Applied, ...], op: str) -> _Step:
         """A step for transactions that are already applied."""
-        if known is not None and marker == known.marker:
+        if previous is not None and marker == previous.marker:
             return _Step(does=does)
-        kept = known.kept if known else 0
+        kept = previous.kept if previous else 0
         return _Step(does=does, record=encode_record(self._spec, self._layout, marker, op=op, kept=kept))
 
-    def _group_step(self, group: Group, known: Record | None, op: str) -> _Step:
+    def _group_step(self, group: Group, previous: Record | None, op: str) -> _Step:
         spec = self._spec
-        before = known.marker if known else None
+        before = previous.marker if previous else None
         marker, verdicts = admit_group(before, group.tickets, state=spec.name, commutes=spec.commutes)
         does = answers(verdicts)
         if Applied.APPLIED not in does:
-            return self._mark(known, marker, does, op)
+            return self._mark(previous, marker, does, op)
         whole = group.as_one(verdicts)
         adds = self._map.adds and whole is not None
         if whole is not None and adds:
@@ -423,40 +423,40 @@ class OpenRedisState(OpenRedisMap, AdmittingState):
 
         return self._map.texts(merge(spec, batch, lookup, ticket)), {}
 
-    def _run(self, op: str, known: Record | None, step: _Step) -> Said:
+    def _run(self, op: str, previous: Record | None, step: _Step) -> Said:
         """Run the atomic step."""
         keys = [self._record, f"{self._base}:stage:{op}", self._before, f"{self._base}:stage-before:{op}", self._data]
-        expected = known.text if known else b""
+        expected = previous.text if previous else b""
         flags = [str(int(step.adds)), str(int(self._spec.opaque))]
-        seen = known.keys if known and known.keys is not None else ""
+        seen = previous.keys if previous and previous.keys is not None else ""
         counts = [len(step.changes), len(step.before), step.kept, seen]
         answer = self._client.eval(
             APPLY, len(keys), *keys, expected, step.record, step.turn.value, self._layout, *flags, *counts, op
         )
-        said = Said(answer.decode())
-        if said is Said.REPLICA:
+        reply = Said(answer.decode())
+        if reply is Said.REPLICA:
             raise is_a_replica(self._session.server.place, StoreUnavailableError)
-        if said in (Said.OVERFLOW, Said.FOREIGN):
+        if reply in (Said.OVERFLOW, Said.FOREIGN):
             self._map.at(list(step.changes))  # names what this state did not write
-            raise overflow(self._spec) if said is Said.OVERFLOW else keys_changed("numbers that it did not write")
-        if said is Said.TAKEN:
+            raise overflow(self._spec) if reply is Said.OVERFLOW else keys_changed("numbers that it did not write")
+        if reply is Said.TAKEN:
             raise ConfigurationError(
                 f"{self._data} of Redis at {self._session.server.place} is there, without a record of state "
                 f"{self._spec.name!r}: it belongs to something else, or the record was removed",
                 "Give the state another key, or restore the store from a copy.",
             )
-        if said is Said.UNSTAGED:
+        if reply is Said.UNSTAGED:
             raise StoreUnavailableError(
                 f"what was staged for state {self._spec.name!r} is gone from Redis at {self._session.server.place}",
                 "Give the server more memory: it removes keys that have a time to live.",
             )
-        if said is Said.DAMAGED:
+        if reply is Said.DAMAGED:
             raise CorruptRecordError(
                 f"{self._before} of Redis at {self._session.server.place} does not hold the {step.kept} values "
                 "that were kept",
                 "Restore the store from a copy.",
             )
-        return said
+        return reply
 
     def _confirmed(self, applied: tuple[Applied, ...], op: str) -> tuple[Applied, ...]:
         """Wait for the disks, if configured. They confirm the last write of this connection, so write first."""
@@ -578,8 +578,8 @@ class OpenNonTransactionalRedisState(OpenRedisMap):
             return [(self._commands.add, *self._place(address), amount) for address, amount in sums.items()]
         texts = self._map.texts(merge(self._spec, batch, self._map.lookup, ticket))
         put = [(address, text) for address, text in texts.items() if text != GONE]
-        gone = [(address,) for address, text in texts.items() if text == GONE]
-        return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, gone)]
+        removed = [(address,) for address, text in texts.items() if text == GONE]
+        return [*self._of_many(self._commands.put, put), *self._of_many(self._commands.remove, removed)]
 
     def _of_many(self, command: str, changes: Sequence[tuple[bytes, ...]]) -> list[tuple[Any, ...]]:
         """For a hash, one command for many keys. Strings one by one: in a cluster they are on several nodes."""
