@@ -88,7 +88,9 @@ class TridentBatchTrigger(TridentTrigger, BaseEventTrigger):
                 async with self.hub() as hub:
                     while True:
                         reason = await self._look(hub)
-                        if reason is not None and (reason != announced or time.monotonic() - announced_s >= self.again_s):
+                        if reason is not None and (
+                            reason != announced or time.monotonic() - announced_s >= self.again_s
+                        ):
                             announced, announced_s = reason, time.monotonic()
                             self.log.info("topology %s: %s", self.topology, reason)
                             yield TriggerEvent(
