@@ -6,104 +6,43 @@ each public name below is imported when it is first used.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow_trident.public_names import public_name, public_names
 from airflow_trident.version import VERSION
 
 if TYPE_CHECKING:
     # Each public name is listed only here: `public_names` reads these lines.
-    from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
-    from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
-    from airflow_trident.contracts.spout import BatchSpout as BatchSpout
-    from airflow_trident.contracts.spout import Spout as Spout
-    from airflow_trident.contracts.updater import MapState as MapState
     from airflow_trident.contracts.updater import StateUpdater as StateUpdater
     from airflow_trident.errors import FailedException as FailedException
     from airflow_trident.errors import TridentError as TridentError
-    from airflow_trident.ledger.ledger import MemoryLedger as MemoryLedger
     from airflow_trident.mending_dag import trident_mending_dag as trident_mending_dag
-    from airflow_trident.operations.aggregators import ApproxCountDistinct as ApproxCountDistinct
-    from airflow_trident.operations.aggregators import Average as Average
-    from airflow_trident.operations.aggregators import CollectList as CollectList
-    from airflow_trident.operations.aggregators import CollectSet as CollectSet
     from airflow_trident.operations.aggregators import Count as Count
-    from airflow_trident.operations.aggregators import CountDistinct as CountDistinct
     from airflow_trident.operations.aggregators import Max as Max
-    from airflow_trident.operations.aggregators import MaxBy as MaxBy
     from airflow_trident.operations.aggregators import Min as Min
-    from airflow_trident.operations.aggregators import MinBy as MinBy
-    from airflow_trident.operations.aggregators import Percentile as Percentile
-    from airflow_trident.operations.aggregators import StandardDeviation as StandardDeviation
     from airflow_trident.operations.aggregators import Sum as Sum
-    from airflow_trident.operations.aggregators import Variance as Variance
-    from airflow_trident.operations.builtin import Debug as Debug
-    from airflow_trident.operations.builtin import Equals as Equals
-    from airflow_trident.operations.builtin import FilterNull as FilterNull
-    from airflow_trident.operations.builtin import FirstN as FirstN
-    from airflow_trident.operations.builtin import MaxWithComparator as MaxWithComparator
-    from airflow_trident.operations.builtin import MinWithComparator as MinWithComparator
-    from airflow_trident.operations.builtin import Negate as Negate
-    from airflow_trident.operations.builtin import Split as Split
-    from airflow_trident.operations.builtin import TrueFilter as TrueFilter
-    from airflow_trident.operations.expressions import cast as cast
-    from airflow_trident.operations.expressions import coalesce as coalesce
-    from airflow_trident.operations.expressions import col as col
-    from airflow_trident.operations.expressions import concat as concat
-    from airflow_trident.operations.expressions import contains as contains
-    from airflow_trident.operations.expressions import ends_with as ends_with
-    from airflow_trident.operations.expressions import explode as explode
-    from airflow_trident.operations.expressions import is_not_null as is_not_null
-    from airflow_trident.operations.expressions import is_null as is_null
-    from airflow_trident.operations.expressions import length as length
-    from airflow_trident.operations.expressions import lit as lit
-    from airflow_trident.operations.expressions import lower as lower
-    from airflow_trident.operations.expressions import size as size
-    from airflow_trident.operations.expressions import split as split
-    from airflow_trident.operations.expressions import split_words as split_words
-    from airflow_trident.operations.expressions import starts_with as starts_with
-    from airflow_trident.operations.expressions import substring as substring
-    from airflow_trident.operations.expressions import trim as trim
-    from airflow_trident.operations.expressions import upper as upper
-    from airflow_trident.operations.expressions import when as when
     from airflow_trident.operations.interfaces import Aggregator as Aggregator
-    from airflow_trident.operations.interfaces import Collector as Collector
     from airflow_trident.operations.interfaces import CombinerAggregator as CombinerAggregator
     from airflow_trident.operations.interfaces import CustomGrouping as CustomGrouping
     from airflow_trident.operations.interfaces import Filter as Filter
     from airflow_trident.operations.interfaces import Function as Function
     from airflow_trident.operations.interfaces import GroupedMultiReducer as GroupedMultiReducer
-    from airflow_trident.operations.interfaces import JoinOutFieldsMode as JoinOutFieldsMode
     from airflow_trident.operations.interfaces import JoinType as JoinType
     from airflow_trident.operations.interfaces import MultiReducer as MultiReducer
     from airflow_trident.operations.interfaces import OperationContext as OperationContext
     from airflow_trident.operations.interfaces import ReducerAggregator as ReducerAggregator
-    from airflow_trident.operations.interfaces import TransactionAttempt as TransactionAttempt
     from airflow_trident.operations.interfaces import TransformContext as TransformContext
-    from airflow_trident.operations.sql import spark_sql as spark_sql
-    from airflow_trident.operations.state_functions import MapGet as MapGet
     from airflow_trident.operations.state_functions import QueryFunction as QueryFunction
-    from airflow_trident.operations.state_functions import SnapshotGet as SnapshotGet
     from airflow_trident.operations.state_functions import StatefulFunction as StatefulFunction
-    from airflow_trident.operations.state_functions import TupleCollectionGet as TupleCollectionGet
     from airflow_trident.operations.user_code import VectorFilter as VectorFilter
     from airflow_trident.operations.user_code import VectorFunction as VectorFunction
-    from airflow_trident.operations.windows import SlidingCountWindow as SlidingCountWindow
-    from airflow_trident.operations.windows import SlidingDurationWindow as SlidingDurationWindow
-    from airflow_trident.operations.windows import TumblingCountWindow as TumblingCountWindow
-    from airflow_trident.operations.windows import TumblingDurationWindow as TumblingDurationWindow
     from airflow_trident.operators.backfill import TridentBackfillOperator as TridentBackfillOperator
     from airflow_trident.operators.drain import TridentDrainOperator as TridentDrainOperator
-    from airflow_trident.operators.mending import TridentMendingOperator as TridentMendingOperator
     from airflow_trident.operators.query import TridentQueryOperator as TridentQueryOperator
-    from airflow_trident.operators.query import TridentUpkeepOperator as TridentUpkeepOperator
     from airflow_trident.operators.spark_submit import TridentSparkSubmitOperator as TridentSparkSubmitOperator
     from airflow_trident.operators.transaction import TridentCommitterOperator as TridentCommitterOperator
     from airflow_trident.operators.transaction import TridentCoordinatorOperator as TridentCoordinatorOperator
     from airflow_trident.operators.transaction import TridentEmitterOperator as TridentEmitterOperator
-    from airflow_trident.protocol.spout_kinds import SpoutKind as SpoutKind
-    from airflow_trident.runtime.query import QueryResult as QueryResult
     from airflow_trident.runtime.query import query as query
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
@@ -114,7 +53,6 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.kafka.spout import KafkaSpout as KafkaSpout
     from airflow_trident.spouts.kafka.spout import OpaqueKafkaSpout as OpaqueKafkaSpout
     from airflow_trident.spouts.memory import FixedBatchSpout as FixedBatchSpout
-    from airflow_trident.spouts.memory import MemoryTransactionalSpout as MemoryTransactionalSpout
     from airflow_trident.spouts.memory import (
         OpaqueMemoryTransactionalSpout as OpaqueMemoryTransactionalSpout,
     )
@@ -122,10 +60,6 @@ if TYPE_CHECKING:
     from airflow_trident.spouts.redis import OpaqueRedisStreamSpout as OpaqueRedisStreamSpout
     from airflow_trident.spouts.redis import RedisSpout as RedisSpout
     from airflow_trident.spouts.redis import RedisStreamSpout as RedisStreamSpout
-    from airflow_trident.spouts.spool.sources import CallableSource as CallableSource
-    from airflow_trident.spouts.spool.sources import CommandSource as CommandSource
-    from airflow_trident.spouts.spool.sources import Polled as Polled
-    from airflow_trident.spouts.spool.sources import SpoolSource as SpoolSource
     from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
     from airflow_trident.spouts.sql import SqlSpout as SqlSpout
     from airflow_trident.spouts.tables import TableSpout as TableSpout
@@ -142,7 +76,6 @@ if TYPE_CHECKING:
     from airflow_trident.states.sql.sqlite import SqliteState as SqliteState
     from airflow_trident.states.sql.table_sink import TableSink as TableSink
     from airflow_trident.task_group import trident_transaction as trident_transaction
-    from airflow_trident.tasks.deadline import OldestUncommittedDeadline as OldestUncommittedDeadline
     from airflow_trident.tasks.retry_policy import TridentRetryPolicy as TridentRetryPolicy
     from airflow_trident.topology.script import Script as Script
     from airflow_trident.topology.stream import Stream as Stream
@@ -151,27 +84,6 @@ if TYPE_CHECKING:
 
 
 __version__ = VERSION
-
-
-@cache
-def public_names(package: str) -> dict[str, str]:
-    """Public name of a package -> its module, read from the imports in the package's file, which are there for type
-    checkers."""
-    import inspect
-    import re
-    import sys
-
-    # Not by `ast`: on Python 3.11 another thread's parse may break it (CPython's issue 106905).
-    found = re.findall(r"^ +from ([\w.]+) import \(?\s*\w+ as (\w+)", inspect.getsource(sys.modules[package]), re.M)
-    return {name: module for module, name in found}
-
-
-def public_name(package: str, name: str) -> Any:
-    """:raises AttributeError: the package has no such public name."""
-    module = None if name.startswith("_") else public_names(package).get(name)
-    if module is None:
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
 
 
 def __getattr__(name: str) -> Any:

@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import Aggregator, Collector, FixedBatchSpout, OperationContext, Topology, TransactionAttempt
+from airflow_trident import Aggregator, FixedBatchSpout, OperationContext, Topology
 from airflow_trident.engine.fused.passes import FusedPass
+from airflow_trident.operations.interfaces import Collector
 from airflow_trident.plan.stages import Plan
 from airflow_trident.storm import (
     BaseBatchBolt,
@@ -34,6 +35,7 @@ from airflow_trident.storm import (
     ShellBolt,
     TopologyContext,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
 from airflow_trident.storm.components import qtopology, running
 from airflow_trident.storm.components.bolt import ChildBolt

@@ -17,7 +17,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 
-from airflow_trident import FileSpout, FirstN, MaxBy, MemoryState, Topology
+from airflow_trident import FileSpout, MemoryState, Topology
+from airflow_trident.functions import FirstN, MaxBy
 from benchmarks.peers import session
 from benchmarks.ways import compared, staged_count
 

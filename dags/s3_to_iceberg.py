@@ -8,7 +8,8 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_trident import FileSpout, IcebergTable, Topology, col, trident_transaction
+from airflow_trident import FileSpout, IcebergTable, Topology, trident_transaction
+from airflow_trident.functions import col
 
 HOME = os.path.abspath(os.environ.get("TRIDENT_DEMO_HOME", ".trident-demo"))
 BUCKET = os.environ.get("TRIDENT_DEMO_BUCKET", "s3://objects@trident")  # "objects": a connection of type aws

@@ -4,15 +4,8 @@ import os
 
 from airflow.sdk import DAG
 
-from airflow_trident import (
-    MapGet,
-    SqliteState,
-    SqlSpout,
-    Sum,
-    Topology,
-    TridentQueryOperator,
-    trident_transaction,
-)
+from airflow_trident import SqliteState, SqlSpout, Sum, Topology, TridentQueryOperator, trident_transaction
+from airflow_trident.functions import MapGet
 
 HOME = os.path.abspath(os.environ.get("TRIDENT_DEMO_HOME", ".trident-demo"))
 

@@ -5,18 +5,8 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_trident import (
-    Count,
-    Function,
-    OpaqueRedisSpout,
-    RedisSpout,
-    RedisState,
-    Topology,
-    col,
-    concat,
-    lit,
-    trident_transaction,
-)
+from airflow_trident import Count, Function, OpaqueRedisSpout, RedisSpout, RedisState, Topology, trident_transaction
+from airflow_trident.functions import col, concat, lit
 
 PARTS = {"counter": "{partition}:NEXT_WRITE", "keys": "{partition}:{n}", "num_partitions": 4, "max_rows": 400}
 

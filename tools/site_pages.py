@@ -22,6 +22,11 @@ TABS = {
 }
 """Folders with an index page."""
 API = "reference/api"
+PACKAGES = [
+    "airflow_trident",
+    *(f"airflow_trident.{name}" for name in ("functions", "spouts", "states", "storm", "testing")),
+]
+"""Packages with public names."""
 EXAMPLES = "examples"
 
 
@@ -53,22 +58,22 @@ def contents() -> list[dict[str, Any]]:
 
 
 def public_names() -> dict[str, list[tuple[str, str]]]:
-    """Room of the package -> (public name, where it is defined), in the order of the package's `__init__`."""
-    tree = ast.parse((ROOT / "airflow_trident" / "__init__.py").read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    found: dict[str, list[tuple[str, str]]] = {}
-    for node in block.body:
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            room = node.module.split(".")[1]
-            for name in node.names:
-                if name.asname == name.name:
-                    found.setdefault(room, []).append((name.name, f"{node.module}.{name.name}"))
-    return dict(sorted(found.items()))
+    """Public package -> (public name, where it is defined), in the order of the package's file."""
+    return {package: _listed_in(package) for package in PACKAGES}
 
 
-def page_of(room: str, names: list[tuple[str, str]]) -> str:
-    heads = [f"# `{room}`\n\nFrom their docstrings; all are imported from `airflow_trident`.\n"]
-    return "\n".join([*heads, *(f"::: {place}\n    options: {{ heading_level: 2 }}\n" for _, place in names)])
+def _listed_in(package: str) -> list[tuple[str, str]]:
+    path = ROOT.joinpath(*package.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    imports = [
+        node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)
+    ]
+    return [(name.name, f"{node.module}.{name.name}") for node in imports for name in node.names if name.asname]
+
+
+def page_of(package: str, names: list[tuple[str, str]]) -> str:
+    head = f"# `{package}`\n\nFrom their docstrings; all are imported from `{package}`.\n"
+    return "\n".join([head, *(f"::: {place}\n    options: {{ heading_level: 2 }}\n" for _, place in names)])
 
 
 # ---- examples --------------------------------------------------------------------------------------------------

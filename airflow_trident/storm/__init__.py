@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident import public_name, public_names
+from airflow_trident.public_names import public_name, public_names
 
 if TYPE_CHECKING:
+    from airflow_trident.operations.interfaces import TransactionAttempt as TransactionAttempt
     from airflow_trident.storm.bolts import BaseBatchBolt as BaseBatchBolt
     from airflow_trident.storm.bolts import BaseStatefulBolt as BaseStatefulBolt
     from airflow_trident.storm.bolts import BaseTransactionalBolt as BaseTransactionalBolt

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident import MemoryLedger, Topology
+from airflow_trident import Topology
 from airflow_trident.engine.engine import Engine
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import coordinate
+from airflow_trident.testing import MemoryLedger
 from tests.unit.test_docs import DOCS, python_of
 
 GUIDE = DOCS / "how-to" / "use-dataframes-and-sql.md"

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_trident import Count, Topology, col
+from airflow_trident import Count, Topology
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import AttemptCancelledError, ConfigurationError, SparkJobError, UserCodeError
+from airflow_trident.functions import col
 from airflow_trident.plan.stages import Coalescing
 from tests.contracts.conftest import EVERY_PRODUCT
 from tests.contracts.test_engine import ALL as ONE_BY_ONE

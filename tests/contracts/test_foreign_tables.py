@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MemoryLedger, Topology
+from airflow_trident import Count, FixedBatchSpout, Topology
 from airflow_trident.contracts.state import Applied, StagedFiles
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
@@ -22,6 +22,7 @@ from airflow_trident.errors import (
     StagingError,
 )
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.testing import MemoryLedger
 from tests.fixtures.program import run_code
 from tests.fixtures.state import SINKS, ticket
 from tests.fixtures.table import TABLES, ForeignTable, after_the_commit, before_the_commit, staged

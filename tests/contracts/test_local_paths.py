@@ -17,7 +17,6 @@ from airflow.sdk import DAG
 
 import airflow_trident
 from airflow_trident import (
-    CallableSource,
     Count,
     DeltaSpout,
     DeltaState,
@@ -35,7 +34,10 @@ from airflow_trident import (
     TridentDrainOperator,
     TridentEmitterOperator,
     TridentSparkSubmitOperator,
+    functions,
     settings,
+    spouts,
+    states,
     storm,
     trident_transaction,
 )
@@ -43,6 +45,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts import CallableSource
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.keyvalue.base import BUILT_IN, provider_class
@@ -124,7 +127,8 @@ ON_S3 = {**{name: make for name, make in ANYWHERE.items() if not name.startswith
 
 
 def takers_of_paths() -> Iterator[str]:
-    known = {name: getattr(airflow_trident, name) for name in airflow_trident.__all__}
+    packages = (airflow_trident, functions, spouts, states)
+    known = {name: getattr(package, name) for package in packages for name in package.__all__}
     known |= {name: kind for name in storm.__all__ if isinstance(kind := getattr(storm, name), type)}
     known |= {f"provider {name}": provider_class(name) for name in BUILT_IN}
     for name, made in known.items():

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
+from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.contracts.state import Marker
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
@@ -24,6 +24,7 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, process
 from airflow_trident.states.tables.appending import AppendingState
+from airflow_trident.testing import MemoryLedger
 from tests.contracts.test_tables_on_s3 import FACTORIES
 from tests.fixtures import single
 from tests.fixtures.object_store import CONN_ID, VARIABLE, Lake

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_trident import FileSink, FileSpout, Function, MemoryLedger, OperationContext, Stream, Topology
+from airflow_trident import FileSink, FileSpout, Function, OperationContext, Stream, Topology
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.debugging import StateDifference, dry_replay
 from airflow_trident.runtime.phases import Attempts, coordinate, process
+from airflow_trident.testing import MemoryLedger
 from tests.fixtures.script import Run, daily, engine, written
 
 if TYPE_CHECKING:

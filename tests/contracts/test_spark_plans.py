@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FirstN, FixedBatchSpout, MaxBy, Stream, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, Stream, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
+from airflow_trident.functions import FirstN, MaxBy
 from airflow_trident.operations.expressions import col, explode, lit, lower, split_words
 from tests.fixtures.engine import Distinct, JobOf, NotThe, Words, keep, lines, run, sales
 from tests.fixtures.plan import PaperState

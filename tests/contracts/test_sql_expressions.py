@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_trident import Count, Topology, col, explode, spark_sql, when
+from airflow_trident import Count, Topology
 from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import UserCodeError
+from airflow_trident.functions import col, explode, spark_sql, when
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run
 from tests.fixtures.plan import PaperState
 from tests.fixtures.transform import ORDERS, orders

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import FixedBatchSpout, MapState, StateUpdater, Topology
+from airflow_trident import FixedBatchSpout, StateUpdater, Topology
 from airflow_trident.contracts.state import StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError, UserCodeError
@@ -23,6 +23,7 @@ from airflow_trident.protocol.decide import AlreadyCommitted
 from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.phases import Attempts, process
+from airflow_trident.states import MapState
 from airflow_trident.types import parse_declared
 from tests.fixtures import single
 from tests.fixtures.life import Alone, Most, Total

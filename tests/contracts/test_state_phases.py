@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MapGet, Max, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, Max, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import StoreUnavailableError
+from airflow_trident.functions import MapGet
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.state import FACTORIES, content

@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 from pyiceberg.expressions.visitors import _ManifestEvalVisitor, visit
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
-from airflow_trident import FixedBatchSpout, MemoryLedger, Topology
+from airflow_trident import FixedBatchSpout, Topology
 from airflow_trident.contracts.state import Applied
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.workers import WriteParts
@@ -27,6 +27,7 @@ from airflow_trident.errors import ConfigurationError, FencedError, LateBatchErr
 from airflow_trident.io.place import PosixPlace
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.staging.manifest import Slot
+from airflow_trident.testing import MemoryLedger
 from airflow_trident.types import parse_declared
 from tests.fixtures.program import run_code
 from tests.fixtures.state import batch, ticket

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import DataScan
 
-from airflow_trident import DeltaTable, FixedBatchSpout, MemoryLedger, MemoryState, TableSpout, Topology
+from airflow_trident import DeltaTable, FixedBatchSpout, MemoryState, TableSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, DamagedInputError
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts.delta.log import DeltaLog
 from airflow_trident.spouts.files.columns import rows_of_file
 from airflow_trident.spouts.iceberg.spout import IcebergLog
+from airflow_trident.testing import MemoryLedger
 from airflow_trident.testing.suites import batch_rows, metadata_of_all
 from airflow_trident.types import parse_declared
 from tests.fixtures.state import batch, ticket

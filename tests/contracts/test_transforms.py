@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_trident import DataFrameSpout, FileSpout, Stream, Topology, TransformContext, col
+from airflow_trident import DataFrameSpout, FileSpout, Stream, Topology, TransformContext
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.spark.submit import SubmitEngine
 from airflow_trident.errors import UserCodeError
+from airflow_trident.functions import col
 from tests.fixtures.engine import JobOf, keep, rows_as_text, run
 from tests.fixtures.transform import ORDERS, TRANSFORMS, Build, meant, next_ten, orders, stamped, tens
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, MemoryLedger, MemoryState, Topology
+from airflow_trident import Count, MemoryState, Topology
 from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.engine.spark.engine import SparkEngine
@@ -26,6 +26,7 @@ from airflow_trident.plan.stages import CommitLevel
 from airflow_trident.protocol.records import NOTHING_STAGED, CommitTicket
 from airflow_trident.runtime.downstream import apply_downstream
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.testing import MemoryLedger
 from tests.fixtures.engine import JobOf, keep, lines
 from tests.fixtures.plan import PaperState
 from tests.fixtures.transform import orders

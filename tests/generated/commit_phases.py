@@ -8,10 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MemoryState, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, Max, MemoryState, Sum, Topology
 from airflow_trident.contracts.updater import MapState
 from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import PlanError
+from airflow_trident.functions import MapGet
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.topology.stream import TridentState

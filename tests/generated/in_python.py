@@ -8,7 +8,7 @@ from collections import defaultdict
 from fractions import Fraction
 from typing import Any
 
-from airflow_trident import ApproxCountDistinct
+from airflow_trident.functions import ApproxCountDistinct
 from tests.fixtures.aggregator import value_of
 from tests.generated.operations import Row
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_trident import (
     Aggregator,
-    Collector,
     CombinerAggregator,
     CustomGrouping,
     GroupedMultiReducer,
     MultiReducer,
     ReducerAggregator,
-    TransactionAttempt,
     VectorFilter,
     VectorFunction,
 )
+from airflow_trident.operations.interfaces import Collector
+from airflow_trident.storm import TransactionAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa

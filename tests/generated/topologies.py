@@ -16,21 +16,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from airflow_trident import (
-    Average,
-    CollectSet,
-    Count,
-    CountDistinct,
-    FixedBatchSpout,
-    Max,
-    MaxBy,
-    Min,
-    Percentile,
-    Stream,
-    Sum,
-    Topology,
-    Variance,
-)
+from airflow_trident import Count, FixedBatchSpout, Max, Min, Stream, Sum, Topology
+from airflow_trident.functions import Average, CollectSet, CountDistinct, MaxBy, Percentile, Variance
 from airflow_trident.operations.expressions import coalesce, col, concat, explode, length, split, when
 from tests.fixtures.engine import keep
 from tests.generated.in_python import (

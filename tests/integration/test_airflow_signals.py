@@ -32,7 +32,7 @@ DEADLINE = """
 from datetime import timedelta
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert
-from airflow_trident import OldestUncommittedDeadline
+from airflow_trident.tasks.deadline import OldestUncommittedDeadline
 
 async def told(**_): ...
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import CallableSource, Count, FileSpout, SpooledSpout, Spout, SqliteState, Topology
+from airflow_trident import Count, FileSpout, SpooledSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SourceChangedError, TransitionError, TridentError, UserCodeError
 from airflow_trident.ledger.ledger import MemoryLedger
@@ -19,6 +19,7 @@ from airflow_trident.runtime.commit import Committer
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, coordinate, process
 from airflow_trident.runtime.repair import accept_source
+from airflow_trident.spouts import CallableSource, Spout
 
 
 class World:

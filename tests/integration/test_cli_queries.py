@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MapGet, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.functions import MapGet
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.airflow import AirflowHome, airflow_home

@@ -8,10 +8,11 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from airflow_trident import Count, DeltaState, FileSink, FixedBatchSpout, Topology, TridentUpkeepOperator
+from airflow_trident import Count, DeltaState, FileSink, FixedBatchSpout, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.ledger import MemoryLedger
+from airflow_trident.operators.query import TridentUpkeepOperator
 from airflow_trident.runtime.local import LocalRunner
 from tests.fixtures.airflow import AirflowHome, airflow_home
 from tests.fixtures.cli import Site
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.airflow]
 DAG_FILE = """
 from airflow.sdk import DAG
 
-from airflow_trident import TridentUpkeepOperator
+from airflow_trident.operators.query import TridentUpkeepOperator
 from tests.integration.test_cli_upkeep import build
 
 topology = build({folder!r})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, KeyValueStates, MemoryTransactionalSpout, SqliteState, Sum, TransactionAttempt
+from airflow_trident import Count, KeyValueStates, SqliteState, Sum
 from airflow_trident.errors import ConfigurationError, LostTransactionsError, UserCodeError
 from airflow_trident.protocol.records import Status
 from airflow_trident.protocol.txids import Txids
@@ -22,7 +22,9 @@ from airflow_trident.storm import (
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
+from airflow_trident.testing import MemoryTransactionalSpout
 from airflow_trident.topology.stream import Stream
 from tests.fixtures.behind import Versions, copies_in, rebuild
 from tests.fixtures.committing import Site

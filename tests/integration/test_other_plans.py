@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MapGet, Max, SqliteState, Sum, Topology, col
+from airflow_trident import Count, FixedBatchSpout, Max, SqliteState, Sum, Topology
 from airflow_trident.engine.engine import Engine
 from airflow_trident.errors import OtherPlanError
+from airflow_trident.functions import MapGet, col
 from airflow_trident.plan.compile import made_otherwise
 from airflow_trident.protocol.records import Status
 from airflow_trident.runtime.open_resources import OpenStates

@@ -12,24 +12,12 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_trident import (
-    Count,
-    FileSink,
-    FilterNull,
-    FixedBatchSpout,
-    Max,
-    MemoryState,
-    Min,
-    Split,
-    SqliteState,
-    Sum,
-    Topology,
-    query,
-)
+from airflow_trident import Count, FileSink, FixedBatchSpout, Max, MemoryState, Min, SqliteState, Sum, Topology, query
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError, UserCodeError
+from airflow_trident.functions import FilterNull, Split
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.operations.state_functions import (
     MapGet,

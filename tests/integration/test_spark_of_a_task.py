@@ -54,7 +54,8 @@ LOGGED = """
 import logging, os, sys, warnings
 from dataclasses import replace
 from pathlib import Path
-from airflow_trident import Debug, FixedBatchSpout
+from airflow_trident import FixedBatchSpout
+from airflow_trident.functions import Debug
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.engine.spark.sessions.local import LocalSessions
 from airflow_trident.errors import SparkJobError

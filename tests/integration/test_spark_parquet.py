@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_trident import Count, FileSpout, FixedBatchSpout, Function, OperationContext, Stream, Topology, col
+from airflow_trident import Count, FileSpout, FixedBatchSpout, Function, OperationContext, Stream, Topology
 from airflow_trident.contracts.spout import BatchFrame
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError, SourceChangedError
+from airflow_trident.functions import col
 from airflow_trident.io.arrow import arrow_schema, arrow_type
 from airflow_trident.io.parquet import write_parquet
 from airflow_trident.spouts.files.emitter import FileEmitter

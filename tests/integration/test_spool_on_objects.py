@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_trident import CallableSource, Count, SpooledSpout, SqliteState, Topology
+from airflow_trident import Count, SpooledSpout, SqliteState, Topology
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
 from airflow_trident.io import object_place
 from airflow_trident.runtime.drains.order import connections_of
+from airflow_trident.spouts import CallableSource
 from airflow_trident.spouts.spool import spout as spout_module
 from airflow_trident.types import Json
 from tests.faults.http_proxy import Request, Verdict, each_fails_once

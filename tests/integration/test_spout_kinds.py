@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
-    CallableSource,
-    Count,
-    Polled,
-    SpooledSpout,
-    SqliteState,
-    Topology,
-    TransactionAttempt,
-)
+from airflow_trident import Count, SpooledSpout, SqliteState, Topology
 from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.local import LocalEngine
@@ -33,11 +25,13 @@ from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.phases import Attempts, process
+from airflow_trident.spouts import CallableSource, Polled
 from airflow_trident.storm import (
     BatchOutputCollector,
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalSpout,
+    TransactionAttempt,
 )
 from airflow_trident.storm.spouts import adapted
 from airflow_trident.types import Json

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
 from airflow_trident.engine.engine import Engine
 from airflow_trident.storm import (
     BaseTransactionalBolt,
@@ -23,8 +22,10 @@ from airflow_trident.storm import (
     ShellBolt,
     TopologyContext,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
 from airflow_trident.storm.components.bolt import ChildBolt
+from airflow_trident.testing import MemoryTransactionalSpout
 from tests.fixtures.child import COMPONENTS, needs_node
 from tests.integration.test_transactional_topologies import run
 from tests.seeds.database import Database

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, Max, MemoryState, MemoryTransactionalSpout, SqliteState, TransactionAttempt
+from airflow_trident import Count, Max, MemoryState, SqliteState
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError, PlanError, UserCodeError
@@ -28,7 +28,9 @@ from airflow_trident.storm import (
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
+from airflow_trident.testing import MemoryTransactionalSpout
 from airflow_trident.topology.topology import Topology
 from tests.seeds import global_count, words
 from tests.seeds.database import Database

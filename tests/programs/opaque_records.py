@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_trident import Count, OpaquePartitionedSpout, SqliteState, Topology
+from airflow_trident import Count, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.ledger.open import open_ledger
@@ -23,6 +23,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
+from airflow_trident.spouts import OpaquePartitionedSpout
 from airflow_trident.types import Json, Schema, parse_declared
 from tools import kills
 

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_trident import CommandSource, Count, SpooledSpout, SqliteState, Topology
+from airflow_trident import Count, SpooledSpout, SqliteState, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts import CommandSource
 from tools import kills
 
 POLL = 'cd "$QUEUE" && ls items | head -n "$TRIDENT_MAX_ROWS" | tee "tokens/$TRIDENT_TOKEN"'

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
 from airflow_trident.storm import (
     BaseBatchBolt,
     BaseTransactionalBolt,
@@ -15,7 +14,9 @@ from airflow_trident.storm import (
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
+from airflow_trident.testing import MemoryTransactionalSpout
 from tests.seeds.database import Database
 
 PARTITION_TAKE_PER_BATCH = 3

@@ -13,7 +13,6 @@ from typing import Any
 
 import redis
 
-from airflow_trident import TransactionAttempt
 from airflow_trident.storm import (
     BaseBatchBolt,
     BaseTransactionalBolt,
@@ -27,6 +26,7 @@ from airflow_trident.storm import (
     TopologyContext,
     TransactionalSpout,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
 
 MAX_TRANSACTION_SIZE = 10

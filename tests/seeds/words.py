@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_trident import MemoryTransactionalSpout, TransactionAttempt
 from airflow_trident.storm import (
     BaseTransactionalBolt,
     BasicBolt,
@@ -16,7 +15,9 @@ from airflow_trident.storm import (
     OutputFieldsDeclarer,
     TopologyContext,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
+from airflow_trident.testing import MemoryTransactionalSpout
 from tests.seeds.database import Database
 from tests.seeds.global_count import DATA, PARTITION_TAKE_PER_BATCH
 

@@ -24,12 +24,12 @@ from airflow_trident import (
     Count,
     FixedBatchSpout,
     Function,
-    OldestUncommittedDeadline,
     OperationContext,
     SqliteState,
     Topology,
     trident_transaction,
 )
+from airflow_trident.tasks.deadline import OldestUncommittedDeadline
 
 HOME = Path(os.environ["SYSTEM_TESTS"])
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MapGet, Max, MaxBy, MemoryState, SqliteState, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, Max, MemoryState, SqliteState, Sum, Topology
 from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
+from airflow_trident.functions import MapGet, MaxBy
 from airflow_trident.operations.expressions import col, explode, split_words
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Coalesces, Coalescing

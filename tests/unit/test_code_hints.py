@@ -7,16 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
-    Count,
-    DataFrameSpout,
-    FileSink,
-    FixedBatchSpout,
-    MemoryLedger,
-    ReducerAggregator,
-    SqliteState,
-    Topology,
-)
+from airflow_trident import Count, DataFrameSpout, FileSink, FixedBatchSpout, ReducerAggregator, SqliteState, Topology
 from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.plan.nodes import changed_code, code_of
@@ -26,6 +17,7 @@ from airflow_trident.runtime.milestones import Milestone, told
 from airflow_trident.runtime.phases import publish
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot, StagedMember, decode, encode
+from airflow_trident.testing import MemoryLedger
 
 FIELDS = "n long"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_trident import Count, MapGet, Sum, Topology
+from airflow_trident import Count, Sum, Topology
 from airflow_trident.errors import PlanError
+from airflow_trident.functions import MapGet
 from airflow_trident.plan.nodes import StateQueryNode
 from tests.fixtures.commit_plan import words
 from tests.fixtures.plan import PaperState

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import DataFrameSpout, FileSink, Script, SpoutKind, Topology
+from airflow_trident import DataFrameSpout, FileSink, Script, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,
@@ -18,6 +18,7 @@ from airflow_trident.errors import (
     UnknownNodeError,
     UserCodeError,
 )
+from airflow_trident.spouts import SpoutKind
 from airflow_trident.storm import TransactionalTopologyBuilder
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, check_changed_source, metadata_of_all
 from tests.fixtures.script import job_of

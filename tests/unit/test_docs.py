@@ -8,13 +8,13 @@ from contextlib import nullcontext
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
 import airflow_trident
-import airflow_trident.storm
-from airflow_trident import errors
+from airflow_trident import errors, functions, spouts, states, storm
 from airflow_trident.errors import PlanError
 from airflow_trident.ledger.verbs.commits import KEPT_CLAIMS, PRUNED_PER_COMMIT
 from airflow_trident.ledger.znodes import RECORD_LIMIT_BYTES
@@ -250,9 +250,12 @@ def mentioned(page: str) -> set[str]:
 
 def test_every_public_name_stands_in_the_reference() -> None:
     pages = [
-        name_of(page).removeprefix("docs/") for room in ("reference", "storm") for page in (DOCS / room).glob("*.md")
+        name_of(page).removeprefix("docs/")
+        for room in ("reference", "storm", "how-to")
+        for page in (DOCS / room).glob("*.md")
     ]
-    assert {*airflow_trident.__all__, *airflow_trident.storm.__all__} - set().union(*map(mentioned, pages)) == set()
+    packages = [airflow_trident, functions, spouts, states, storm]
+    assert {name for package in packages for name in package.__all__} - set().union(*map(mentioned, pages)) == set()
 
 
 def test_every_verb_of_streams_stands_in_the_reference() -> None:
@@ -303,7 +306,7 @@ def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> Non
         "TridentDrainOperator",
         "TridentSparkSubmitOperator",
         "TridentQueryOperator",
-        "TridentUpkeepOperator",
+        "operators.query:TridentUpkeepOperator",
         "TridentReadySensor",
         "TridentTurnSensor",
         "trident_transaction",
@@ -312,7 +315,7 @@ def test_every_error_stands_in_the_reference_with_whether_it_is_retried() -> Non
 def test_every_parameter_of_a_task_stands_in_the_reference(name: str) -> None:
     import inspect
 
-    task = getattr(airflow_trident, name)
+    task = resolve_name(f"airflow_trident.{name}" if ":" in name else f"airflow_trident:{name}")
     parameters = inspect.signature(task).parameters.values()
     wanted = {one.name for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
     assert wanted - {"self"} - mentioned("reference/operators.md") - mentioned("reference/more-operators.md") == set()

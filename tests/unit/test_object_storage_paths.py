@@ -8,7 +8,6 @@ import pytest
 from airflow.sdk import ObjectStoragePath
 
 from airflow_trident import (
-    CallableSource,
     Count,
     DeltaSpout,
     DeltaState,
@@ -16,7 +15,6 @@ from airflow_trident import (
     FileSink,
     FileSpout,
     FixedBatchSpout,
-    MemoryLedger,
     SpooledSpout,
     SqliteState,
     Topology,
@@ -26,6 +24,8 @@ from airflow_trident import (
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts import CallableSource
+from airflow_trident.testing import MemoryLedger
 
 S3_URI, AZURE_URI = "s3://objects@trident/in", "abfs://objects@container/in"
 

@@ -19,27 +19,24 @@ import pytest
 
 from airflow_trident import (
     Aggregator,
-    Collector,
     Count,
     CustomGrouping,
-    Debug,
     DeltaTable,
-    FirstN,
     GroupedMultiReducer,
     MultiReducer,
-    Negate,
     Sum,
     Topology,
-    TransactionAttempt,
     storm,
 )
+from airflow_trident.functions import Debug, FirstN, Negate
 from airflow_trident.operations.expressions import col, explode, split
+from airflow_trident.operations.interfaces import Collector
 from airflow_trident.plan.graph import Grouping, Sinks, ordered, same
 from airflow_trident.plan.nodes import PartitionNode, PersistNode
 from airflow_trident.plan.rewrites.pushdown import REWRITES
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Plan
-from airflow_trident.storm import ShellBolt
+from airflow_trident.storm import ShellBolt, TransactionAttempt
 from airflow_trident.topology.stream import ChainedAggregatorDeclarer, GroupedStream, Stream, TridentState
 from tests.fixtures import commit_plan as commit_plan_fixtures
 from tests.fixtures.commit_plan import COMMIT_SHAPES, query

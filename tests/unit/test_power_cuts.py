@@ -16,11 +16,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_trident import CallableSource, SpooledSpout
+from airflow_trident import SpooledSpout
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.errors import TridentError
 from airflow_trident.io.arrow import arrow_schema, table_to_rows
 from airflow_trident.io.place import make_folder
+from airflow_trident.spouts import CallableSource
 from airflow_trident.staging.area import StagingArea, make_slot_folder
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.states.files.sink import FileSink

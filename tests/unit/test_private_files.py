@@ -14,13 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_trident import CallableSource, SpooledSpout, SqliteState
+from airflow_trident import SpooledSpout, SqliteState
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.engine.spark import driver_orders
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.arrow import arrow_schema
 from airflow_trident.io.private_files import read_own
 from airflow_trident.runtime.drains import app as drain_app
+from airflow_trident.spouts import CallableSource
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Manifest, Slot
 from airflow_trident.types import ddl, parse_declared

@@ -286,7 +286,9 @@ def test_a_pass_that_is_thrown_away_elsewhere_takes_no_decimals_with_it() -> Non
 
 FORKING = """
 import os, sys
-from airflow_trident import FixedBatchSpout, MemoryLedger, MemoryState, Topology, lit
+from airflow_trident import FixedBatchSpout, MemoryState, Topology
+from airflow_trident.functions import lit
+from airflow_trident.testing import MemoryLedger
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.runtime.local import LocalRunner
 

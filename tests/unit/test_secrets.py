@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import airflow_trident
-from airflow_trident import KeyValueStates, MemoryTransactionalSpout
+from airflow_trident import KeyValueStates
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.storm import NodeBolt, ShellBolt, TransactionalTopologyBuilder
 from airflow_trident.storm.config import read_config
+from airflow_trident.testing import MemoryTransactionalSpout
 
 SECRET = "swordfish-4711"
 MAY_HOLD_SECRETS = ("config", "conf", "env", "init", "password", "key_password", "token", "secret", "headers", "config")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_trident import Count, FixedBatchSpout, JoinType, MapGet, MemoryState, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, JoinType, MemoryState, Sum, Topology
 from airflow_trident.contracts.state import StateSpec
 from airflow_trident.engine.local import LocalEngine
+from airflow_trident.functions import MapGet
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.operations.expressions import col
 from airflow_trident.runtime.local import LocalRunner

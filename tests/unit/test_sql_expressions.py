@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, Stream, col, concat, explode, lit, spark_sql, when
+from airflow_trident import Count, Stream
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError, UnknownNodeError
+from airflow_trident.functions import col, concat, explode, lit, spark_sql, when
 from airflow_trident.operations.evaluate import bind
 from airflow_trident.operations.expressions import Expression
 from airflow_trident.plan.graph import ordered

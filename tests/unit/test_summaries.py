@@ -14,22 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_trident import (
-    Aggregator,
+from airflow_trident import Aggregator, FixedBatchSpout, Topology
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.functions import (
     ApproxCountDistinct,
     Average,
     CollectList,
     CollectSet,
     CountDistinct,
-    FixedBatchSpout,
     MaxBy,
     MinBy,
     Percentile,
     StandardDeviation,
-    Topology,
     Variance,
 )
-from airflow_trident.errors import FieldError, PlanError
 from tests.fixtures.aggregator import value_of
 from tests.fixtures.plan import PaperState
 

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, MemoryLedger, MemoryState, SqliteState, Topology
+from airflow_trident import Count, FixedBatchSpout, MemoryState, SqliteState, Topology
 from airflow_trident.contracts.state import Applied, StateFactory, StateSpec
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import LedgerBehindStateError, TridentError
 from airflow_trident.protocol.records import CommitTicket
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.states.memory import OpenMemoryState
-from airflow_trident.testing import SpoutCase, contents, local_runner, spout_suite, state_suite
+from airflow_trident.testing import MemoryLedger, SpoutCase, contents, local_runner, spout_suite, state_suite
 from airflow_trident.topology.stream_base import StateHandle
 
 WORDS = ["cow", "moon", "cow"]

@@ -8,28 +8,21 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
-    Count,
+from airflow_trident import Count, FixedBatchSpout, JoinType, KeyValueStates, Max, Stream, Sum, Topology
+from airflow_trident.engine.local import LocalEngine
+from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.functions import (
     Debug,
     Equals,
     FilterNull,
     FirstN,
-    FixedBatchSpout,
     JoinOutFieldsMode,
-    JoinType,
-    KeyValueStates,
-    Max,
     MinWithComparator,
     Negate,
     Split,
-    Stream,
-    Sum,
-    Topology,
     TrueFilter,
     TupleCollectionGet,
 )
-from airflow_trident.engine.local import LocalEngine
-from airflow_trident.errors import FieldError, PlanError
 from airflow_trident.operations.expressions import col
 from airflow_trident.types import ddl
 from tests.fixtures.commit_plan import Seen

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import (
-    Count,
-    MemoryState,
-    MemoryTransactionalSpout,
-    OpaqueMemoryTransactionalSpout,
-    TransactionAttempt,
-)
+from airflow_trident import Count, MemoryState, OpaqueMemoryTransactionalSpout
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
 from airflow_trident.plan.graph import Grouping
 from airflow_trident.protocol.topologies import Definition
@@ -30,8 +24,10 @@ from airflow_trident.storm import (
     TopologyContext,
     TransactionalSpout,
     TransactionalTopologyBuilder,
+    TransactionAttempt,
 )
 from airflow_trident.storm.config import read_config
+from airflow_trident.testing import MemoryTransactionalSpout
 
 SPOUT = MemoryTransactionalSpout({0: [("a",), ("b",)]}, "word string", 1)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FirstN, MapGet, Stream, Topology
+from airflow_trident import Count, Stream, Topology
 from airflow_trident.errors import FieldError, PlanError
+from airflow_trident.functions import FirstN, MapGet
 from airflow_trident.operations.sql import plain, query_names, require_query
 from airflow_trident.plan.nodes import FilterNode, SourceNode
 from tests.fixtures.engine import keep
@@ -145,7 +146,7 @@ def test_the_first_tuples_of_all_need_no_repartition_behind_a_transform() -> Non
 
 
 def test_filters_and_unused_fields_stop_at_a_transform() -> None:
-    from airflow_trident import col
+    from airflow_trident.functions import col
 
     shop = topology()
     keep(orders(shop).transform(same, FIELDS).filter(col("cust") > 1).project("cust"))

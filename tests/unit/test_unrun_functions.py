@@ -11,10 +11,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from airflow_trident import Aggregator, FixedBatchSpout, MemoryLedger, MemoryState, MultiReducer, Topology, lit
+from airflow_trident import Aggregator, FixedBatchSpout, MemoryState, MultiReducer, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import PlanError, UserCodeError
+from airflow_trident.functions import lit
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.testing import MemoryLedger
 from airflow_trident.topology.stream import Stream
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_trident import Filter, Negate, Topology, VectorFilter, VectorFunction
+from airflow_trident import Filter, Topology, VectorFilter, VectorFunction
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import FieldError, PlanError, UserCodeError
+from airflow_trident.functions import Negate
 from tests.fixtures.engine import JobOf, keep, run, sales
 from tests.fixtures.plan import PaperSpout
 from tests.fixtures.vector import Length, Many, vectors
