@@ -47,17 +47,9 @@ if TYPE_CHECKING:
     from airflow_trident.sensors.ready import TridentReadySensor as TridentReadySensor
     from airflow_trident.sensors.turn import TridentTurnSensor as TridentTurnSensor
     from airflow_trident.spouts.data_frames import DataFrameSpout as DataFrameSpout
-    from airflow_trident.spouts.delta.spout import DeltaSpout as DeltaSpout
     from airflow_trident.spouts.files.spout import FileSpout as FileSpout
-    from airflow_trident.spouts.iceberg.spout import IcebergSpout as IcebergSpout
     from airflow_trident.spouts.kafka.spout import KafkaSpout as KafkaSpout
-    from airflow_trident.spouts.kafka.spout import OpaqueKafkaSpout as OpaqueKafkaSpout
     from airflow_trident.spouts.memory import FixedBatchSpout as FixedBatchSpout
-    from airflow_trident.spouts.memory import (
-        OpaqueMemoryTransactionalSpout as OpaqueMemoryTransactionalSpout,
-    )
-    from airflow_trident.spouts.redis import OpaqueRedisSpout as OpaqueRedisSpout
-    from airflow_trident.spouts.redis import OpaqueRedisStreamSpout as OpaqueRedisStreamSpout
     from airflow_trident.spouts.redis import RedisSpout as RedisSpout
     from airflow_trident.spouts.redis import RedisStreamSpout as RedisStreamSpout
     from airflow_trident.spouts.spool.spout import SpooledSpout as SpooledSpout
@@ -69,7 +61,6 @@ if TYPE_CHECKING:
     from airflow_trident.states.iceberg.table import IcebergTable as IcebergTable
     from airflow_trident.states.keyvalue.stateful import KeyValueStates as KeyValueStates
     from airflow_trident.states.memory import MemoryState as MemoryState
-    from airflow_trident.states.redis.state import NonTransactionalRedisState as NonTransactionalRedisState
     from airflow_trident.states.redis.state import RedisState as RedisState
     from airflow_trident.states.sql.postgres import PostgresState as PostgresState
     from airflow_trident.states.sql.sqlalchemy_state import SqlState as SqlState

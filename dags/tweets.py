@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_trident import Count, Function, OpaqueRedisSpout, RedisSpout, RedisState, Topology, trident_transaction
+from airflow_trident import Count, Function, RedisSpout, RedisState, Topology, trident_transaction
 from airflow_trident.functions import col, concat, lit
 
 PARTS = {"counter": "{partition}:NEXT_WRITE", "keys": "{partition}:{n}", "num_partitions": 4, "max_rows": 400}
@@ -35,6 +35,6 @@ def count_tweets(name: str, spout: RedisSpout) -> Topology:
 
 
 forms = {"tweets": RedisSpout(max_rows=400), "tweets_partitioned": RedisSpout(**PARTS)}
-for name, spout in {**forms, "tweets_opaque": OpaqueRedisSpout(**PARTS)}.items():
+for name, spout in {**forms, "tweets_opaque": RedisSpout(**PARTS, opaque=True)}.items():
     with DAG(name, max_active_runs=3):
         trident_transaction(count_tweets(name, spout), max_pending=4, retries=2, retry_delay=timedelta(seconds=1))

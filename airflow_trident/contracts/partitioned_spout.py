@@ -30,14 +30,16 @@ _SHOWN = 5
 
 
 class PartitionedSpout(Spout):
-    """A transactional spout over partitions. It must be picklable as a whole, and opens nothing before it is called.
+    """A spout over partitions. It must be picklable as a whole, and opens nothing before it is called.
+
+    Where it is `opaque`, a part that cannot be read again fails its attempt, and the next attempt takes what exists
+    then. A missing partition is left out; when it is back, it continues where it stopped.
 
     `max_partitions`, `max_rows`: of one batch; None: no limit. Partitions without room in a batch come first in the
     next one, in the order of their ids, and after the last id from the first again. `max_splits`: the most parts that a
     batch is cut into.
     """
 
-    kind = SpoutKind.TRANSACTIONAL
     max_partitions: int | None = None
     max_rows: int | None = None
     max_splits: int = 32
@@ -109,13 +111,6 @@ class PartitionedSpout(Spout):
             limit = getattr(self, name)
             if limit is not None and limit < 1:
                 raise ConfigurationError(f"{self.describe()} has {name} = {limit}", "It must be at least 1.")
-
-
-class OpaquePartitionedSpout(PartitionedSpout):
-    """An opaque spout over partitions. A part that cannot be read again fails its attempt, and the next attempt takes
-    what exists then. A missing partition is left out; when it is back, it goes on where it stopped."""
-
-    kind = SpoutKind.OPAQUE
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,10 +272,15 @@ class SparkRead:
 class Spout(ABC):
     """A source of batches."""
 
-    kind: SpoutKind = SpoutKind.TRANSACTIONAL
+    opaque: bool = False
+    """May a later attempt get another batch? Then the spout is opaque: a record that is left out comes later."""
     gives_files: bool = False
     """Does a script get the source's files (`Emitter.batch_for_script`)? A DAG asks this; emitters would need
     connections."""
+
+    @property
+    def kind(self) -> SpoutKind:
+        return SpoutKind.OPAQUE if self.opaque else SpoutKind.TRANSACTIONAL
 
     @property
     @abstractmethod
@@ -325,7 +330,9 @@ class BatchSpout(Spout):
     """A source that cannot give a batch again, used as it is: a repeated attempt may lose or double records. Only for a
     ``Topology(name, exactly_once=False)``; :class:`SpooledSpout` makes such a source exact."""
 
-    kind = SpoutKind.NON_TRANSACTIONAL
+    @property
+    def kind(self) -> SpoutKind:
+        return SpoutKind.NON_TRANSACTIONAL
 
     @abstractmethod
     def has_more(self) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_trident.public_names import public_name, public_names
 
 if TYPE_CHECKING:
-    from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout as OpaquePartitionedSpout
     from airflow_trident.contracts.partitioned_spout import PartitionedSpout as PartitionedSpout
     from airflow_trident.contracts.spout import BatchSpout as BatchSpout
     from airflow_trident.contracts.spout import Coordinator as Coordinator

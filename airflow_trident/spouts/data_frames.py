@@ -14,7 +14,6 @@ from airflow_trident.contracts.spout import Coordinator, Emitter, SparkRead, Spl
 from airflow_trident.errors import ConfigurationError, UserCodeError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.operations.user_code import function_name
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.metadata import as_json, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared
 
@@ -52,7 +51,7 @@ class DataFrameSpout(Spout):
         for name, function in (("read", read), ("next_position", next_position)):
             if not callable(function):
                 raise ConfigurationError(f"DataFrameSpout with {name}={function!r}", "Give it a function.")
-        self.kind = SpoutKind.OPAQUE if opaque else SpoutKind.TRANSACTIONAL
+        self.opaque = opaque
         self._read = read
         self._next_position = next_position
         self._fields = parse_declared(fields, [])

@@ -16,7 +16,6 @@ from airflow_trident.errors import ConfigurationError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
 from airflow_trident.operations.user_code import type_of_annotation
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.metadata import NumberRange, read_back
 from airflow_trident.types import FieldSpec, Json, Schema, parse_declared, split_spec
 
@@ -195,7 +194,7 @@ class MemoryTransactionalSpout(PartitionedSpout):
 class OpaqueMemoryTransactionalSpout(MemoryTransactionalSpout):
     """Its partitions can be disabled (`set_disabled`): a batch that is emitted again then has only the others."""
 
-    kind = SpoutKind.OPAQUE
+    opaque = True
 
     def __init__(self, partitions: Mapping[int, Sequence[Sequence[Any]]], fields: FieldSpec, take_amount: int) -> None:
         super().__init__(partitions, fields, take_amount)

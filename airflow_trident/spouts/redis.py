@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedEmitter, PartitionedSpout
+from airflow_trident.contracts.partitioned_spout import PartitionedEmitter, PartitionedSpout
 from airflow_trident.contracts.spout import require_simple_types
 from airflow_trident.errors import ConfigurationError, DamagedInputError, SourceChangedError, SourceUnavailableError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
 from airflow_trident.io.datasets import Dataset
 from airflow_trident.io.redis import RedisServer, RedisSettings, redis_errors
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.files.columns import from_text
 from airflow_trident.spouts.metadata import NumberRange, as_json, read_back
 from airflow_trident.types import Field, FieldSpec, Json, Schema, parse_declared
@@ -48,6 +47,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     :param first: the lowest number.
     :param max_rows: of one batch.
     :param max_bytes: of the records of one batch; a single larger record is a batch by itself.
+    :param opaque: each attempt decides the batch again. If a key of a batch is gone, the next attempt ends before it.
     """
 
     counter: str = "NEXT_WRITE"
@@ -59,6 +59,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
     max_bytes: int | None = None
     max_partitions: int | None = None
     max_splits: int = 32
+    opaque: bool = False
     resolved: RedisServer | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -93,7 +94,7 @@ class RedisSpout(RedisSettings, PartitionedSpout):
 
     def describe(self) -> str:
         parts = "" if self.num_partitions is None else f", {self.num_partitions} partitions"
-        return f"{type(self).__name__}({self.place}, {self.keys}{parts})"
+        return f"RedisSpout({self.place}, {self.keys}{parts}{', opaque' if self.opaque else ''})"
 
     def emitter(self) -> PartitionedEmitter:
         return PartitionedEmitter(replace(self, resolved=self._server))
@@ -239,13 +240,6 @@ class RedisSpout(RedisSettings, PartitionedSpout):
         return numbers.begin, numbers.end
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpaqueRedisSpout(RedisSpout, OpaquePartitionedSpout):
-    """Decides the batch anew for each attempt. If a key of a batch is gone, the next attempt ends before that key."""
-
-    kind = SpoutKind.OPAQUE
-
-
 ENTRIES_AT_ONCE = 5000
 _MAX_ROWS = 10_000
 _BEGINNING = "0-0"
@@ -280,6 +274,8 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     :param id_field: the one of `fields` that gets the entry's id.
     :param max_rows: entries of one batch.
     :param max_bytes: of the entries' fields, names and values; a single larger entry is a batch by itself.
+    :param opaque: each attempt decides the batch again. Entries trimmed since then are left out; the metadata counts
+        them.
     """
 
     streams: str | Sequence[str] = ()
@@ -289,6 +285,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
     max_bytes: int | None = None
     max_partitions: int | None = None
     max_splits: int = 32
+    opaque: bool = False
     resolved: RedisServer | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -313,7 +310,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
         return tuple(map(self._server.dataset, self.partitions()))
 
     def describe(self) -> str:
-        return f"{type(self).__name__}({self.place}, {', '.join(self.partitions())})"
+        return f"RedisStreamSpout({self.place}, {', '.join(self.partitions())}{', opaque' if self.opaque else ''})"
 
     def emitter(self) -> PartitionedEmitter:
         return PartitionedEmitter(replace(self, resolved=self._server))
@@ -373,11 +370,11 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
             self._require_same(stream, before, look)
             lost = max(0, look.removed - before.added) if look.is_cut(before.to) else 0
             added_before = before.added + lost
-        if lost and self.kind is SpoutKind.TRANSACTIONAL:
+        if lost and not self.opaque:
             raise SourceChangedError(
                 f"{lost} entries of stream {stream!r} of {self.describe()} were trimmed or deleted before any "
                 "transaction had them",
-                "Trim less; OpaqueRedisStreamSpout goes on without them, and records how many.",
+                "Trim less; a RedisStreamSpout(opaque=True) continues without them, and records how many.",
             )
         if not look.rows:
             return None
@@ -425,7 +422,7 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
                     raise SourceChangedError(
                         f"stream {partition!r} of {self.describe()} has {read} of the {recorded.rows} entries that a "
                         f"transaction recorded ({recorded.begin} to {recorded.to})",
-                        "They were trimmed or deleted: skip the transaction, or use OpaqueRedisStreamSpout.",
+                        "They were trimmed or deleted: skip the transaction, or use RedisStreamSpout(opaque=True).",
                     )
                 read += len(entries)
                 begin = entries[-1][0].decode()
@@ -480,13 +477,6 @@ class RedisStreamSpout(RedisSettings, PartitionedSpout):
             f"{error}",
             "Declare the field as string, or skip the transaction.",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpaqueRedisStreamSpout(RedisStreamSpout, OpaquePartitionedSpout):
-    """Decides the batch anew for each attempt. Entries trimmed since then are left out; the metadata counts them."""
-
-    kind = SpoutKind.OPAQUE
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"begin": "after"}):

@@ -126,7 +126,7 @@ class Span:
     @classmethod
     def of(cls, metadata: Json, spout: str, *, with_ids: bool = False) -> Span:
         """
-        :param spout: the kind of spout that must have written it: ``a DeltaSpout``.
+        :param spout: the kind of spout that must have written it: ``a TableSpout of a DeltaTable``.
         :raises SourceChangedError: another kind of spout wrote it.
         """
         try:

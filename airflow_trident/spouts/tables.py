@@ -15,11 +15,13 @@ from airflow_trident.types import FieldSpec
 
 
 def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spout:  # noqa: N802 - as what it gives
-    """Reads the rows that are appended to a table, by the :class:`DeltaSpout` or :class:`IcebergSpout` of its place.
+    """Reads the rows that are appended to a table, each in exactly one transaction.
 
     :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
     :param fields: the columns with their types; a column that a file lacks is null.
-    :param options: `start`, `changes`, `max_files`, `max_bytes`, `max_rows`, as for those spouts.
+    :param options: `start`: where the first transaction begins: ``snapshot``, ``latest``, or the number of a version;
+        `changes`: ``error`` or ``skip``, for versions that change or delete rows; `max_files`, `max_bytes`, `max_rows`:
+        of one batch.
     :raises ConfigurationError: not a table, or a wrong option.
     """
     place = getattr(table, "place", lambda: None)()

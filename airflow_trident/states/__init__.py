@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_trident.states.core.marker import admit as admit
     from airflow_trident.states.core.merge import canonical_key as canonical_key
     from airflow_trident.states.core.merge import merge as merge
+    from airflow_trident.states.redis.state import NonTransactionalRedisState as NonTransactionalRedisState
 
 
 def __getattr__(name: str) -> Any:

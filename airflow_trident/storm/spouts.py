@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from airflow_trident.closeable import Closing
-from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout, PartitionedSpout
+from airflow_trident.contracts.partitioned_spout import PartitionedSpout
 from airflow_trident.contracts.spout import Coordinator, Emitter, Split, Spout
 from airflow_trident.errors import ConfigurationError, PlanError, SourceChangedError
 from airflow_trident.io.arrow import fitting, rows_to_table
@@ -374,9 +374,10 @@ class PartitionedSource(_Partitioned):
 
 
 @dataclass(frozen=True)
-class OpaquePartitionedSource(_Partitioned, OpaquePartitionedSpout):
+class OpaquePartitionedSource(_Partitioned):
     """A part's metadata: as for :class:`PartitionedSource`, and ``"last"``: the ``"meta"`` of the part before."""
 
+    opaque = True
     spout: OpaquePartitionedTransactionalSpout[Any]
     where: SpoutOfTopology
 

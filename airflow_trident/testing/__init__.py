@@ -5,6 +5,7 @@ from airflow_trident.engine.local import LocalEngine as LocalEngine
 from airflow_trident.ledger.ledger import MemoryLedger as MemoryLedger
 from airflow_trident.runtime.local import LocalRunner as LocalRunner
 from airflow_trident.spouts.memory import MemoryTransactionalSpout as MemoryTransactionalSpout
+from airflow_trident.spouts.memory import OpaqueMemoryTransactionalSpout as OpaqueMemoryTransactionalSpout
 from airflow_trident.states.memory import MemoryState as MemoryState
 from airflow_trident.testing.local_runner import contents as contents
 from airflow_trident.testing.local_runner import local_runner as local_runner

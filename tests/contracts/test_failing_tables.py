@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyiceberg.exceptions as of_iceberg
 import pytest
 
-from airflow_trident import DeltaSpout, DeltaState, DeltaTable, IcebergSpout, IcebergTable
+from airflow_trident import DeltaState, DeltaTable, IcebergTable
 from airflow_trident.errors import OutcomeUnknownError, TridentError
 from airflow_trident.io.delta import DeltaPlace
 from airflow_trident.io.iceberg import IcebergPlace
+from airflow_trident.spouts.delta.spout import DeltaSpout
+from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from tests.contracts.test_failing_drivers import FOREIGN, PanicException, error_of
 from tests.faults.drivers import FailingDriver
 from tests.fixtures.catalog import open_catalog

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_trident.errors import SourceChangedError
 from airflow_trident.protocol.spout_kinds import SpoutKind
-from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
+from airflow_trident.spouts.kafka.spout import KafkaSpout
 from airflow_trident.testing.suites import (
     SPOUT_CHECKS,
     SpoutCase,
@@ -27,7 +27,7 @@ FIELDS = "partition int, offset long, value string"
 SECRET = "of-nobodys-concern"
 
 
-def records(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -> SpoutCase:
+def records(topic: Topic, **options: Any) -> SpoutCase:
     """Three partitions of 17, 0 and 30 records; producers' transactions, one of them aborted, in the last."""
     topic.create(3)
     topic.send([(None, f"{number} {NAMES[number % 7]}") for number in range(17)], partition=0)
@@ -41,7 +41,7 @@ def records(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -
         return spout
 
     options = {"max_rows": 10, "split_rows": 4, "fields": FIELDS, "timeout_s": 10.0, **options}
-    spout = kind(topic.name, bootstrap_servers=topic.broker.hosts, config={"client.id": SECRET}, **options)
+    spout = KafkaSpout(topic.name, bootstrap_servers=topic.broker.hosts, config={"client.id": SECRET}, **options)
     offsets = [*range(10), *range(15, 25), *range(26, 36)]
     rows: list[tuple[Any, ...]] = [(0, number, f"{number} {NAMES[number % 7]}") for number in range(17)]
     return SpoutCase(spout, rows + [(2, offset, str(number)) for number, offset in enumerate(offsets)], take_away)
@@ -54,7 +54,7 @@ def test_a_kafka_spout_keeps_its_promises(topic: Topic, check: Callable[[SpoutCa
 
 @pytest.mark.parametrize("check", [check_replay, check_coverage])
 def test_an_opaque_kafka_spout_does_so_while_nothing_is_lost(topic: Topic, check: Callable[[SpoutCase], None]) -> None:
-    check(records(topic, OpaqueKafkaSpout))
+    check(records(topic, opaque=True))
 
 
 def test_a_topic_without_gaps_is_read_in_batches_of_max_rows(topic: Topic) -> None:
@@ -73,7 +73,7 @@ def test_a_kafka_spout_says_what_it_is_in_one_line_without_settings(topic: Topic
 
 
 def records_kind() -> SpoutKind:
-    return OpaqueKafkaSpout("t", bootstrap_servers="localhost:1").kind
+    return KafkaSpout("t", bootstrap_servers="localhost:1", opaque=True).kind
 
 
 @pytest.mark.parametrize("metadata", [[], "x", 7, {}, {"from": 1}, {"topics": [1]}, {"topics": {"t": {"id": "x"}}}])

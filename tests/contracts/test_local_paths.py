@@ -18,7 +18,6 @@ from airflow.sdk import DAG
 import airflow_trident
 from airflow_trident import (
     Count,
-    DeltaSpout,
     DeltaState,
     DeltaTable,
     FileSink,
@@ -46,6 +45,7 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts import CallableSource
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.keyvalue.base import BUILT_IN, provider_class

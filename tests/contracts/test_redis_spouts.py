@@ -17,7 +17,7 @@ from airflow_trident.errors import (
     SourceChangedError,
     SourceUnavailableError,
 )
-from airflow_trident.spouts.redis import OpaqueRedisSpout, OpaqueRedisStreamSpout, RedisSpout, RedisStreamSpout
+from airflow_trident.spouts.redis import RedisSpout, RedisStreamSpout
 from airflow_trident.testing.suites import SPOUT_CHECKS, SpoutCase, batch_rows, metadata_of_all
 from airflow_trident.types import Json
 from tests.fixtures.redis import settings_of_a_new_database, shared_server
@@ -40,11 +40,11 @@ def add(where: dict[str, Any], stream: str, entries: list[dict[str, Any]]) -> li
         return [client.xadd(stream, entry).decode() for entry in entries]
 
 
-def numbered(kind: type[RedisSpout], **options: Any) -> SpoutCase:
+def numbered(opaque: bool, **options: Any) -> SpoutCase:
     where = settings_of_a_new_database()
     texts = [TEXTS[number % len(TEXTS)] for number in range(29)]
     write(where, texts)
-    spout = kind(**where, max_rows=7, **options)
+    spout = RedisSpout(**where, opaque=opaque, max_rows=7, **options)
 
     def take_away() -> Spout:
         client_of(where).delete("11")
@@ -53,15 +53,21 @@ def numbered(kind: type[RedisSpout], **options: Any) -> SpoutCase:
     return SpoutCase(spout, list(enumerate(texts, 1)), take_away)
 
 
-def partitioned(kind: type[RedisSpout]) -> SpoutCase:
+def partitioned(opaque: bool) -> SpoutCase:
     where = settings_of_a_new_database()
     rows = []
     for partition, count in (("0", 12), ("1", 0), ("2", 5)):
         texts = [f"{partition}-{number}" for number in range(1, count + 1)]
         write(where, texts, f"last:{partition}", f"tweet:{partition}:{{n}}")
         rows += [(int(partition), number, text) for number, text in enumerate(texts, 1)]
-    spout = kind(
-        **where, counter="last:{partition}", keys="tweet:{partition}:{n}", num_partitions=3, max_rows=4, max_splits=2
+    spout = RedisSpout(
+        **where,
+        opaque=opaque,
+        counter="last:{partition}",
+        keys="tweet:{partition}:{n}",
+        num_partitions=3,
+        max_rows=4,
+        max_splits=2,
     )
 
     def take_away() -> Spout:
@@ -71,15 +77,20 @@ def partitioned(kind: type[RedisSpout]) -> SpoutCase:
     return SpoutCase(spout, rows, take_away)
 
 
-def streams(kind: type[RedisStreamSpout]) -> SpoutCase:
+def streams(opaque: bool) -> SpoutCase:
     where = settings_of_a_new_database()
     rows = []
     for number in range(29):
         stream, entry = f"s{number % 3 % 2}", {"n": number, "text": TEXTS[number % len(TEXTS)], "more": "x"}
         (entry_id,) = add(where, stream, [entry])
         rows.append((entry_id, number, entry["text"]))
-    spout = kind(
-        **where, streams=["s0", "s1", "none"], fields="id string, n long, text string", id_field="id", max_rows=5
+    spout = RedisStreamSpout(
+        **where,
+        opaque=opaque,
+        streams=["s0", "s1", "none"],
+        fields="id string, n long, text string",
+        id_field="id",
+        max_rows=5,
     )
 
     def take_away() -> Spout:
@@ -90,12 +101,12 @@ def streams(kind: type[RedisStreamSpout]) -> SpoutCase:
 
 
 SOURCES: dict[str, Callable[[], SpoutCase]] = {
-    "numbered keys": lambda: numbered(RedisSpout),
-    "opaque numbered keys": lambda: numbered(OpaqueRedisSpout),
-    "partitions of numbered keys": lambda: partitioned(RedisSpout),
-    "opaque partitions of numbered keys": lambda: partitioned(OpaqueRedisSpout),
-    "streams": lambda: streams(RedisStreamSpout),
-    "opaque streams": lambda: streams(OpaqueRedisStreamSpout),
+    "numbered keys": lambda: numbered(opaque=False),
+    "opaque numbered keys": lambda: numbered(opaque=True),
+    "partitions of numbered keys": lambda: partitioned(opaque=False),
+    "opaque partitions of numbered keys": lambda: partitioned(opaque=True),
+    "streams": lambda: streams(opaque=False),
+    "opaque streams": lambda: streams(opaque=True),
 }
 
 
@@ -165,7 +176,7 @@ def metadata_of_all_after(spout: Spout, metadata: Json) -> list[Json]:
 
 def test_an_opaque_batch_is_decided_anew_from_the_keys_that_are_there(where: dict[str, Any]) -> None:
     write(where, ["one", "two", "three"])
-    spout = OpaqueRedisSpout(**where)
+    spout = RedisSpout(**where, opaque=True)
     batch = spout.coordinator().initialize_transaction(1, None)
     client_of(where).delete("3")
     with pytest.raises(SourceUnavailableError, match=r"'3' .* is gone.*next attempt"):
@@ -210,13 +221,11 @@ def test_a_counter_that_is_no_number_and_a_server_that_is_gone_are_named(where: 
         RedisSpout(host="127.0.0.1", port=1).coordinator().is_ready(None)
 
 
-@pytest.mark.parametrize("kind", [RedisSpout, OpaqueRedisSpout])
-def test_a_counter_that_went_back_is_never_taken_for_one_with_nothing_new(
-    where: dict[str, Any], kind: type[RedisSpout]
-) -> None:
+@pytest.mark.parametrize("opaque", [False, True])
+def test_a_counter_that_went_back_is_never_taken_for_one_with_nothing_new(where: dict[str, Any], opaque: bool) -> None:
     write(where, ["x"] * 5)
     client = client_of(where)
-    coordinator = kind(**where).coordinator()
+    coordinator = RedisSpout(**where, opaque=opaque).coordinator()
     first = coordinator.initialize_transaction(1, None)
     assert not coordinator.is_ready(first)
     assert coordinator.lag(first) == {"records": 0}
@@ -228,7 +237,7 @@ def test_a_counter_that_went_back_is_never_taken_for_one_with_nothing_new(
     client.delete("NEXT_WRITE")
     with pytest.raises(SourceChangedError, match="is 0, and the numbers up to 5"):
         coordinator.is_ready(first)
-    assert not kind(**where, first=9).coordinator().is_ready(None), "nothing was read yet"
+    assert not RedisSpout(**where, opaque=opaque, first=9).coordinator().is_ready(None), "nothing was read yet"
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------
@@ -239,7 +248,7 @@ def test_entries_that_are_trimmed_before_they_are_read_are_never_lost_in_silence
 ) -> None:
     add(where, "s", [{"n": number} for number in range(10)])
     strict = RedisStreamSpout(**where, streams="s", fields="n long", max_rows=4)
-    opaque = OpaqueRedisStreamSpout(**where, streams="s", fields="n long", max_rows=4)
+    opaque = RedisStreamSpout(**where, opaque=True, streams="s", fields="n long", max_rows=4)
     first = strict.coordinator().initialize_transaction(1, None)
     client = client_of(where)
     client.xtrim("s", maxlen=6, approximate=False)
@@ -259,7 +268,7 @@ def test_entries_that_are_trimmed_before_they_are_read_are_never_lost_in_silence
 
 def test_an_opaque_batch_of_a_stream_that_was_trimmed_is_decided_anew(where: dict[str, Any]) -> None:
     add(where, "s", [{"n": number} for number in range(5)])
-    spout = OpaqueRedisStreamSpout(**where, streams="s", fields="n long")
+    spout = RedisStreamSpout(**where, opaque=True, streams="s", fields="n long")
     batch = spout.coordinator().initialize_transaction(1, None)
     client_of(where).xtrim("s", maxlen=2, approximate=False)
     with pytest.raises(SourceUnavailableError, match=r"has 2 of the 5 entries.*next attempt"):
@@ -290,16 +299,16 @@ def test_a_stream_that_is_made_anew_is_not_read_as_the_old_one(where: dict[str, 
         spout.coordinator().initialize_transaction(2, first)
 
 
-@pytest.mark.parametrize("kind", [RedisStreamSpout, OpaqueRedisStreamSpout])
+@pytest.mark.parametrize("opaque", [False, True])
 @pytest.mark.parametrize(
     ("more", "said"),
     [(3, "was given 3 entries in all, and 8 were counted"), (20, "0 entries were removed from it, and .* the 8 up to")],
 )
 def test_a_stream_that_is_made_anew_with_later_ids_is_told_by_what_it_counts(
-    where: dict[str, Any], kind: type[RedisStreamSpout], more: int, said: str
+    where: dict[str, Any], opaque: bool, more: int, said: str
 ) -> None:
     add(where, "s", [{"n": number} for number in range(10)])
-    spout = kind(**where, streams="s", fields="n long", max_rows=8)
+    spout = RedisStreamSpout(**where, opaque=opaque, streams="s", fields="n long", max_rows=8)
     coordinator = spout.coordinator()
     first = coordinator.initialize_transaction(1, None)
     assert coordinator.lag(first) == {"records": 2}
@@ -312,7 +321,7 @@ def test_a_stream_that_is_made_anew_with_later_ids_is_told_by_what_it_counts(
 
 def test_one_and_the_same_stream_is_never_taken_for_another_one(where: dict[str, Any]) -> None:
     client = client_of(where)
-    spout = OpaqueRedisStreamSpout(**where, streams="s", fields="n long", max_rows=4)
+    spout = RedisStreamSpout(**where, opaque=True, streams="s", fields="n long", max_rows=4)
     ids = add(where, "s", [{"n": number} for number in range(10)])
     client.xdel("s", ids[7])  # counted as removed before it is reached
     first = spout.coordinator().initialize_transaction(1, None)

@@ -115,7 +115,7 @@ def test_what_has_no_rows_to_follow_is_refused(tmp_path: Path) -> None:
 
 def test_it_is_the_spout_of_the_format(tmp_path: Path) -> None:
     table = TABLES["delta"](tmp_path).spec.factory
-    assert TableSpout(table, fields="word string").describe() == f"DeltaSpout({tmp_path}/sales)"
+    assert TableSpout(table, fields="word string").describe() == f"TableSpout({tmp_path}/sales)"
     with pytest.raises(ConfigurationError, match="max_files"):
         TableSpout(table, fields="word string", max_files=0)
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
-from airflow_trident import DeltaSpout, DeltaTable, IcebergSpout, IcebergTable
+from airflow_trident import DeltaTable, IcebergTable
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.errors import SourceUnavailableError
 from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.places import place_at
+from airflow_trident.spouts.delta.spout import DeltaSpout
+from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from airflow_trident.testing.suites import SpoutCase, batch_rows, check_changed_source, check_replay, metadata_of_all
 from airflow_trident.types import parse_declared
 from tests.contracts.test_spouts import FIELDS, ROWS

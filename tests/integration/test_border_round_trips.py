@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_trident import DeltaSpout, DeltaTable, FileSink, FileSpout, FixedBatchSpout, MemoryState, SqliteState
+from airflow_trident import DeltaTable, FileSink, FileSpout, FixedBatchSpout, MemoryState, SqliteState
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.engine.engine import Engine
 from airflow_trident.engine.local import LocalEngine
@@ -27,6 +27,7 @@ from airflow_trident.io.arrow import rows_to_table
 from airflow_trident.io.values import coerce_column
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.topology.topology import Topology
 from airflow_trident.types import parse_declared
 from tests.generated.types import VALUES

@@ -25,7 +25,7 @@ from airflow_trident.errors import (
 from airflow_trident.spouts.kafka.consumer import KafkaCluster
 from airflow_trident.spouts.kafka.ranges import LogPosition
 from airflow_trident.spouts.kafka.ranges import TopicPartition as KafkaPartition
-from airflow_trident.spouts.kafka.spout import KafkaSpout, OpaqueKafkaSpout
+from airflow_trident.spouts.kafka.spout import KafkaSpout
 from airflow_trident.testing.suites import batch_rows
 from airflow_trident.types import Json
 from tests.faults.proxy import FaultProxy, Frame, Verdict
@@ -35,11 +35,11 @@ from tests.fixtures.spark import free_port
 pytestmark = pytest.mark.kafka
 
 
-def spout_of(topic: Topic, kind: type[KafkaSpout] = KafkaSpout, **options: Any) -> KafkaSpout:
+def spout_of(topic: Topic, **options: Any) -> KafkaSpout:
     options = {"fields": "value string", "timeout_s": 5.0, **options}
     if "pattern" not in options:
         options["topics"] = topic.name
-    return kind(bootstrap_servers=topic.broker.hosts, **options)
+    return KafkaSpout(bootstrap_servers=topic.broker.hosts, **options)
 
 
 def begin(spout: KafkaSpout, previous: Json = None, txid: int = 1) -> Any:
@@ -284,19 +284,19 @@ def test_records_that_expire_before_they_are_read_are_an_error_with_partition_an
 def test_an_opaque_spout_goes_on_and_says_what_is_lost(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
     topic.create()
     topic.send([(None, str(number)) for number in range(6)])
-    spout = spout_of(topic, OpaqueKafkaSpout)
+    spout = spout_of(topic, opaque=True)
     first = begin(spout)
     topic.truncate(0, 4)
     assert values(spout, first) == ["4", "5"]
     assert f"{topic.name}-0 no longer has the offsets 0 to 3" in caplog.text
-    again = begin(spout_of(topic, OpaqueKafkaSpout, max_rows=1))
+    again = begin(spout_of(topic, opaque=True, max_rows=1))
     assert ranges(again, topic) == {"0": [4, 5]}
 
 
 def test_a_topic_that_was_made_again_is_not_taken_for_the_old_one(topic: Topic) -> None:
     topic.create()
     topic.send([(None, f"old {number}") for number in range(3)])
-    strict, opaque = spout_of(topic), spout_of(topic, OpaqueKafkaSpout)
+    strict, opaque = spout_of(topic), spout_of(topic, opaque=True)
     first = begin(strict)
     topic.delete()
     topic.create()
@@ -317,7 +317,7 @@ def test_a_topic_that_was_made_again_with_fewer_partitions_is_read_whole_when_it
     topic.create(2)
     for partition in (0, 1):
         topic.send([(None, "old")] * 3, partition=partition)
-    spout = spout_of(topic, OpaqueKafkaSpout)
+    spout = spout_of(topic, opaque=True)
     first = begin(spout)
     topic.delete()
     topic.create(1)
@@ -337,7 +337,7 @@ def test_a_topic_that_is_gone_keeps_its_place(topic: Topic) -> None:
     topic.send([(None, "a")])
     other = Topic(topic.broker, f"{topic.name}-other").create()
     options: dict[str, Any] = {"pattern": f"{topic.name}.*", "timeout_s": 1.0}
-    strict, opaque = spout_of(topic, **options), spout_of(topic, OpaqueKafkaSpout, **options)
+    strict, opaque = spout_of(topic, **options), spout_of(topic, opaque=True, **options)
     first = begin(strict)
     topic.delete()
     other.send([(None, "b")])
@@ -357,7 +357,7 @@ def test_a_compacted_topic_needs_the_opaque_spout(topic: Topic) -> None:
     topic.create(segment_ms="100", min_cleanable_dirty_ratio="0.01", min_compaction_lag_ms="0")
     for number in range(20):
         topic.send([("k", f"old {number}")])
-    strict, opaque = spout_of(topic), spout_of(topic, OpaqueKafkaSpout)
+    strict, opaque = spout_of(topic), spout_of(topic, opaque=True)
     first = begin(strict)
     assert len(values(strict, first)) == 20
     topic.set("cleanup.policy", "compact")
@@ -365,7 +365,7 @@ def test_a_compacted_topic_needs_the_opaque_spout(topic: Topic) -> None:
     while len(values(opaque, first)) == 20:
         assert time.monotonic() < until
         topic.send([("k", "newer")])  # rolls the segment
-    with pytest.raises(SourceChangedError, match=r"compacted, so nobody can tell.*use OpaqueKafkaSpout"):
+    with pytest.raises(SourceChangedError, match=r"compacted, so nobody can tell.*use KafkaSpout\(opaque=True\)"):
         batch_rows(strict, first)
 
 
@@ -442,7 +442,7 @@ def test_a_log_that_was_cut_off_and_grew_again_is_found_and_no_new_record_is_lef
             topic.send([(None, f"old {number}")])
         topic.send([(None, "kept")], partition=1)
     strict, continuing = spout_of(grown), spout_of(grown, on_data_loss="continue")
-    opaque = spout_of(shorter, OpaqueKafkaSpout)
+    opaque = spout_of(shorter, opaque=True)
     first, first_shorter = begin(strict), begin(opaque)
     own.broker.kill()
     for topic in (grown, shorter):

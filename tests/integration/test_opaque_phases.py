@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from airflow_trident import Count, SqliteState, Topology
-from airflow_trident.contracts.partitioned_spout import OpaquePartitionedSpout
 from airflow_trident.engine.engine import Engine, Job
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import SparkJobError, TransitionError
@@ -104,7 +103,7 @@ class Interrupted(LocalEngine):
 
 
 def test_the_spout_is_opaque(world: World) -> None:
-    assert isinstance(world.topology(1).spouts["rows"], OpaquePartitionedSpout)
+    assert world.topology(1).spouts["rows"].opaque
     assert world.topology(1).opaque
 
 

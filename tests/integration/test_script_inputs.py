@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from airflow_trident import DeltaSpout, FileSink, KafkaSpout, Script, SqlSpout, TableSpout
+from airflow_trident import FileSink, KafkaSpout, Script, SqlSpout, TableSpout
 from airflow_trident.contracts.spout import ScriptBatch
 from airflow_trident.engine.spark.script import ScriptEngine, ScriptInputs
 from airflow_trident.errors import SourceChangedError, TridentError
 from airflow_trident.io.arrow import table_to_rows
 from airflow_trident.io.connections import Connection
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.testing.suites import SpoutCase, batch_rows, metadata_of_all
 from tests.contracts.test_spouts import SOURCES

@@ -30,9 +30,18 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from airflow.sdk import DAG, task
 from airflow_trident import (
-    Count, DeltaSpout, IcebergSpout, SqlSpout, SqlState, KafkaSpout, RedisSpout, RedisStreamSpout, Topology,
-    TridentDrainOperator, TridentReadySensor,
+    Count,
+    SqlSpout,
+    SqlState,
+    KafkaSpout,
+    RedisSpout,
+    RedisStreamSpout,
+    Topology,
+    TridentDrainOperator,
+    TridentReadySensor,
 )
+from airflow_trident.spouts.delta.spout import DeltaSpout
+from airflow_trident.spouts.iceberg.spout import IcebergSpout
 from airflow_trident.io.connections import resolve
 from airflow_trident.tasks.engines import install_resolver
 

@@ -16,11 +16,12 @@ from deltalake import write_deltalake
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
-from airflow_trident import DeltaSpout, Topology
+from airflow_trident import Topology
 from airflow_trident.contracts.spout import Emitter, Spout
 from airflow_trident.engine.spark.engine import SparkEngine
 from airflow_trident.errors import DamagedInputError, SourceChangedError
 from airflow_trident.io.arrow import arrow_schema, rows_to_table
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.spouts.files import by_spark
 from airflow_trident.testing.suites import batch_rows
 from airflow_trident.types import parse_declared

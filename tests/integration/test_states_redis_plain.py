@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, FixedBatchSpout, NonTransactionalRedisState, SqliteState, Sum, Topology
+from airflow_trident import Count, FixedBatchSpout, SqliteState, Sum, Topology
 from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import (
     ConfigurationError,
@@ -21,6 +21,7 @@ from airflow_trident.ledger.ledger import MemoryLedger, ZNodeLedger
 from airflow_trident.ledger.memory_znodes import MemoryTree, MemoryZNodes
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.runtime.repair import repair
+from airflow_trident.states import NonTransactionalRedisState
 from tests.fixtures.redis import Server, own_server
 from tests.fixtures.state import batch, combined, content, counts, product, ticket
 

@@ -22,7 +22,7 @@ from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 
 
-spouts = {**tweets.forms, "tweets_opaque": tweets.OpaqueRedisSpout(**tweets.PARTS)}
+spouts = {**tweets.forms, "tweets_opaque": tweets.RedisSpout(**tweets.PARTS, opaque=True)}
 ran = []
 for form in ("tweets_partitioned", "tweets_opaque"):
     topology = tweets.count_tweets(form, spouts[form])

@@ -9,12 +9,8 @@ from typing import Any
 
 from airflow_trident import (
     Count,
-    DeltaSpout,
     DeltaState,
     KafkaSpout,
-    OpaqueKafkaSpout,
-    OpaqueRedisSpout,
-    OpaqueRedisStreamSpout,
     RedisSpout,
     RedisState,
     RedisStreamSpout,
@@ -28,6 +24,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.ledger.open import open_ledger
 from airflow_trident.ledger.zookeeper.settings import ZooKeeperSettings
 from airflow_trident.runtime.local import LocalRunner
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from tests.fixtures.postgres import CONN_ID, postgres_state
 from tools import kills
 
@@ -57,18 +54,17 @@ def _parts(folder: Path, broker: str, topic: str, kind: str) -> tuple[dict[str, 
     """The spouts, and the states' place. Records have values; orders have customers and cents."""
     orders = "customer string, cents long"
     if kind in KINDS[2:]:
-        by_key = RedisSpout if kind == KINDS[2] else OpaqueRedisSpout
-        by_stream = RedisStreamSpout if kind == KINDS[2] else OpaqueRedisStreamSpout
         keys: dict[str, Any] = {"keys": "{partition}:{n}", "counter": "{partition}:last", "num_partitions": 3}
+        redis: dict[str, Any] = {"conn_id": REDIS, "opaque": kind != KINDS[2], "max_rows": 30}
         return {
-            "records": by_key(conn_id=REDIS, **keys, fields="part int, n long, value string", max_rows=30),
-            "entries": by_stream(conn_id=REDIS, streams=("s0", "s1", "s2"), fields="value string", max_rows=30),
+            "records": RedisSpout(**redis, **keys, fields="part int, n long, value string"),
+            "entries": RedisStreamSpout(**redis, streams=("s0", "s1", "s2"), fields="value string"),
             "orders": SqlSpout(CONN_ID, table=topic.replace("-", "_"), fields=orders, max_rows=2, settle_s=0.0),
         }, RedisState(conn_id=REDIS)
-    kafka = KafkaSpout if kind == KINDS[0] else OpaqueKafkaSpout
+    limits: dict[str, Any] = {"max_rows": 30, "split_rows": 10, "opaque": kind != KINDS[0]}
     states = postgres_state(folder) if kind == KINDS[0] else DeltaState(str(folder / "states"), fold_at=3)
     return {
-        "records": kafka(topic, bootstrap_servers=broker, fields="value string", max_rows=30, split_rows=10),
+        "records": KafkaSpout(topic, bootstrap_servers=broker, fields="value string", **limits),
         "orders": DeltaSpout(str(folder / "orders"), fields=orders, start=0, max_files=1),
     }, states
 

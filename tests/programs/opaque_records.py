@@ -23,7 +23,7 @@ from airflow_trident.protocol.records import Claim
 from airflow_trident.runtime.drains.drain import Drain
 from airflow_trident.runtime.drains.limits import DrainLimits
 from airflow_trident.runtime.phases import Attempts
-from airflow_trident.spouts import OpaquePartitionedSpout
+from airflow_trident.spouts import PartitionedSpout
 from airflow_trident.types import Json, Schema, parse_declared
 from tools import kills
 
@@ -32,10 +32,11 @@ TRIES = 12
 
 
 @dataclass(frozen=True)
-class RestlessSpout(OpaquePartitionedSpout):
+class RestlessSpout(PartitionedSpout):
     """:param folder: counts in a file how often the spout was asked; its next answer depends on that."""
 
     folder: Path
+    opaque = True
 
     @property
     def schema(self) -> Schema:

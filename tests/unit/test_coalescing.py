@@ -16,7 +16,6 @@ from airflow_trident.functions import MapGet, MaxBy
 from airflow_trident.operations.expressions import col, explode, split_words
 from airflow_trident.plan.show.explain import explain
 from airflow_trident.plan.stages import Coalesces, Coalescing
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.staging.manifest import Manifest
 from tests.fixtures.plan import Longest, PaperState
 
@@ -24,7 +23,7 @@ Build = Callable[[Topology, Any], None]
 
 
 class OpaqueRows(FixedBatchSpout):
-    kind = SpoutKind.OPAQUE
+    opaque = True
 
 
 def _of(build: Build) -> Coalesces:

@@ -8,7 +8,6 @@ import pytest
 
 from airflow_trident import (
     Count,
-    DeltaSpout,
     DeltaState,
     DeltaTable,
     FileSink,
@@ -28,6 +27,7 @@ from airflow_trident import (
 from airflow_trident.contracts.spout import Spout
 from airflow_trident.contracts.state import StateFactory
 from airflow_trident.io.datasets import Dataset
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.types import Json
 
 CONNECTIONS = {

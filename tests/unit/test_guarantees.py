@@ -43,7 +43,11 @@ class Store(PaperState):
 class Source(PaperSpout):
     def __init__(self, kind: SpoutKind) -> None:
         super().__init__("word string")
-        self.kind = kind
+        self._kind = kind
+
+    @property
+    def kind(self) -> SpoutKind:
+        return self._kind
 
     def describe(self) -> str:
         return f"Source({self.kind})"

@@ -30,7 +30,7 @@ from airflow_trident.spouts.kafka.ranges import (
     resumed,
     unproved,
 )
-from airflow_trident.spouts.kafka.spout import KafkaSpout, KafkaTopics, OpaqueKafkaSpout
+from airflow_trident.spouts.kafka.spout import KafkaSpout, KafkaTopics
 from airflow_trident.types import Json
 
 backlogs = st.dictionaries(
@@ -164,11 +164,11 @@ def next_of(spout: KafkaSpout, previous: Json) -> Any:
     return json.loads(json.dumps(spout.coordinator().initialize_transaction(2, previous)))
 
 
-@pytest.mark.parametrize("kind", [KafkaSpout, OpaqueKafkaSpout])
+@pytest.mark.parametrize("opaque", [False, True])
 def test_a_partition_of_a_topic_that_was_made_again_begins_anew_however_late_it_comes(
-    answers: Answers, kind: type[KafkaSpout]
+    answers: Answers, opaque: bool
 ) -> None:
-    spout = kind("a", bootstrap_servers="nowhere:1", on_data_loss="continue")
+    spout = KafkaSpout("a", bootstrap_servers="nowhere:1", opaque=opaque, on_data_loss="continue")
     first = next_of(spout, None)
     answers.there = {place("a-0"): LogOffsets("B", 0, 7)}
     answers.asked = 0
@@ -185,7 +185,7 @@ def test_a_partition_of_a_topic_that_was_made_again_begins_anew_however_late_it_
 
 def test_what_is_gone_is_recorded_as_lost_once_and_then_waited_for_no_more(answers: Answers) -> None:
     answers.there[place("b-0")] = LogOffsets("B", 0, 5)
-    spout = OpaqueKafkaSpout(pattern="[ab]", bootstrap_servers="nowhere:1")
+    spout = KafkaSpout(pattern="[ab]", bootstrap_servers="nowhere:1", opaque=True)
     first = next_of(spout, None)
     del answers.there[place("b-0")]
     answers.asked = 0

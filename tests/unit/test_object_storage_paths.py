@@ -9,7 +9,6 @@ from airflow.sdk import ObjectStoragePath
 
 from airflow_trident import (
     Count,
-    DeltaSpout,
     DeltaState,
     DeltaTable,
     FileSink,
@@ -25,6 +24,7 @@ from airflow_trident.engine.local import LocalEngine
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts import CallableSource
+from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.testing import MemoryLedger
 
 S3_URI, AZURE_URI = "s3://objects@trident/in", "abfs://objects@container/in"
@@ -84,7 +84,7 @@ def test_it_brings_the_connection_of_a_delta_table(make: type[DeltaTable] | type
 
 def test_it_brings_the_connection_of_a_delta_spout() -> None:
     given = DeltaSpout(ObjectStoragePath("s3://objects@trident/sales"), fields="id long")
-    assert given.describe() == "DeltaSpout(s3://trident/sales)"
+    assert given.describe() == "TableSpout(s3://trident/sales)"
     assert given.__getstate__()["_place"].conn_id == "objects"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_trident import Count, MemoryState, OpaqueMemoryTransactionalSpout
+from airflow_trident import Count, MemoryState
 from airflow_trident.errors import ConfigurationError, FieldError, PlanError
 from airflow_trident.plan.graph import Grouping
 from airflow_trident.protocol.topologies import Definition
@@ -27,7 +27,7 @@ from airflow_trident.storm import (
     TransactionAttempt,
 )
 from airflow_trident.storm.config import read_config
-from airflow_trident.testing import MemoryTransactionalSpout
+from airflow_trident.testing import MemoryTransactionalSpout, OpaqueMemoryTransactionalSpout
 
 SPOUT = MemoryTransactionalSpout({0: [("a",), ("b",)]}, "word string", 1)
 

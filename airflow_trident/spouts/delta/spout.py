@@ -68,7 +68,7 @@ class DeltaSpout(Spout):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self._reading = TableReading.of(
-            "DeltaSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
+            "TableSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
         self._place = DeltaPlace.of(path, conn_id, storage_options)
         self.schema = parse_declared(fields, [])
@@ -83,7 +83,7 @@ class DeltaSpout(Spout):
         return (file_dataset(self._place.uri),)
 
     def describe(self) -> str:
-        return f"DeltaSpout({self._place.uri})"
+        return f"TableSpout({self._place.uri})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled with the connection's settings: the receiver may not know the connection."""
@@ -200,4 +200,4 @@ def _open(place: DeltaPlace, row_schema: Schema) -> DeltaLog:
 
 
 def _span(metadata: Json) -> Span:
-    return Span.of(metadata, "a DeltaSpout")
+    return Span.of(metadata, "a TableSpout of a DeltaTable")

@@ -317,7 +317,7 @@ class IcebergSpout(Spout):
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self._reading = TableReading.of(
-            "IcebergSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
+            "TableSpout", start, changes, max_files=max_files, max_bytes=max_bytes, max_rows=max_rows
         )
         self._place = IcebergPlace(name=name, catalog=catalog, conn_id=conn_id, properties=properties or {})
         self.schema = parse_declared(fields, [])
@@ -329,7 +329,7 @@ class IcebergSpout(Spout):
         return IcebergEmitter(self._place.resolved(), self.schema)
 
     def describe(self) -> str:
-        return f"IcebergSpout({self._place.name})"
+        return f"TableSpout({self._place.name})"
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         return (self._place.resolved().dataset,)
@@ -495,7 +495,7 @@ def _open(place: IcebergPlace) -> IcebergLog:
 
 
 def _span(metadata: Json) -> Span:
-    return Span.of(metadata, "an IcebergSpout", with_ids=True)
+    return Span.of(metadata, "a TableSpout of an IcebergTable", with_ids=True)
 
 
 def _known_of(metadata: Any) -> str:

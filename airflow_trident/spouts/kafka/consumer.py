@@ -338,7 +338,7 @@ _RANGES_AT_ONCE = 16
 _MESSAGE_WAIT_S = 0.05
 _NEVER_STORED = (
     "Nothing was committed. Let the topic keep its records as long as transactions may be replayed; for a topic that "
-    "drops records by design use OpaqueKafkaSpout."
+    "drops records by design use KafkaSpout(opaque=True)."
 )
 _READING = {
     "enable.partition.eof": True,

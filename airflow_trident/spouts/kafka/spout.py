@@ -19,7 +19,6 @@ from airflow_trident.io import connections
 from airflow_trident.io.database_limits import KAFKA
 from airflow_trident.io.datasets import Dataset, topic_dataset
 from airflow_trident.protocol.outcomes import Lag
-from airflow_trident.protocol.spout_kinds import SpoutKind
 from airflow_trident.spouts.kafka.consumer import KafkaCluster, RecordedRange, SplitReader, TopicGoneError
 from airflow_trident.spouts.kafka.ranges import (
     FirstPoll,
@@ -59,6 +58,10 @@ _CALLBACKS = ("error_cb", "throttle_cb", "stats_cb", "log_cb", "oauth_cb", "on_c
 class KafkaSpout(Spout):
     """Reads topics; the batch of a txid is always the same (Storm: KafkaTridentSpoutTransactional).
 
+    With `opaque` it reads topics that may lose records: compacted ones, or with short retention (Storm:
+    KafkaTridentSpoutOpaque). A new attempt decides its ranges again, without expired records. They are written to the
+    task's log, and to the metadata if the loss was found before reading. No record is in two committed batches.
+
     :param topics: a name or several; or give `pattern`.
     :param pattern: a regular expression for whole names; topics that appear later are read from their oldest record.
     :param conn_id: an Airflow connection of type ``kafka``: its extras are settings of librdkafka.
@@ -72,13 +75,13 @@ class KafkaSpout(Spout):
     :param max_rows: offsets of one batch.
     :param max_bytes: of one batch, about; estimated from a sample of its records.
     :param isolation: ``read_committed`` or ``read_uncommitted``: records of producers' transactions.
-    :param on_data_loss: ``error`` or ``continue``, for records that are gone before a transaction has read them.
+    :param opaque: a new attempt may read another batch.
+    :param on_data_loss: ``error`` or ``continue``, for records that are gone before a transaction has read them; by
+        default ``continue`` if `opaque`.
     :param split_rows: a larger range is read in several splits.
     :param timeout_s: how long to wait for the cluster.
     :raises ConfigurationError: an argument is wrong, or arguments contradict each other.
     """
-
-    default_on_data_loss = OnDataLoss.ERROR
 
     schema: Schema = ()
 
@@ -96,11 +99,13 @@ class KafkaSpout(Spout):
         max_rows: int = DEFAULT_MAX_ROWS,
         max_bytes: int | None = None,
         isolation: str = "read_committed",
+        opaque: bool = False,
         on_data_loss: OnDataLoss | str | None = None,
         split_rows: int = DEFAULT_SPLIT_ROWS,
         timeout_s: float = KAFKA.answer_s,
     ) -> None:
         who = type(self).__name__
+        self.opaque = opaque
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         self._reach = KafkaTopics(
             topics=names, pattern=pattern, conn_id=conn_id, settings=_settings(bootstrap_servers, config), who=who
@@ -123,7 +128,7 @@ class KafkaSpout(Spout):
             max_bytes=max_bytes,
             committed=one_of(who, "isolation", isolation, ("read_committed", "read_uncommitted")) == "read_committed",
             on_data_loss=OnDataLoss(
-                one_of(who, "on_data_loss", on_data_loss or self.default_on_data_loss, tuple(OnDataLoss))
+                one_of(who, "on_data_loss", on_data_loss or _on_data_loss(opaque), tuple(OnDataLoss))
             ),
             timeout_s=timeout_s,
         )
@@ -134,9 +139,7 @@ class KafkaSpout(Spout):
         return KafkaCoordinator(self._reach, self._deciding)
 
     def emitter(self) -> KafkaEmitter:
-        return KafkaEmitter(
-            self._reach.resolved(), self.schema, self._deciding, self._split_rows, self.kind is not SpoutKind.OPAQUE
-        )
+        return KafkaEmitter(self._reach.resolved(), self.schema, self._deciding, self._split_rows, not self.opaque)
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         """The topics in the batch, even if `pattern` matches others by now."""
@@ -152,15 +155,8 @@ class KafkaSpout(Spout):
         return {**self.__dict__, "_reach": self._reach.resolved(required=False)}
 
 
-class OpaqueKafkaSpout(KafkaSpout):
-    """Reads topics that may lose records: compacted ones, or with short retention (Storm: KafkaTridentSpoutOpaque).
-
-    A new attempt decides its ranges anew. Expired records are left out. They are written to the task's log, and to the
-    metadata if the loss was found before reading. No record is in two committed batches.
-    """
-
-    kind = SpoutKind.OPAQUE
-    default_on_data_loss = OnDataLoss.CONTINUE
+def _on_data_loss(opaque: bool) -> OnDataLoss:
+    return OnDataLoss.CONTINUE if opaque else OnDataLoss.ERROR
 
 
 @dataclass(frozen=True, kw_only=True)
