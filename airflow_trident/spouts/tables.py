@@ -19,9 +19,9 @@ def TableSpout(table: StateFactory, *, fields: FieldSpec, **options: Any) -> Spo
 
     :param table: as for `persist_table`: ``DeltaTable("/lake/orders")``, ``IcebergTable("sales.orders")``.
     :param fields: the columns with their types; a column that a file lacks is null.
-    :param options: `start`: where the first transaction begins: ``snapshot``, ``latest``, or the number of a version;
-        `changes`: ``error`` or ``skip``, for versions that change or delete rows; `max_files`, `max_bytes`, `max_rows`:
-        of one batch.
+    :param options: `start` is ``snapshot``, ``latest``, or the number of a version: the first transaction begins there.
+        `changes` is ``error`` or ``skip``, for versions that change or delete rows. `max_files`, `max_bytes` and
+        `max_rows` limit one batch.
     :raises ConfigurationError: not a table, or a wrong option.
     """
     place = getattr(table, "place", lambda: None)()
