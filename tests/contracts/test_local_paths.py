@@ -45,7 +45,6 @@ from airflow_trident.errors import ConfigurationError
 from airflow_trident.ledger.ledger import MemoryLedger
 from airflow_trident.runtime.local import LocalRunner
 from airflow_trident.spouts import CallableSource
-from airflow_trident.spouts.delta.spout import DeltaSpout
 from airflow_trident.staging.area import StagingArea
 from airflow_trident.staging.manifest import Slot
 from airflow_trident.states.keyvalue.base import BUILT_IN, provider_class
@@ -107,7 +106,6 @@ ANYWHERE: dict[str, Callable[[Any], object]] = {
     "NodeSpout.folder": lambda path: NodeSpout("feed.js", "a long", path),
     "DeltaState.path": DeltaState,
     "DeltaTable.path": DeltaTable,
-    "DeltaSpout.path": lambda path: DeltaSpout(path, fields="a long"),
     "TridentEmitterOperator.staging_dir": task(TridentEmitterOperator, txid=1),
     "TridentCommitterOperator.staging_dir": task(TridentCommitterOperator, txid=1),
     "TridentBackfillOperator.staging_dir": task(TridentBackfillOperator),
@@ -128,7 +126,9 @@ ON_S3 = {**{name: make for name, make in ANYWHERE.items() if not name.startswith
 
 def takers_of_paths() -> Iterator[str]:
     packages = (airflow_trident, functions, spouts, states)
-    known = {name: getattr(package, name) for package in packages for name in package.__all__}
+    known = {name: getattr(package, name) for package in packages for name in package.__all__} | {
+        "MemoryLedger": MemoryLedger
+    }
     known |= {name: kind for name in storm.__all__ if isinstance(kind := getattr(storm, name), type)}
     known |= {f"provider {name}": provider_class(name) for name in BUILT_IN}
     for name, made in known.items():
