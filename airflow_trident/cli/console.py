@@ -15,10 +15,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
 from airflow_trident.contracts.state import StateSpec
-from airflow_trident.errors import TridentError
+from airflow_trident.errors import TridentError, cleaned
 from airflow_trident.protocol.outcomes import CoordinatorOutcome, OutcomeKind
 from airflow_trident.tasks.topology_search import engine_of, retention_of, topology_and_tasks
 from airflow_trident.topology.topology import Topology
@@ -53,6 +54,7 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
         def run(args: Namespace) -> None:
             if not args.verbose:
                 _mute_handlers()
+            _print_any_text()
             install_resolver()
             _see_all_connections()
             try:
@@ -69,6 +71,13 @@ def trident_command(handler: Handler) -> Callable[[Namespace], None]:
         run(args)
 
     return command
+
+
+def _print_any_text() -> None:
+    """Print what the encoding of the output has no bytes for as an escape: a file's name need not be UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _see_all_connections() -> None:
@@ -125,7 +134,7 @@ def signed(args: Namespace, did: str, *, ask: str = "") -> str:
     """
     from airflow_trident.runtime.local import owner_of_this_process
 
-    reason, who = args.reason.strip(), f"{did} by {owner_of_this_process()}"
+    reason, who = cleaned(args.reason.strip()), f"{did} by {owner_of_this_process()}"
     if ask and not reason:
         raise UsageError(ask)
     return f"{reason} ({who})" if reason else who
@@ -180,7 +189,12 @@ def open_ledger(args: Namespace) -> ZNodeLedger:
 
 def say(line: str) -> None:
     """One line of progress, shown at once."""
-    print(one_line(line) if "\n" in line else line, flush=True)
+    print(_shown(one_line(line) if "\n" in line else line), flush=True)
+
+
+def _shown(text: str) -> str:
+    """The whole text, without what a terminal would obey."""
+    return cleaned(text, len(text))
 
 
 def print_rows(rows: Sequence[dict[str, Any]], output: str, *, empty: str) -> None:
@@ -197,7 +211,7 @@ def print_rows(rows: Sequence[dict[str, Any]], output: str, *, empty: str) -> No
     else:
         from airflow.cli.simple_table import AirflowConsole
 
-        texts = [{key: "" if value is None else str(value) for key, value in row.items()} for row in rows]
+        texts = [{key: "" if value is None else _shown(str(value)) for key, value in row.items()} for row in rows]
         AirflowConsole().print_as(texts, output)
 
 
@@ -211,13 +225,22 @@ def print_record(record: dict[str, Any], output: str) -> None:
         lines = list(_flat(record))
         width = max(len(name) for name, _ in lines)
         for name, value in lines:
-            print(f"{name:<{width}}  {value}".rstrip())
+            print(_shown(f"{name:<{width}}  {value}".rstrip()))
 
 
 def print_yaml(data: Any) -> None:
     from airflow.utils import yaml
 
-    print(yaml.dump(data, sort_keys=False), end="")
+    print(yaml.dump(_encodable(data), sort_keys=False), end="")
+
+
+def _encodable(data: Any) -> Any:
+    """The data with lone surrogates as escapes: a writer of YAML takes none."""
+    if isinstance(data, dict):
+        return {_encodable(key): _encodable(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_encodable(value) for value in data]
+    return data.encode("utf-8", "backslashreplace").decode() if isinstance(data, str) else data
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:

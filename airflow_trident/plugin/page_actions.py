@@ -15,7 +15,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from fastapi import HTTPException
 
-from airflow_trident.errors import ConfigurationError, TransitionError
+from airflow_trident.errors import ConfigurationError, TransitionError, cleaned
 from airflow_trident.ledger.ledger import Ledger
 from airflow_trident.plugin import airflow_runs
 from airflow_trident.plugin.page_data import (
@@ -107,7 +107,7 @@ def require_meant(request: Asked) -> str:
 
     :raises ConfigurationError: something is missing or contradicts.
     """
-    reason = " ".join(request.reason.split())
+    reason = cleaned(" ".join(request.reason.split()))
     if not reason:
         raise ConfigurationError(f"{request.action} wants a reason", "Say why: it is kept, with your name.")
     if len(reason) > LONGEST_REASON:

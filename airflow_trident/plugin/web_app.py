@@ -4,6 +4,7 @@ Airflow does not protect a plugin's application: every route that shows or does 
 """
 
 import hashlib
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,16 @@ _STATUS_OF = {
 
 telemetry.initialize()
 
+
+class _Ascii(JSONResponse):
+    """JSON with escapes: a text may have what UTF-8 has no bytes for, such as half of a pair in the name of a file."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 # No generated documentation: everybody could read it.
-app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None)
+app = FastAPI(title="airflow-trident", docs_url=None, redoc_url=None, openapi_url=None, default_response_class=_Ascii)
 
 
 @app.exception_handler(TridentError)

@@ -112,8 +112,8 @@ def parse_text(field: Field, text: str) -> Any:
     if text == "null" and field.type != "string":
         return None
     try:
-        return _parser(field.type)(text)
-    except (ValueError, InvalidOperation, OverflowError) as error:
+        return coercer(field.type)(_parser(field.type)(text))
+    except (ValueError, InvalidOperation, OverflowError, RecursionError) as error:
         raise ConfigurationError(f"{text!r} is no {field.type}", f"Give another value for {field.name}.") from error
 
 

@@ -41,6 +41,19 @@ def test_a_new_site_has_no_topologies_and_an_unknown_one_is_one_line_that_names_
     assert "[trident] root" in unknown.error
 
 
+def test_a_file_name_that_is_not_utf_8_hides_no_ledger_and_turns_no_terminal(site: Site) -> None:
+    odd = {"files": [["in/\udcff\x1b[31m.txt", 3, 1, 0]]}
+    with site.ledger() as ledger:
+        ledger.register(site.topology.definition())
+        single.begin(ledger, Claim(key="1"), lambda _txid, _position: {"lines": odd}, max_pending=1)
+        ledger.skip(1, "\udcff")
+    for arguments in (("ledger", "list", "words", "-o", "yaml"), ("ledger", "show", "words", "1")):
+        shown = site.trident(*arguments)
+        assert (shown.code, shown.err) == (0, "")
+        assert "\\udcff" in shown.out
+        assert "\x1b" not in shown.out
+
+
 def test_the_ledger_is_shown_as_it_is_in_tables_and_as_json(site: Site) -> None:
     site.run_all()
     every, as_json, as_table, *checked = site.tridents(

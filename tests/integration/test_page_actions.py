@@ -50,6 +50,20 @@ def topology(page: PageServer) -> str:
     return put_three(page, f"topology-{next(numbers)}")
 
 
+def test_a_file_name_that_is_not_utf_8_hides_no_topology_from_the_page(page: PageServer) -> None:
+    name = f"topology-{next(numbers)}"
+    with page.ledger(name) as ledger:
+        ledger.register(DEFINITION)
+        begin(ledger, 1, metadata={"files": [["in/\udcff.txt", 3, 1, 0]]})
+        fail(ledger, 1)
+    assert name in [one["name"] for one in page.ask("ada", "GET", "/api/topologies").raise_for_status().json()]
+    details = page.shown(name, query="?txid=1")["details"]
+    assert "\udcff.txt" in details["batch"]["lines"]
+    answer = page.act("uwe", name, action="skip", **{**seen(page, name, 1), "reason": "it is\0 empty"})
+    assert answer.status_code == 200, answer.text
+    assert "it is\\x00 empty (skip by uwe" in tx(page, name, 1).error
+
+
 # ---- each action, and its effect -----------------------------------------------------------------------------------
 
 

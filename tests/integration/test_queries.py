@@ -192,9 +192,27 @@ def test_arguments_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         query(topology, "count_of", "a", "3")
     with pytest.raises(ConfigurationError, match="'many' is no long"):
         query_texts(topology, "count_of", ["a", "many"])
-    for field, text in (("t time", "08:30:00."), ("t time", "08:30:00.1234567"), (f"t {INTERVAL}", "9" * 20)):
-        with pytest.raises(ConfigurationError, match=f"{text!r} is no "):
-            parse_text(*parse_declared(field), text)
+
+
+@pytest.mark.parametrize(
+    ("type_text", "text"),
+    [
+        ("time", "08:30:00."),
+        ("time", "08:30:00.1234567"),
+        (INTERVAL, "9" * 20),
+        ("long", "9" * 20),
+        ("int", "3000000000"),
+        ("decimal(4,2)", "123.4"),
+        ("float", "1e300"),
+        ("string", "\udcff"),
+        ("array<long>", '["a"]'),
+        ("array<long>", "[" * 100_000),
+        ("struct<a long>", "[1]"),
+    ],
+)
+def test_a_text_that_is_no_value_of_the_type_is_refused(type_text: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r" is no [a-z]+"):
+        parse_text(*parse_declared(f"x {type_text}"), text)
 
 
 def test_a_query_stream_meets_no_other_stream_and_ends_in_no_state(tmp_path: Path) -> None:

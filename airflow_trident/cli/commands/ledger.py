@@ -289,7 +289,7 @@ def import_(args: Namespace) -> int | None:
     topology = topology_of(args)
     try:
         exported: Json = json.loads(Path(args.file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(
             f"{args.file} cannot be read ({error})", "Name a file that `airflow trident ledger export` wrote."
         ) from error
