@@ -54,6 +54,7 @@ SHARED_OUT = {
     "test_t12_after_the_step_each_ticket_alone_is_there_already": 2,
     "test_t12_tickets_that_are_not_one_step_are_refused": 3,
     "test_t12_one_of_a_group_with_another_batch_is_refused_and_changes_nothing": 3,
+    "test_a_request_that_is_refused_lost_or_slow_is_asked_again_and_gives_the_same": 2,
     "test_every_commit_prepares_operations_of_its_own": 3,
 }
 """Tests of cases over stores -> how many shares their cases have. A store gets one share, the next store the next one:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_trident.contracts.state import Applied, Marker, StateFactory, StateSpec, Verdict
@@ -185,6 +185,7 @@ def test_t12_any_cut_of_batches_into_groups_ends_in_the_same_rows(factory: State
     same_in_any_cut(factory, kind, random.Random(f"{kind} 1"), 12)
 
 
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False), st.sampled_from(list(CUTS)), st.integers(1, 20))
 def test_t12_any_cut_at_random(chance: random.Random, kind: str, many: int) -> None:
     factory = MemoryState(f"cuts {uuid.uuid4()}")

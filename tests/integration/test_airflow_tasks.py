@@ -257,22 +257,6 @@ tell({"run": run, "before": before, "after": shown()})
     assert [one[:3] for one in result["after"]] == [[2, "COMMITTED", "idle"], [1, "COMMITTED", "idle"]]
 
 
-def test_an_asset_event_says_which_transaction_was_committed_and_how_many_rows(airflow_home: AirflowHome) -> None:
-    write_words(airflow_home, "outlets=[Asset('counts')]")
-    result = airflow_home.python(
-        PROGRAM
-        + """
-from airflow.models.asset import AssetEvent
-from airflow.utils.session import create_session
-play(dag)
-with create_session() as session:
-    tell([[one.source_task_id, one.extra] for one in session.query(AssetEvent)])
-"""
-    )
-    extra = {"topology": "words", "txid": 1, "attempt": 0, "rows_read": 4, "rows": {"count": 3}}
-    assert result == [["words.commit", extra]]
-
-
 def test_what_is_processed_and_whose_run_has_ended_is_committed_by_the_next_run_also_without_new_data(
     airflow_home: AirflowHome,
 ) -> None:

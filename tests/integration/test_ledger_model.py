@@ -382,8 +382,8 @@ class OpaqueLedgerWithSharedMetadata(SharedMetadata, OpaqueLedgerAgainstPlainLed
 
 TestLedgerAgainstPlainLedger = LedgerAgainstPlainLedger.TestCase
 TestOpaqueLedgerAgainstPlainLedger = OpaqueLedgerAgainstPlainLedger.TestCase
-TestOpaqueLedgerAgainstPlainLedger.settings = settings(max_examples=60, stateful_step_count=40)
-TestLedgerAgainstPlainLedger.settings = settings(max_examples=150, stateful_step_count=40)
+TestOpaqueLedgerAgainstPlainLedger.settings = settings(max_examples=40, stateful_step_count=40)
+TestLedgerAgainstPlainLedger.settings = settings(max_examples=80, stateful_step_count=40)
 TestLedgerWithSharedMetadata = LedgerWithSharedMetadata.TestCase
 TestOpaqueLedgerWithSharedMetadata = OpaqueLedgerWithSharedMetadata.TestCase
 TestLedgerWithSharedMetadata.settings = settings(max_examples=15, stateful_step_count=40)

@@ -122,7 +122,7 @@ def test_a_worker_that_is_killed_at_a_step_and_comes_again_ends_as_if_nothing_ha
     assert word_count.contents(site.folder) == undisturbed
 
 
-@pytest.mark.parametrize("milestone", [Milestone.BEGUN, Milestone.PUBLISHED, Milestone.GATE_OPENED, Milestone.APPLIED])
+@pytest.mark.parametrize("milestone", [Milestone.PUBLISHED, Milestone.APPLIED])
 def test_the_others_take_up_what_a_lost_worker_was_at(
     site: Site, undisturbed: dict[str, list[object]], milestone: Milestone
 ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import event, given, note
+from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
 from airflow_trident import Count, MemoryState, Topology
@@ -162,6 +162,7 @@ def world_of(life: Life) -> Iterator[RepairWorld]:
             MemoryState(folder).forget()
 
 
+@settings(max_examples=60)
 @given(life=lives)
 def test_a_repair_counts_every_record_once_or_refuses(life: Life) -> None:
     with world_of(life) as world:

@@ -70,7 +70,7 @@ def rows(draw: st.DrawFn) -> list[Row]:
     return given_rows
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(sorted(LEAVES)), rows())
 def test_random_expressions_mean_the_same_by_arrow(seed: int, wanted: str, tuples: list[Row]) -> None:
     expression = Trees(seed).of(wanted)

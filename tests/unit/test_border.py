@@ -94,7 +94,7 @@ def must_fit(value: Any, declared: str) -> bool:
     return number.denominator == 1 and abs(number) < 2**7
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(list(NUMBERS)), st.sampled_from(DECLARED), st.one_of(WHOLE, REAL))
 def test_a_number_is_the_same_in_its_field_or_is_refused(kind: str, declared: str, value: int | float) -> None:
     column = column_of(NUMBERS[kind], value)

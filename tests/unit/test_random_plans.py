@@ -41,7 +41,7 @@ def rewritten(job: Job, rewrites: tuple[Rewrite, ...]) -> Job:
     return replace(job, plan=replace(job.plan, stages=stages))
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(SOURCES, PROGRAMS)
 def test_a_random_topology_gives_what_plain_python_says(sources: Sources, program: Program) -> None:
     expected: dict[str, list[Row]] = {}
@@ -69,7 +69,7 @@ def test_a_random_topology_behind_states_ends_as_plain_python_says(sources: Sour
     assert found == expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(CASES)
 def test_values_of_every_type_group_and_compare_as_plain_python_says(case: tuple[str, list[Row], str]) -> None:
     expected: dict[str, list[Row]] = {}
@@ -84,7 +84,7 @@ def test_values_of_every_type_group_and_compare_as_plain_python_says(case: tuple
         assert comparable(run(LocalEngine(3), job)) == comparable(meant)
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(JOINS)
 def test_joins_by_every_type_give_what_plain_python_says(case: JoinCase) -> None:
     expected: dict[str, list[Row]] = {}
@@ -99,7 +99,7 @@ def test_joins_by_every_type_give_what_plain_python_says(case: JoinCase) -> None
         assert run(LocalEngine(3), job) == meant
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(SUMS)
 def test_a_sum_of_any_type_is_exact_or_an_error(case: tuple[str, list[Row], str]) -> None:
     type_text, rows, _ = case
@@ -114,7 +114,7 @@ def test_a_sum_of_any_type_is_exact_or_an_error(case: tuple[str, list[Row], str]
             assert found == {state: rows_as_text(sums) for state, sums in sums_of(type_text, rows).items()}
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(PAIRS)
 def test_arithmetic_on_extremes_ends_as_row_by_row(case: tuple[str, Row, str, bool]) -> None:
     with TemporaryDirectory() as folder:
