@@ -30,9 +30,9 @@ class Choosing(Function):
     def execute(self, *values: Any) -> Iterable[int]:
         """:raises UserCodeError: the grouping raised, or named a partition that does not exist."""
         border = Border(self.node, function_name(self.grouping), self.fields, self.txid)
-        given = border.one(lambda *row: self.grouping.choose_partitions(self.count, *row), values)
-        border.require_iterable(values, given)
-        chosen = list(given)
-        if any(type(one) is not int or not 0 <= one < self.count for one in chosen):
+        partitions = border.one(lambda *row: self.grouping.choose_partitions(self.count, *row), values)
+        border.require_iterable(values, partitions)
+        chosen = list(partitions)
+        if any(type(number) is not int or not 0 <= number < self.count for number in chosen):
             raise border.error(values, f"chose the partitions {shown(chosen)} of {self.count}")
         return chosen

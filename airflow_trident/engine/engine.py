@@ -129,10 +129,10 @@ class Engine(Closing):
 
     def coalesces(self, plan: Plan) -> Coalesces:
         """How this engine can process several transactions of the plan together: as the plan says, or one by one."""
-        found = plan.coalesces
-        if self.takes_groups or not found.passes:
-            return found
-        return replace(found, how=Coalescing.NO, why=f"engine {self.name} takes one transaction at a time")
+        coalescing = plan.coalesces
+        if self.takes_groups or not coalescing.passes:
+            return coalescing
+        return replace(coalescing, how=Coalescing.NO, why=f"engine {self.name} takes one transaction at a time")
 
     def run_group(self, jobs: Sequence[Job]) -> Manifest:
         """Run the processing phases of several transactions together, and write their staged files (E7 to E10).
@@ -168,7 +168,7 @@ class KnownNodes:
     :param where: the engine, for the error.
     """
 
-    where: str
+    subject: str
     begins: Collection[type[BeginNode]]
     processors: Collection[type[ProcessorNode]]
     groupings: Collection[Grouping]
@@ -178,7 +178,7 @@ class KnownNodes:
         """:raises UnknownNodeError: a node is of another kind."""
         for stage in stages:
             for node in self._unknown(stage):
-                raise UnknownNodeError(node.name, _kind(node), self.where, node.cure)
+                raise UnknownNodeError(node.name, _kind(node), self.subject, node.cure)
 
     def _unknown(self, stage: Stage) -> Iterator[Node]:
         if stage.begin is not None and type(stage.begin) not in self.begins:
@@ -195,23 +195,23 @@ def _kind(node: Node) -> str:
 
 
 LOCAL_NODES = KnownNodes(
-    where="the local engine, which also runs the commit phase and queries,",
+    subject="the local engine, which also runs the commit phase and queries,",
     begins=(SourceNode, UnionNode),
     processors=RUNS.keys(),
     groupings=RULES.keys(),
     sinks=(PersistNode, CarriedNode),
 )
 """For fused passes in this process."""
-SPARK_NODES = replace(LOCAL_NODES, where="the Spark engine", begins=(*LOCAL_NODES.begins, TransformNode))
+SPARK_NODES = replace(LOCAL_NODES, subject="the Spark engine", begins=(*LOCAL_NODES.begins, TransformNode))
 """For Spark's Python workers. Some kinds may run in the JVM instead; whole DataFrames run only there."""
 
 
-def require_known(plan: Plan, known: KnownNodes) -> None:
+def require_known(plan: Plan, known_nodes: KnownNodes) -> None:
     """
-    :param known: the nodes of the engine for the processing phase; the local engine runs the commit phase.
+    :param known_nodes: the nodes of the engine for the processing phase; the local engine runs the commit phase.
     :raises UnknownNodeError: a node of either phase is of another kind.
     """
-    known.require(plan.stages)
+    known_nodes.require(plan.stages)
     for level in plan.commit:
         LOCAL_NODES.require(level.stages)
 
@@ -305,7 +305,7 @@ def manifest_of_all(jobs: Sequence[Job], files: Iterable[StagedFile | None], row
 def _manifest(
     jobs: Sequence[Job], files: Iterable[StagedFile | None], members: Sequence[StagedMember], *, inseparable: bool
 ) -> Manifest:
-    counts = [one.rows_read for one in members]
+    counts = [member.rows_read for member in members]
     return Manifest(
         slot=jobs[-1].slot,
         files=tuple(file for file in files if file is not None),
@@ -360,33 +360,33 @@ def splits_of(emitter: Emitter, stream: str, metadata: Json, txid: int | None) -
 
 
 def rows_of(
-    emitter: Emitter, split: Split, stream: str, given: Schema, wanted: pa.Schema, txid: int | None
+    emitter: Emitter, split: Split, stream: str, spout_schema: Schema, wanted: pa.Schema, txid: int | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one part, with the wanted fields.
 
-    :param given: the schema of the spout.
+    :param spout_schema: the schema of the spout.
     """
     with spout_code(stream, txid):
         for batch in emitter.read(split):
-            yield conform(batch, stream, given, wanted, is_fitted=emitter.is_fitted)
+            yield conform(batch, stream, spout_schema, wanted, is_fitted=emitter.is_fitted)
 
 
 def conform(
-    batch: pa.RecordBatch, stream: str, given: Schema, wanted: pa.Schema, *, is_fitted: bool = False
+    batch: pa.RecordBatch, stream: str, spout_schema: Schema, wanted: pa.Schema, *, is_fitted: bool = False
 ) -> pa.RecordBatch:
     """The wanted fields of a batch from an emitter.
 
-    :param given: the schema of the spout.
+    :param spout_schema: the schema of the spout.
     :param is_fitted: as the emitter says.
     :raises DamagedInputError: the batch has neither the wanted fields nor all fields of the spout, or a value does not
         fit its field.
     """
     if is_fitted and batch.schema == wanted:
         return batch
-    if batch.schema.names not in (wanted.names, list(names_of(given))):
+    if batch.schema.names not in (wanted.names, list(names_of(spout_schema))):
         raise DamagedInputError(
             f"stream {stream!r}: the spout gave the fields ({', '.join(batch.schema.names)}) instead of "
-            f"({', '.join(names_of(given))})",
+            f"({', '.join(names_of(spout_schema))})",
             "Mend the spout's emitter or its schema.",
         )
-    return fitted_batch(batch, select(given, wanted.names, "the spout"), f"stream {stream!r}")
+    return fitted_batch(batch, select(spout_schema, wanted.names, "the spout"), f"stream {stream!r}")

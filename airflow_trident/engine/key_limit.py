@@ -15,17 +15,17 @@ class KeyLimit:
     """Of one node in one partition. `most`: so many keys; NO_LIMIT: any number."""
 
     node: str
-    most: int
+    max_keys: int
     context: OperationContext
 
     def require(self, keys: int) -> None:
         """:raises ConfigurationError: more keys than the limit. Its `txid` is the transaction's."""
-        if keys <= self.most or self.most == NO_LIMIT:
+        if keys <= self.max_keys or self.max_keys == NO_LIMIT:
             return
         context = self.context
         error = ConfigurationError(
             f"{self.node}: partition {context.partition_index + 1} of {context.num_partitions} has {keys:,} keys so "
-            f"far in transaction {context.txid}, which Python holds all at once: more than the {self.most:,} of "
+            f"far in transaction {context.txid}, which Python holds all at once: more than the {self.max_keys:,} of "
             "[trident] max_partition_keys",
             "Give the operation more partitions (parallelism_hint, spark.sql.shuffle.partitions), use a built-in "
             "aggregator, which runs in the JVM, group by a coarser key, or make the batches smaller. Raise "

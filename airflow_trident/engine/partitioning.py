@@ -87,9 +87,9 @@ def _chosen(how: PartitionNode, whole: pa.Table, count: int, slot: Slot) -> list
     context = OperationContext(partition_index=0, num_partitions=1, txid=slot.txid, attempt=slot.attempt)
     border = Border(how.name, function_name(how.custom), how.fields, slot.txid)
     places: list[list[int]] = [[] for _ in range(count)]
-    with prepared(choosing, context, border) as own:
+    with prepared(choosing, context, border) as prepared_choosing:
         for place, row in enumerate(table_to_rows(whole)):
-            for target in own.execute(*row):
+            for target in prepared_choosing.execute(*row):
                 places[target].append(place)
     return [taken(whole, pa.array(some, pa.int64())) for some in places]
 

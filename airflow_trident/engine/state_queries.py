@@ -25,7 +25,7 @@ class Reading:
         self.keys = spec.keys
         self.values = spec.values
         self._limits = [
-            (place, WHOLE_TYPES[one.type]) for place, one in enumerate(spec.keys) if one.type in WHOLE_TYPES
+            (place, WHOLE_TYPES[field.type]) for place, field in enumerate(spec.keys) if field.type in WHOLE_TYPES
         ]
 
     def multi_get(self, keys: Sequence[Row]) -> list[Row | None]:
@@ -33,20 +33,20 @@ class Reading:
             if len(key) != len(self.keys):
                 raise ValueError(f"a key has {len(self.keys)} fields, and {key!r} was asked for")
         wanted = self._wanted(keys)
-        found: list[Row | None] = [None] * len(keys)
+        rows: list[Row | None] = [None] * len(keys)
         if wanted:
             for place, value in zip(wanted, self._state.get_many(list(wanted.values())), strict=True):
-                found[place] = value
-        return found
+                rows[place] = value
+        return rows
 
     def _wanted(self, keys: Sequence[Row]) -> dict[int, Row]:
         """The keys as the store has them, by their places; without those that do not fit the fields. They are in no
         state, and some stores cannot even be asked for them."""
-        asked = {place: key for place, key in enumerate(keys) if self._may_be(key)}
+        suitable = {place: key for place, key in enumerate(keys) if self._may_be(key)}
         try:
-            return dict(zip(asked, stored_keys(self.keys, list(asked.values())), strict=True))
+            return dict(zip(suitable, stored_keys(self.keys, list(suitable.values())), strict=True))
         except ValueError:
-            return {place: own for place, key in asked.items() for own in self._fitting(key)}
+            return {place: stored_key for place, key in suitable.items() for stored_key in self._fitting(key)}
 
     def _fitting(self, key: Row) -> list[Row]:
         try:
@@ -59,8 +59,8 @@ class Reading:
         return all(not isinstance(part, int) or -limit <= part < limit for part, limit in parts)
 
     def get(self) -> Row | None:
-        (found,) = self.multi_get([()])
-        return found
+        (row,) = self.multi_get([()])
+        return row
 
     def get_tuples(self) -> Iterator[Row]:
         return ((*key, *value) for key, value in self._state.items())
@@ -99,13 +99,13 @@ def _answered(
     results = border.one(lambda *_: list(function.batch_retrieve(reading, args)), ())
     if len(results) != len(args):
         raise border.error((), f"gave {len(results)} results for {len(args)} tuples")
-    for row, arg, result in zip(rows, args, results, strict=True):
-        for values in border.many(_execute(function, result), arg, len(node.outputs)):
+    for row, arg, answer in zip(rows, args, results, strict=True):
+        for values in border.many(_execute(function, answer), arg, len(node.outputs)):
             yield (*row, *values)
 
 
-def _execute(function: QueryFunction, result: Any) -> Any:
-    return lambda *values: function.execute(values, result)
+def _execute(function: QueryFunction, answer: Any) -> Any:
+    return lambda *values: function.execute(values, answer)
 
 
 def require_reachable(plan: Plan) -> None:

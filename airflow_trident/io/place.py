@@ -441,14 +441,14 @@ class PosixPlace(Place):
     """
 
     root: str
-    what: str = STAGING
+    subject: str = STAGING
     private: bool = True
     is_local = True
     is_flat = False
 
     @property
     def folder(self) -> str:
-        return os.path.abspath(os.path.expanduser(require_local_path(self.what, self.root)))
+        return os.path.abspath(os.path.expanduser(require_local_path(self.subject, self.root)))
 
     @property
     def where(self) -> str:
@@ -568,7 +568,7 @@ class PosixPlace(Place):
         except OSError as error:
             if may_miss and isinstance(error, FileNotFoundError):
                 raise
-            raise folder_error(error, self.folder, self.what, doing) from error
+            raise folder_error(error, self.folder, self.subject, doing) from error
 
 
 def _unless_gone(error: OSError) -> None:

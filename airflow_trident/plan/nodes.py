@@ -652,7 +652,7 @@ class GivenTuples(Spout):
     run."""
 
     fields: Schema
-    what: str
+    description: str
     table: pa.Table | None = None
 
     @property
@@ -667,7 +667,7 @@ class GivenTuples(Spout):
         return GivenEmitter(self.table)
 
     def describe(self) -> str:
-        return self.what
+        return self.description
 
 
 @dataclass(frozen=True)

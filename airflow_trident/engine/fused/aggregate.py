@@ -119,9 +119,9 @@ class Fold:
             return aggregator.init(batch, emitted), emitted
 
         def step(value: tuple[Any, Emitted], row: tuple[Any, ...]) -> tuple[Any, Emitted]:
-            result = take(value[0], value[1], *row)
-            if result is not None:
-                self.border.require_in_place(row, result, value[0])
+            outcome = take(value[0], value[1], *row)
+            if outcome is not None:
+                self.border.require_in_place(row, outcome, value[0])
             return value
 
         self.begin, self.step = begin, step
@@ -158,7 +158,7 @@ class Fold:
     def emits(self, value: Any) -> list[tuple[Any, ...]]:
         """All outputs of one group."""
         if not isinstance(self.aggregator, Aggregator):
-            return [(one,) for one in self.results([value])]
+            return [(output,) for output in self.results([value])]
         state, emitted = value
         self.border.require_in_place((), self._guarded((), self.aggregator.complete, state, emitted))
         rows: list[tuple[Any, ...]] = emitted.rows
@@ -172,11 +172,11 @@ def folds_of(node: AggregateStep, context: OperationContext) -> Iterator[list[Fo
     partial = merges(node)
     with ExitStack() as lives:
         folds = []
-        for one in node.aggregations:
-            reads = (one.output[0].name,) if partial else one.reads
-            border = Border(node.name, function_name(one.aggregator), reads, context.txid)
-            aggregator = lives.enter_context(prepared(one.aggregator, context, border))
-            folds.append(Fold(one.output, aggregator, border, batch, partial=partial))
+        for aggregation in node.aggregations:
+            reads = (aggregation.output[0].name,) if partial else aggregation.reads
+            border = Border(node.name, function_name(aggregation.aggregator), reads, context.txid)
+            aggregator = lives.enter_context(prepared(aggregation.aggregator, context, border))
+            folds.append(Fold(aggregation.output, aggregator, border, batch, partial=partial))
         yield folds
 
 
@@ -207,7 +207,7 @@ def shown_key(groups: Schema) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return tuple(_hashable(one) for one in value)
+        return tuple(_hashable(part) for part in value)
     return "NaN" if value != value else value
 
 
@@ -240,11 +240,19 @@ def _by_arrow(node: AggregateStep, before: Schema) -> bool:
     """Arrow groups neither nested values nor, by our rules, reals (NaN, -0.0), and its min and max ignore NaN."""
     used = select(before, node.reads, node.name)
     exact = {field.name: not is_nested(field.type) and field.type not in REAL_TYPES for field in used}
-    extremes = [one for one in node.aggregations if one.combiner and one.merge_kind is not MergeKind.ADD]
+    extremes = [
+        aggregation
+        for aggregation in node.aggregations
+        if aggregation.combiner and aggregation.merge_kind is not MergeKind.ADD
+    ]
     return (
         node.is_builtin
         and all(exact[name] for name in node.groups)
-        and all(exact[name] for one in extremes for name in ((one.output[0].name,) if merges(node) else one.reads))
+        and all(
+            exact[name]
+            for aggregation in extremes
+            for name in ((aggregation.output[0].name,) if merges(node) else aggregation.reads)
+        )
     )
 
 
@@ -256,7 +264,7 @@ def _arrow_partial(node: PartialAggregateNode, before: Schema, frames: Iterator[
 
     waiting: list[pa.Table] = []
     rows = 0
-    for frame in (one for one in frames if one.rows):
+    for frame in (nonempty for nonempty in frames if nonempty.rows):
         part = _group(node, _initial(node, before, frame, txid), txid)
         waiting.append(part)
         rows += part.num_rows
@@ -276,15 +284,15 @@ def _arrow_whole(node: AggregateStep, before: Schema, frames: Iterator[Frame], l
     import pyarrow as pa
 
     whole: pa.Table | None = None
-    held = [frame for frame in frames if frame.rows]
-    if held:
+    filled_frames = [frame for frame in frames if frame.rows]
+    if filled_frames:
         with suppress(UserCodeError):
-            values = pa.concat_tables(_initial(node, before, frame, limit.context.txid) for frame in held)
+            values = pa.concat_tables(_initial(node, before, frame, limit.context.txid) for frame in filled_frames)
             whole = _group(node, values, limit.context.txid)
     if whole is not None:
         yield _frame(whole)
         return
-    yield from _by_dictionary(node, before, iter(held), limit)
+    yield from _by_dictionary(node, before, iter(filled_frames), limit)
 
 
 def _initial(node: AggregateStep, before: Schema, frame: Frame, txid: int) -> pa.Table:
@@ -295,16 +303,16 @@ def _initial(node: AggregateStep, before: Schema, frame: Frame, txid: int) -> pa
 
     types = {field.name: field.type for field in before}
     columns = {name: frame.arrow(name, types[name]) for name in node.groups}
-    for one in node.aggregations:
-        (output,) = one.output
+    for aggregation in node.aggregations:
+        (output,) = aggregation.output
         if merges(node):
             columns[output.name] = frame.arrow(output.name, types[output.name])
             continue
-        if isinstance(one.aggregator, Count):
+        if isinstance(aggregation.aggregator, Count):
             columns[output.name] = pa.array(np.ones(frame.rows, dtype=np.int64))
             continue
-        column = _of_type(frame.arrow(one.reads[0], types[one.reads[0]]), one, node, txid)
-        columns[output.name] = column.fill_null(_zero(column)) if one.merge_kind is MergeKind.ADD else column
+        column = _of_type(frame.arrow(aggregation.reads[0], types[aggregation.reads[0]]), aggregation, node, txid)
+        columns[output.name] = column.fill_null(_zero(column)) if aggregation.merge_kind is MergeKind.ADD else column
     return pa.table(columns)
 
 
@@ -327,25 +335,25 @@ def _group(node: AggregateStep, table: pa.Table, txid: int) -> pa.Table:
     import pyarrow as pa
 
     wide = table
-    for one in node.aggregations:
-        name = one.output[0].name
+    for aggregation in node.aggregations:
+        name = aggregation.output[0].name
         column = table.column(name)
         if pa.types.is_duration(column.type):  # Arrow does not compare durations
             column = column.cast(pa.int64())
-        elif one.merge_kind is MergeKind.ADD and _may_overflow(column):
+        elif aggregation.merge_kind is MergeKind.ADD and _may_overflow(column):
             column = column.cast(_wider(column.type))
         wide = wide.set_column(wide.column_names.index(name), name, column)
-    how = [(one.output[0].name, _ARROW_NAMES[one.merge_kind]) for one in node.aggregations]
-    found = grouped(wide, node.groups, how)
+    how = [(aggregation.output[0].name, _ARROW_NAMES[aggregation.merge_kind]) for aggregation in node.aggregations]
+    merged = grouped(wide, node.groups, how)
     width = len(node.groups)
     columns = [
-        column.cast(table.schema.field(name).type) for name, column in zip(node.groups, found[:width], strict=True)
+        column.cast(table.schema.field(name).type) for name, column in zip(node.groups, merged[:width], strict=True)
     ]
-    for one, (name, _), column in zip(node.aggregations, how, found[width:], strict=True):
+    for aggregation, (name, _), column in zip(node.aggregations, how, merged[width:], strict=True):
         try:
             columns.append(column.cast(table.schema.field(name).type))
         except pa.ArrowInvalid as error:  # a sum that no longer fits is an error, as in SQL
-            raise _border(node, one, txid).error((), f"gave a value that does not fit ({error})") from error
+            raise _border(node, aggregation, txid).error((), f"gave a value that does not fit ({error})") from error
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
@@ -424,10 +432,10 @@ def _fold_frame(
     fold, row = folds[0], ()
     try:
         for key, *reads in zip(frame.tuples(node.groups), *rows, strict=True):
-            known = groups.get(hashed := key_of(key))
-            if known is None:
-                known = groups[hashed] = (shown(key), [fold.begin() for fold in folds])
-            values = known[1]
+            group = groups.get(hashed := key_of(key))
+            if group is None:
+                group = groups[hashed] = (shown(key), [fold.begin() for fold in folds])
+            values = group[1]
             for place, fold in enumerate(folds):
                 row = reads[place]
                 values[place] = fold.step(values[place], row)

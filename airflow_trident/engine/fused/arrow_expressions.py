@@ -51,10 +51,10 @@ class ArrowExpression:
         import pyarrow as pa
 
         try:
-            given = self.run({name: frame.arrow(name, type_text) for name, type_text in self.types.items()})
+            computed = self.run({name: frame.arrow(name, type_text) for name, type_text in self.types.items()})
         except (pa.ArrowException, _OtherwiseError):
             return None
-        return pa.repeat(given, frame.rows) if isinstance(given, pa.Scalar) else given
+        return pa.repeat(computed, frame.rows) if isinstance(computed, pa.Scalar) else computed
 
 
 def _build(typed: Typed) -> _Run | None:
@@ -110,10 +110,10 @@ def _compare(name: str) -> _Rule:
 
 
 def _cast(pc: Any, typed: Typed) -> _Function | None:
-    given, wanted = typed.arguments[0].type, arrow_type(typed.type)
-    if given in WHOLE_TYPES and typed.type in (*WHOLE_TYPES, "string"):
+    source_type, wanted = typed.arguments[0].type, arrow_type(typed.type)
+    if source_type in WHOLE_TYPES and typed.type in (*WHOLE_TYPES, "string"):
         return lambda values: pc.cast(values, wanted)
-    if given in (*WHOLE_TYPES, "float") and typed.type == "double":
+    if source_type in (*WHOLE_TYPES, "float") and typed.type == "double":
         return lambda values: pc.cast(values, wanted, safe=False)
     return None
 
@@ -148,12 +148,12 @@ def _substring(pc: Any, typed: Typed) -> _Function:
 
 
 def _case(pc: Any, _: Typed) -> _Function:
-    def run(*given: Any) -> Any:
-        *pairs, last = given if len(given) % 2 else (*given, None)
-        result = last
+    def run(*arguments: Any) -> Any:
+        *pairs, last = arguments if len(arguments) % 2 else (*arguments, None)
+        chosen = last
         for condition, value in reversed(list(zip(pairs[::2], pairs[1::2], strict=True))):
-            result = pc.if_else(pc.fill_null(condition, False), value, result)
-        return result
+            chosen = pc.if_else(pc.fill_null(condition, False), value, chosen)
+        return chosen
 
     return run
 

@@ -40,13 +40,15 @@ def join(
     import numpy as np
     import pyarrow as pa
 
-    held = [frame for frame in frames if frame.rows]
-    if not held:
+    filled_frames = [frame for frame in frames if frame.rows]
+    if not filled_frames:
         return
     keys = select(before, node.groups, node.name)
-    codes = _codes(keys, held, limit)
+    codes = _codes(keys, filled_frames, limit)
     _, firsts = np.unique(codes, return_index=True)
-    whole = {field.name: _whole(field, held) for field in before if field.name in node.needs(before, frozenset())}
+    whole = {
+        field.name: _whole(field, filled_frames) for field in before if field.name in node.needs(before, frozenset())
+    }
     shown = [_shown(field, whole[field.name].take(pa.array(firsts))) for field in keys]
     tags = whole[node.tag].to_numpy()
     sides = [_Side.of(codes, np.flatnonzero(tags == number), len(firsts)) for number in range(len(joiner.types))]
@@ -82,24 +84,24 @@ class _Side:
         return np.maximum(self.counts, 1)
 
 
-def _codes(keys: Schema, held: list[Frame], limit: KeyLimit) -> Any:
+def _codes(keys: Schema, frames: list[Frame], limit: KeyLimit) -> Any:
     """The group number of each tuple; groups are numbered in order of appearance."""
     import numpy as np
 
-    key_of, known, codes = key_of_groups(keys), dict[Any, int](), list[Any]()
-    for frame in held:
+    key_of, numbers, codes = key_of_groups(keys), dict[Any, int](), list[Any]()
+    for frame in frames:
         tuples = frame.tuples(names_of(keys))
-        codes.append(np.fromiter((known.setdefault(key_of(key), len(known)) for key in tuples), np.int64))
-        limit.require(len(known))
+        codes.append(np.fromiter((numbers.setdefault(key_of(key), len(numbers)) for key in tuples), np.int64))
+        limit.require(len(numbers))
     return np.concatenate(codes)
 
 
-def _whole(field: Field, held: list[Frame]) -> pa.Array:
+def _whole(field: Field, frames: list[Frame]) -> pa.Array:
     """One column of all frames. Together, texts may be longer than Arrow's usual type can hold."""
     import pyarrow as pa
 
     large = {"string": pa.large_string(), "binary": pa.large_binary()}.get(field.type, arrow_type(field.type))
-    return pa.concat_arrays([frame.arrow(field.name, field.type).cast(large) for frame in held])
+    return pa.concat_arrays([frame.arrow(field.name, field.type).cast(large) for frame in frames])
 
 
 def _shown(field: Field, column: pa.Array) -> pa.Array:
@@ -132,13 +134,13 @@ def _places(groups: Any, sides: list[_Side]) -> list[pa.Array]:
     rows = np.prod([side.rows[groups] for side in sides], axis=0)
     of = np.repeat(groups, rows)
     rest = np.arange(len(of)) - np.repeat(np.cumsum(rows) - rows, rows)
-    found = []
+    positions = []
     for side in reversed(sides):
         rest, at = np.divmod(rest, side.rows[of])
         missing = side.counts[of] == 0
         places = np.where(missing, 0, side.starts[of] + at)
-        found.append(pa.array(side.places[places] if len(side.places) else places, mask=missing))
-    return [pa.array(of), *reversed(found)]
+        positions.append(pa.array(side.places[places] if len(side.places) else places, mask=missing))
+    return [pa.array(of), *reversed(positions)]
 
 
 def _columns(
@@ -151,7 +153,7 @@ def _columns(
     of, tuples = places[0], places[1:]
     if joiner.mode is JoinOutFieldsMode.COMPACT:
         yield from (key.take(of) for key in keys)
-        yield from (one.take(at) for side, at in zip(values, tuples, strict=True) for one in side)
+        yield from (column.take(at) for side, at in zip(values, tuples, strict=True) for column in side)
         return
     for layout, side, at in zip(joiner.layout, values, tuples, strict=True):
         there = pc.if_else(at.is_valid(), of, pa.scalar(None, of.type))
@@ -173,7 +175,7 @@ def multi_reduce(
     tag = names.index(node.tag)
     places = [[names.index(name) for name in reads] for reads in node.reads]
     fields = [tuple(name.partition(" ")[2] for name in reads) for reads in node.reads]
-    borders = [Border(node.name, function_name(node.reducer), one, context.txid) for one in fields]
+    borders = [Border(node.name, function_name(node.reducer), field_names, context.txid) for field_names in fields]
     keys = [names.index(name) for name in node.groups]
     key_of, shown = (make(select(before, node.groups, node.name)) for make in (key_of_groups, shown_key))
     groups: dict[Any, tuple[Row, Any]] = {}
@@ -213,18 +215,18 @@ class _Calls:
 
     def execute(self, state: Any, stream: int, group: Row, values: Row) -> None:
         if isinstance(self._reducer, GroupedMultiReducer):
-            result = self._call(stream, values, self._reducer.execute, state, stream, group, self._emitted, *values)
+            outcome = self._call(stream, values, self._reducer.execute, state, stream, group, self._emitted, *values)
         else:
-            result = self._call(stream, values, self._reducer.execute, state, stream, self._emitted, *values)
-        if result is not None:
-            self._borders[stream].require_in_place(values, result, state)
+            outcome = self._call(stream, values, self._reducer.execute, state, stream, self._emitted, *values)
+        if outcome is not None:
+            self._borders[stream].require_in_place(values, outcome, state)
 
     def complete(self, state: Any, group: Row) -> None:
         if isinstance(self._reducer, GroupedMultiReducer):
-            result = self._call(0, (), self._reducer.complete, state, group, self._emitted)
+            outcome = self._call(0, (), self._reducer.complete, state, group, self._emitted)
         else:
-            result = self._call(0, (), self._reducer.complete, state, self._emitted)
-        self._borders[0].require_in_place((), result)
+            outcome = self._call(0, (), self._reducer.complete, state, self._emitted)
+        self._borders[0].require_in_place((), outcome)
 
     def taken(self) -> list[Row]:
         """The outputs emitted since the last call."""

@@ -171,8 +171,8 @@ class _Caller:
         call, results = self.call, list[Any]()
         with self._guard(frame, results):
             for values in frame.tuples(self.reads):
-                result = call(*values)
-                results.append(result if result.__class__ is usual else settle(values, result))
+                outcome = call(*values)
+                results.append(outcome if outcome.__class__ is usual else settle(values, outcome))
         return results
 
     def spread(self, frame: Frame) -> tuple[list[Any], list[int]]:
@@ -180,10 +180,10 @@ class _Caller:
         call, outputs, ends = self.call, list[Any](), list[int]()
         with self._guard(frame, ends):
             for values in frame.tuples(self.reads):
-                given = call(*values)
-                if given.__class__ not in _ITERABLES:
-                    self.border.require_iterable(values, given)
-                outputs.extend(given)
+                outcome = call(*values)
+                if outcome.__class__ not in _ITERABLES:
+                    self.border.require_iterable(values, outcome)
+                outputs.extend(outcome)
                 ends.append(len(outputs))
         return outputs, ends
 
@@ -213,10 +213,10 @@ class _Caller:
             return columns_of(outputs, arity)
         whole = []
         for position, output in enumerate(outputs):
-            one = as_tuple(output, arity)
-            if one is None:
+            output_tuple = as_tuple(output, arity)
+            if output_tuple is None:
                 raise self.border.wrong_arity(self._row(frame, position, ends), output, arity)
-            whole.append(one)
+            whole.append(output_tuple)
         return columns_of(whole, arity)
 
     def _row(self, frame: Frame, position: int, ends: Sequence[int]) -> tuple[Any, ...]:
@@ -290,8 +290,8 @@ def _each(node: EachNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     by_arrow = _by_arrow(node, at, node.outputs[0].type) if one_each else None
     with _calling(node, at, node.reads) as caller:
         if isinstance(node.function, VectorFunction):
-            for frame, given in _vectors(at, caller, node.outputs, frames):
-                yield frame.with_columns(given).only(at.keep)
+            for frame, vectors in _vectors(at, caller, node.outputs, frames):
+                yield frame.with_columns(vectors).only(at.keep)
             return
         for frame in frames:
             if one_each:
@@ -339,8 +339,8 @@ def _filter(node: FilterNode, at: _At, frames: Iterator[Frame]) -> Iterator[Fram
 def _map(node: MapNode, at: _At, frames: Iterator[Frame]) -> Iterator[Frame]:
     with _calling(node, at, names_of(at.before)) as caller:
         if isinstance(node.function, VectorFunction):
-            for frame, given in _vectors(at, caller, node.schema, frames):
-                yield Frame(frame.rows, given)
+            for frame, vectors in _vectors(at, caller, node.schema, frames):
+                yield Frame(frame.rows, vectors)
             return
         for frame in frames:
             outputs, ends = caller.spread(frame) if node.flat else (caller.each(frame), [])

@@ -46,10 +46,10 @@ def transaction(spark: Any) -> dict[str, Any]:
 
 
 def _named(spark: Any, kind: str, name: str) -> Any:
-    known = _job(spark)[kind]
-    if name not in known:
-        raise LookupError(f"the topology's script has no {kind[:-1]} {name!r}: {', '.join(known)}")
-    return known[name]
+    entries = _job(spark)[kind]
+    if name not in entries:
+        raise LookupError(f"the topology's script has no {kind[:-1]} {name!r}: {', '.join(entries)}")
+    return entries[name]
 
 
 def _job(spark: Any) -> dict[str, Any]:
@@ -74,12 +74,12 @@ def _note(spark: Any, path: str) -> None:
     driver = os.path.basename(os.getcwd())  # a worker runs it in a folder of that name
     if not driver.startswith("driver-"):
         return
-    own = uuid.uuid4().hex
-    said = {"v": 1, "host": socket.gethostname(), "pid": os.getpid(), "instance": own, "driver_id": driver}
-    content = json.dumps(said).encode()
+    instance = uuid.uuid4().hex
+    record = {"v": 1, "host": socket.gethostname(), "pid": os.getpid(), "instance": instance, "driver_id": driver}
+    content = json.dumps(record).encode()
     with suppress(Exception):
         if "://" not in path:
-            unfinished = f"{path}{_TAKEN}-{own}"
+            unfinished = f"{path}{_TAKEN}-{instance}"
             with open(unfinished, "xb") as file:
                 file.write(content)
             os.replace(unfinished, f"{path}{_TAKEN}")
@@ -104,9 +104,9 @@ def _text_at(spark: Any, path: str) -> str:
     try:
         return str(spark.read.text(path, wholetext=True).first()[0])
     except Exception as error:
-        if any(one in str(error) for one in _NO_PATH):
+        if any(phrase in str(error) for phrase in _NO_PATH):
             raise _ended(path) from error
-        if not any(one in str(error) for one in _NO_FILE_SYSTEM):
+        if not any(phrase in str(error) for phrase in _NO_FILE_SYSTEM):
             raise
         raise RuntimeError(
             f"this Spark has no file system for {path.split(':')[0]}://, where this transaction is staged. Start it "

@@ -33,12 +33,12 @@ def main(job_path: str, result_path: str) -> int:
         engine = SparkEngine(GivenSession(session))
         manifest = engine.run(jobs[0]) if len(jobs) == 1 else engine.run_group(jobs)
         last = jobs[-1]
-        said = as_answer(StagingArea(last.staging_root), manifest, last.chunk_bytes)
+        reply = as_answer(StagingArea(last.staging_root), manifest, last.chunk_bytes)
     except BaseException as error:  # noqa: BLE001 - the waiting process must get any error
         answer(result_path, {"error": to_json(translate(error, "Spark application"))})
         return 1
     else:
-        answer(result_path, said)
+        answer(result_path, reply)
         return 0
     finally:
         session.stop()

@@ -44,7 +44,7 @@ def is_told_partitions(plan: Plan, first: Stage, nodes_of_first: Sequence[Node])
     """Does an operation see the number of its partition, while rows are still in the partitions of this stage?"""
     nodes = [*nodes_of_first, *(node for stage in _staying(plan, first) for node in stage.nodes)]
     return any(
-        not may_run_in_jvm(one) and not isinstance(getattr(one, "function", None), FunctionType) for one in nodes
+        not may_run_in_jvm(node) and not isinstance(getattr(node, "function", None), FunctionType) for node in nodes
     )
 
 
@@ -72,14 +72,14 @@ def own_session(attached: Attached, job: Job) -> Iterator[Attached]:
         return
     if is_connect(attached.session):
         keep_modules_by_value()  # the Connect client pickles functions when it sends a plan, not when a column is made
-        with _active(attached.session), _shaken(attached, job) as own:
-            yield own
+        with _active(attached.session), _shaken(attached, job) as separate:
+            yield separate
         return
     sibling = Sibling.of(attached.session)
     deactivate = sibling.activated()
     try:
-        with _shaken(replace(attached, session=sibling.session), job) as own:
-            yield own
+        with _shaken(replace(attached, session=sibling.session), job) as separate:
+            yield separate
     finally:
         deactivate()
 
@@ -125,7 +125,7 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
     try:
         with no_actions(node.name), modules_by_value(), _functions_of(session), watch:
             made = _called(session, node, [_guarded(attached, frame) for frame in frames], job)
-            result = _fitted(attached, node, made)
+            fitted = _fitted(attached, node, made)
     except UserCodeError:
         raise
     except TridentError as error:
@@ -134,8 +134,8 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
         if not is_foreign(error):
             raise
         kind, _, text = error_text(error).partition(": ")
-        said = text.partition("JVM stacktrace:")[0]
-        raise _wrong(node, f"raised {kind}: {root_cause(said) or said}", _CURE, job.slot.txid) from None
+        message = text.partition("JVM stacktrace:")[0]
+        raise _wrong(node, f"raised {kind}: {root_cause(message) or message}", _CURE, job.slot.txid) from None
     if watch.trouble:
         raise _wrong(node, watch.trouble, SET_BACK, job.slot.txid)
     after = _settings_of(session)
@@ -145,7 +145,7 @@ def transformed(attached: Attached, node: TransformNode, frames: Sequence[DataFr
         for name in changed:  # others may use the session afterwards
             session.conf.unset(name) if name not in before else session.conf.set(name, before[name])
         raise _wrong(node, f"changed the session's {', '.join(changed)}", "Settings belong into spark_conf.")
-    return result
+    return fitted
 
 
 def _settings_of(session: Any) -> Any:
@@ -168,8 +168,10 @@ def of_halves(attached: Attached, node: TransformNode, frames: Sequence[DataFram
 def may_see_all(node: TransformNode) -> bool:
     """Does the transform make the same from the rows of many transactions as from those of each? So its user says, and
     it is told nothing of the transaction."""
-    told = takes_context(node.function) if not isinstance(node.function, SqlQuery) else _has_time(node.function)
-    return node.rowwise and not told
+    sees_transaction = (
+        takes_context(node.function) if not isinstance(node.function, SqlQuery) else _has_time(node.function)
+    )
+    return node.rowwise and not sees_transaction
 
 
 @contextmanager
@@ -206,10 +208,10 @@ def _called(session: Any, node: TransformNode, frames: Sequence[DataFrame], job:
         if _has_time(node.function):
             args = {"args": {TRANSACTION_TIME: context.time}}
         return session.sql(node.function.text, **args, **dict(zip(node.function.names, frames, strict=True)))
-    given: dict[str, Any] = dict(zip(node.names, frames[1:], strict=True))
-    if takes_context(node.function) and "context" not in given:
-        given["context"] = context
-    return node.function(frames[0], **given)
+    keywords: dict[str, Any] = dict(zip(node.names, frames[1:], strict=True))
+    if takes_context(node.function) and "context" not in keywords:
+        keywords["context"] = context
+    return node.function(frames[0], **keywords)
 
 
 def _has_time(query: SqlQuery) -> bool:
@@ -233,45 +235,45 @@ def _fitted(attached: Attached, node: TransformNode, made: Any) -> DataFrame:
             "gave a DataFrame of another session",
             "Take the session of what it is given: frame.sparkSession; begin a join with that frame.",
         )
-    given = [(field.name, field.dataType.simpleString()) for field in made.schema.fields]
-    _require_names(node, [name for name, _ in given])
-    types = dict(given)
+    made_fields = [(field.name, field.dataType.simpleString()) for field in made.schema.fields]
+    _require_names(node, [name for name, _ in made_fields])
+    types = dict(made_fields)
     columns = [_column(attached, node, field, types[field.name]) for field in node.schema]
     return made.select(*columns)
 
 
-def _require_names(node: TransformNode, given: list[str]) -> None:
+def _require_names(node: TransformNode, names: list[str]) -> None:
     declared = names_of(node.schema)
-    doubled = sorted({name for name in given if given.count(name) > 1})
-    missing = [name for name in declared if name not in given]
-    more = [name for name in given if name not in declared]
-    said = [
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    missing = [name for name in declared if name not in names]
+    more = [name for name in names if name not in declared]
+    differences = [
         *([f"gave the column {', '.join(doubled)} twice"] if doubled else []),
         *([f"did not give {', '.join(missing)}"] if missing else []),
         *([f"gave {', '.join(more)}, which nobody declared"] if more else []),
     ]
-    if said:
+    if differences:
         raise _wrong(
             node,
-            f"{' and '.join(said)}: it has ({', '.join(given)}), declared is ({', '.join(declared)})",
+            f"{' and '.join(differences)}: it has ({', '.join(names)}), declared is ({', '.join(declared)})",
             "Select the declared columns, or declare what it gives.",
         )
 
 
-def _column(attached: Attached, node: TransformNode, field: Field, given: str) -> Any:
+def _column(attached: Attached, node: TransformNode, field: Field, type_text: str) -> Any:
     column = attached.functions.col(f"`{field.name}`")
     try:
-        found = "void" if given == "void" else parse_type(given)
+        made_type = "void" if type_text == "void" else parse_type(type_text)
     except FieldError:
-        found = given
-    if found == field.type:
+        made_type = type_text
+    if made_type == field.type:
         return column
-    if not widens(found, field.type):
+    if not widens(made_type, field.type):
         raise _wrong(
             node,
-            f"gave the column {field.name} as {found}, declared is {field.type}",
-            f'Cast it in the function, as in col("{field.name}").cast("{field.type}"), or declare {found}: only what '
-            "loses nothing is widened by itself.",
+            f"gave the column {field.name} as {made_type}, declared is {field.type}",
+            f'Cast it in the function, as in col("{field.name}").cast("{field.type}"), or declare {made_type}: only '
+            "what loses nothing is widened by itself.",
         )
     return column.cast(field.type).alias(field.name)
 
@@ -279,7 +281,7 @@ def _column(attached: Attached, node: TransformNode, field: Field, given: str) -
 # ---- errors ----------------------------------------------------------------------------------------------------
 
 
-def failed_in_transform(error: BaseException, plan: Plan, what: str) -> UserCodeError | None:
+def failed_in_transform(error: BaseException, plan: Plan, subject: str) -> UserCodeError | None:
     """The error, if data or a UDF of a transform caused Spark's exception. Spark does not name the row."""
     nodes = transforms_of(plan)
     text = str(error)
@@ -289,12 +291,12 @@ def failed_in_transform(error: BaseException, plan: Plan, what: str) -> UserCode
         return None
     names = ", ".join(f"{node.name} ({node.said})" for node in nodes)
     return UserCodeError(
-        f"{what}: the work that {names} planned failed: {root_cause(text)}",
+        f"{subject}: the work that {names} planned failed: {root_cause(text)}",
         "Mend the function or the data; the log of Spark has the whole error.",
         node=nodes[0].name,
     )
 
 
-def _wrong(node: TransformNode, what: str, cure: str, txid: int | None = None) -> UserCodeError:
+def _wrong(node: TransformNode, problem: str, cure: str, txid: int | None = None) -> UserCodeError:
     after = "" if txid is None else f"; transaction {txid}"
-    return UserCodeError(f"{node.name} ({node.said}) {what}{after}", cure, node=node.name, txid=txid)
+    return UserCodeError(f"{node.name} ({node.said}) {problem}{after}", cure, node=node.name, txid=txid)

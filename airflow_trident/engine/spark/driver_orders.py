@@ -38,13 +38,13 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
         kind = HdfsAddress if is_hdfs_uri(folder) else ObjectAddress
         _lend(kind.parse("the staging folder", folder).conn_id)
         address = f"{folder}/{name}-{hashlib.sha256(content).hexdigest()}{ending}"
-        orders, own = _split(address)
-        orders.put(own, lambda file: file.write(content))
+        orders, order_name = _split(address)
+        orders.put(order_name, lambda file: file.write(content))
         return address
     make_folder(folder)
     path = os.path.join(folder, f"{name}{ending}")
     # mode 0600, whatever the folder's: the driver accepts it from this user only
-    with open(path, "xb", opener=lambda one, flags: os.open(one, flags, _MODE)) as file:
+    with open(path, "xb", opener=lambda target, flags: os.open(target, flags, _MODE)) as file:
         try:
             file.write(content)
             file.flush()
@@ -54,27 +54,27 @@ def place(folder: str, name: str, ending: str, content: bytes) -> str:
     return path
 
 
-def read_order(address: str, what: str) -> bytes:
+def read_order(address: str, subject: str) -> bytes:
     """
-    :param what: "the order of a drain".
+    :param subject: "the order of a drain".
     :raises ConfigurationError: another user may have written it.
     :raises OSError: it cannot be read.
     """
     if not is_object_uri(address):
-        return read_own(address, what)
+        return read_own(address, subject)
     orders, name = _split(address)
     content = orders.read(name)
     if hashlib.sha256(content).hexdigest() not in name:
         raise ConfigurationError(
-            f"{what} {address!r} is not the one that was placed there: somebody has changed it",
+            f"{subject} {address!r} is not the one that was placed there: somebody has changed it",
             "Let nobody else write into the staging folder, and run the task again.",
         )
     return content
 
 
-def answer(address: str, said: Mapping[str, Any]) -> None:
+def answer(address: str, reply: Mapping[str, Any]) -> None:
     """Writes atomically: the driver may be killed at any point."""
-    content = json.dumps(said).encode()
+    content = json.dumps(reply).encode()
     if is_object_uri(address):
         orders, name = _split(address)
         orders.put(name, lambda file: file.write(content))

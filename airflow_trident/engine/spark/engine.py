@@ -63,11 +63,11 @@ class SparkEngine(Engine):
         return self._sessions
 
     def coalesces(self, plan: Plan) -> Coalesces:
-        found = super().coalesces(plan)
-        if not found.passes or not transforms_of(plan) or self._sessions.have_siblings:
-            return found
+        coalescing = super().coalesces(plan)
+        if not coalescing.passes or not transforms_of(plan) or self._sessions.have_siblings:
+            return coalescing
         why = "on Spark Connect, the function of a transform has a session for each transaction"
-        return replace(found, how=Coalescing.NO, why=why)
+        return replace(coalescing, how=Coalescing.NO, why=why)
 
     def run(self, job: Job) -> Manifest:
         return self._run(
@@ -79,10 +79,10 @@ class SparkEngine(Engine):
         require_group(self, jobs)
         if len(jobs) == 1:
             return self.run(jobs[0])
-        what = f"Spark job of topology {jobs[0].slot.topology!r}, {len(jobs)} transactions to {jobs[-1].slot.txid}"
-        return self._run(jobs[-1], lambda attached, native: GroupRun(attached, jobs, native=native).manifest(), what)
+        subject = f"Spark job of topology {jobs[0].slot.topology!r}, {len(jobs)} transactions to {jobs[-1].slot.txid}"
+        return self._run(jobs[-1], lambda attached, native: GroupRun(attached, jobs, native=native).manifest(), subject)
 
-    def _run(self, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
+    def _run(self, job: Job, manifest: Callable[[Attached, bool], Manifest], subject: str) -> Manifest:
         """
         :param job: its slot is that of the run.
         :param manifest: its second argument: do expressions run in the JVM?
@@ -92,20 +92,20 @@ class SparkEngine(Engine):
         with self._attached(job) as attached:
             require_version(job.plan, attached.version)
             try:
-                return _manifest(attached, job, manifest, what)
+                return _manifest(attached, job, manifest, subject)
             except ExecutorPackageError as error:
                 if self._sends:
                     raise
                 self._sends = True
                 job.progress(f"{error.message}: sending it to them, and running again")
             attached.send(package_zip())
-            return _manifest(attached, job, manifest, what)
+            return _manifest(attached, job, manifest, subject)
 
     def physical(self, job: Job) -> dict[str, str]:
         """State -> Spark's physical plan for what a job stages for it, for people; nothing runs."""
         require_known(job.plan, SPARK_NODES)
-        with self._attached(job) as attached, own_session(attached, job) as own:
-            return PlanRun(own, job, native=True).physical()
+        with self._attached(job) as attached, own_session(attached, job) as separate:
+            return PlanRun(separate, job, native=True).physical()
 
     @contextmanager
     def _attached(self, job: Job) -> Iterator[Attached]:
@@ -114,8 +114,8 @@ class SparkEngine(Engine):
         if attached.about != self._told:  # only once per application: a drain runs thousands of attempts
             self._told = attached.about
             job.progress(f"{attached.about}: ready after {time.monotonic() - began:.1f} s")
-            if not attached.local and (told := mixes_runs(attached.session.version)):
-                job.progress(told)
+            if not attached.local and (note := mixes_runs(attached.session.version)):
+                job.progress(note)
         with self._lock:
             self._running.append((job.slot, attached))
         try:
@@ -141,14 +141,14 @@ class SparkEngine(Engine):
 
     def _open(self, job: Job) -> Attached:
         require_extra("pyspark", "airflow-trident[spark]")
-        what = self._sessions.opening()
+        opening = self._sessions.opening()
         with self._lock:  # of several threads only one says it
-            told, self._opening = self._opening == what, what
-        if not what or told:
+            announced, self._opening = self._opening == opening, opening
+        if not opening or announced:
             return self._sessions.open(job.slot, trial=job.trial)
-        job.progress(what)
+        job.progress(opening)
         try:
-            with watched(what, lambda: "", job.progress):
+            with watched(opening, lambda: "", job.progress):
                 return self._sessions.open(job.slot, trial=job.trial)
         finally:
             self._opening = ""
@@ -166,23 +166,23 @@ class SparkEngine(Engine):
         self._sessions.close()
 
 
-def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool], Manifest], what: str) -> Manifest:
+def _manifest(attached: Attached, job: Job, manifest: Callable[[Attached, bool], Manifest], subject: str) -> Manifest:
     try:
-        with own_session(attached, job) as own:
-            return manifest(own, True)
+        with own_session(attached, job) as separate:
+            return manifest(separate, True)
     except Exception as error:  # noqa: BLE001 - any error becomes a typed one
         if is_expression_error(error):  # Python evaluates the same expressions, slower, and finds the row
             job.progress("an expression failed: running again in Python to find the row")
         elif is_read_error(error):  # Python's reader defines what a batch is, and finds the fault in a file
             job.progress("Spark could not read a file: reading again in Python")
         else:
-            typed = _typed(error, job, what)
+            typed = _typed(error, job, subject)
             raise typed from _cause(typed, error)
     try:
-        with own_session(attached, job) as own:
-            return manifest(own, False)
+        with own_session(attached, job) as separate:
+            return manifest(separate, False)
     except Exception as error:  # noqa: BLE001 - any error becomes a typed one
-        typed = _typed(error, job, what)
+        typed = _typed(error, job, subject)
         raise typed from _cause(typed, error)
 
 
@@ -216,10 +216,10 @@ class _Quiet:
 _quiet_errors = _Quiet()
 
 
-def _typed(error: Exception, job: Job, what: str) -> TridentError:
-    typed = translate(error, what)
-    found = failed_in_transform(error, job.plan, what) if isinstance(typed, SparkJobError) else None
-    return found or typed
+def _typed(error: Exception, job: Job, subject: str) -> TridentError:
+    typed = translate(error, subject)
+    transform_error = failed_in_transform(error, job.plan, subject) if isinstance(typed, SparkJobError) else None
+    return transform_error or typed
 
 
 def _cause(typed: TridentError, error: Exception) -> BaseException | None:
@@ -262,13 +262,13 @@ def tried(sessions: Sessions, path: str = "/") -> TrialResult:
         import pyspark
 
         for _ in batches:
-            found = [platform.python_version(), pyarrow.__version__, str(os.path.exists(path)), pyspark.__version__]
-            yield pyarrow.RecordBatch.from_pydict({"found": found})
+            facts = [platform.python_version(), pyarrow.__version__, str(os.path.exists(path)), pyspark.__version__]
+            yield pyarrow.RecordBatch.from_pydict({"found": facts})
 
     attached = sessions.open(_SLOT, trial=True)
     try:
-        one: Any = attached.session.range(0, 1, 1, 1)
-        python, arrow, sees, spark = to_arrow(one.mapInArrow(versions, "found string")).column(0).to_pylist()
+        single_row: Any = attached.session.range(0, 1, 1, 1)
+        python, arrow, sees, spark = to_arrow(single_row.mapInArrow(versions, "found string")).column(0).to_pylist()
         require_executors(spark, attached.session.version)
     except Exception as error:
         raise translate(error, "a task on Spark's executors") from error

@@ -90,10 +90,10 @@ def from_json(content: Any) -> TridentError:
     return error
 
 
-def translate(error: BaseException, what: str) -> TridentError:
+def translate(error: BaseException, subject: str) -> TridentError:
     """A typed error for any exception from Spark.
 
-    :param what: the work, for the text.
+    :param subject: the work, for the text.
     """
     if isinstance(error, TridentError):
         return error
@@ -103,30 +103,30 @@ def translate(error: BaseException, what: str) -> TridentError:
     if missing := _NO_MODULE.search(text):
         if missing[1].partition(".")[0] == "airflow_trident":
             return ExecutorPackageError(
-                f"{what}: the Python workers of Spark cannot import airflow_trident", SAME_VERSION
+                f"{subject}: the Python workers of Spark cannot import airflow_trident", SAME_VERSION
             )
         return ConfigurationError(
-            f"{what}: the Python workers of Spark cannot import {missing[1]}", "Install it where the executors run."
+            f"{subject}: the Python workers of Spark cannot import {missing[1]}", "Install it where the executors run."
         )
     if unfit := _NO_PACKAGE.search(text):
-        return ConfigurationError(f"{what}: Spark's Python says: {unfit[1]}", "Install it where the executors run.")
+        return ConfigurationError(f"{subject}: Spark's Python says: {unfit[1]}", "Install it where the executors run.")
     if "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
-            f"{what}: the Python workers of Spark run another Python version than this process",
+            f"{subject}: the Python workers of Spark run another Python version than this process",
             "Set spark.pyspark.python to a Python of the same minor version.",
         )
-    if other := other_release(text, what):
+    if other := other_release(text, subject):
         return other
     if _got_no_answer(error):
         return SparkJobError(
-            f"{what} failed: the JVM of Spark ended while it was at work, or does not answer ({error_text(error)})",
+            f"{subject} failed: the JVM of Spark ended while it was at work, or does not answer ({error_text(error)})",
             "Killed with 9 it was short of memory more often than not: give the machine or the container more, or make "
             "the batches smaller. A retry starts another one.",
         )
-    return SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text))
+    return SparkJobError(f"{subject} failed: {root_cause(text) or type(error).__name__}", cure_of(text))
 
 
-def other_release(text: str, what: str) -> ConfigurationError | None:
+def other_release(text: str, subject: str) -> ConfigurationError | None:
     """The error if Java says that processes of Spark are of different releases, else None.
 
     Java compares the classes of what it is sent, so an executor refuses its first task, before it starts any Python. It
@@ -137,14 +137,14 @@ def other_release(text: str, what: str) -> ConfigurationError | None:
         return None
     if lost is None:
         return ConfigurationError(
-            f"{what}: processes of this Spark are of different releases: they differ in {other[1]}", SAME_RELEASE
+            f"{subject}: processes of this Spark are of different releases: they differ in {other[1]}", SAME_RELEASE
         )
     version, image = driver_and_image()
     driver = f", which has Spark {version}" if version else ""
     of_image = f", in a pod of the image {image!r}," if image else ""
     return ConfigurationError(
-        f"{what}: executor {lost[2]} on {lost[1]}{of_image} has another release of Spark than its driver{driver}: they "
-        f"differ in {other[1]}",
+        f"{subject}: executor {lost[2]} on {lost[1]}{of_image} has another release of Spark than its driver{driver}: "
+        f"they differ in {other[1]}",
         SAME_RELEASE,
     )
 
@@ -160,8 +160,8 @@ def _got_no_answer(error: BaseException) -> bool:
 def is_expression_error(error: BaseException) -> bool:
     """Did an expression in the JVM refuse a value? The JVM does not say in which row."""
     text = str(error)
-    known = CANNOT_BE_CAST in text or any(f"[{name}" in text for name in _EXPRESSION_ERRORS)
-    return known and not _MARKER.search(text)
+    is_expression = CANNOT_BE_CAST in text or any(f"[{name}" in text for name in _EXPRESSION_ERRORS)
+    return is_expression and not _MARKER.search(text)
 
 
 def is_read_error(error: BaseException) -> bool:
@@ -169,7 +169,7 @@ def is_read_error(error: BaseException) -> bool:
     pages fail outside of the file's reader, where a later step decodes them. Executors may lack a file system that the
     driver has."""
     text = str(error)
-    return any(one in text for one in _READ_ERRORS) and not _MARKER.search(text)
+    return any(phrase in text for phrase in _READ_ERRORS) and not _MARKER.search(text)
 
 
 def is_lost_worker(text: str) -> bool:
@@ -179,22 +179,22 @@ def is_lost_worker(text: str) -> bool:
     return crashed or ("eofexception" in lowered and "api.python" in lowered)
 
 
-def lost_worker(error: Exception, what: str, places: Sequence[str]) -> SparkJobError:
-    """:param what: the work, for the text.
+def lost_worker(error: Exception, subject: str, places: Sequence[str]) -> SparkJobError:
+    """:param subject: the work, for the text.
     :param places: where its reading may have been, as people know them.
     """
     few = ", ".join(places[:_FEW_PLACES])
     more = f" and {len(places) - _FEW_PLACES} more" if len(places) > _FEW_PLACES else ""
     one_of = "one of: " if len(places) > 1 else ""
     return SparkJobError(
-        f"{what} failed: a Python worker of Spark ended while it was at {one_of}{few}{more}", cure_of(str(error))
+        f"{subject} failed: a Python worker of Spark ended while it was at {one_of}{few}{more}", cure_of(str(error))
     )
 
 
 def failed_task(text: str) -> int | None:
     """The number of the task that failed, which is that of its partition; None: the text has none."""
-    found = _FAILED_TASK.search(text)
-    return int(found[1]) if found else None
+    match = _FAILED_TASK.search(text)
+    return int(match[1]) if match else None
 
 
 def root_cause(text: str) -> str:
@@ -203,8 +203,8 @@ def root_cause(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # Spark Connect has the message in the first line, and only the Java class in the stack trace.
     is_bare = bool(causes) and causes[-1].replace(".", "").isalnum() and lines[0].startswith("[")
-    found = causes[-1] if causes and not is_bare else (lines[0] if lines else "")
-    return found[:400]
+    cause = causes[-1] if causes and not is_bare else (lines[0] if lines else "")
+    return cause[:400]
 
 
 def cure_of(text: str) -> str:

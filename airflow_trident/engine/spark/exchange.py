@@ -165,18 +165,20 @@ class _Joining:
         missing = "left" if types[first] is JoinType.INNER else "full"
         data, keys = self._side(frames[first], first), self._compared(first)
         for place in others:
-            own = self._compared(place)
-            pairs = zip(keys, own, strict=True)
+            side_keys = self._compared(place)
+            pairs = zip(keys, side_keys, strict=True)
             equal = [left.eqNullSafe(right) if self._count is None else left == right for left, right in pairs]
             how = "inner" if types[place] is JoinType.INNER else missing
             side = self._side(frames[place], place)
             data = data.join(
-                side if self._sized else side.hint("merge"), reduce(lambda one, other: one & other, equal), how
+                side if self._sized else side.hint("merge"),
+                reduce(lambda condition, other: condition & other, equal),
+                how,
             )
             if missing == "full":
-                keys = [self._f.coalesce(left, right) for left, right in zip(keys, own, strict=True)]
+                keys = [self._f.coalesce(left, right) for left, right in zip(keys, side_keys, strict=True)]
         names = self._join.step.fields
-        return data.select(*(one.alias(name) for one, name in zip(self._values(), names, strict=True)))
+        return data.select(*(value.alias(name) for value, name in zip(self._values(), names, strict=True)))
 
     def _side(self, data: DataFrame, place: int) -> DataFrame:
         """One stream, with unique column names, so that a stream can be joined with itself."""
@@ -187,11 +189,11 @@ class _Joining:
             for field, name in taken.items()
             if name is not None and field.name in groups
         ]
-        own = set(self._join.step.reads[place])
+        read_names = set(self._join.step.reads[place])
         rest = [
             self._columns.named(name).alias(field.name)
             for field, name in taken.items()
-            if name is not None and field.name in own
+            if name is not None and field.name in read_names
         ]
         data = data.select(*keys, *rest)
         if self._count is None:
@@ -213,7 +215,7 @@ class _Joining:
             return key
         if is_nested(type_text):
             (element,) = members(type_text)
-            return self._f.transform(key, lambda one: self._shown(one, element.type))
+            return self._f.transform(key, lambda value: self._shown(value, element.type))
         return self._f.when(key == self._f.lit(0), self._f.lit(0).cast(type_text)).otherwise(key)
 
     def _keys(self, place: int) -> list[Any]:
@@ -230,7 +232,7 @@ class _Joining:
         if joiner.mode is JoinOutFieldsMode.COMPACT:
             return [
                 *(self._f.coalesce(*same) for same in zip(*keys, strict=True)),
-                *(one for side in values for one in side),
+                *(column for side in values for column in side),
             ]
         return [
             (keys if is_key else values)[place][at]

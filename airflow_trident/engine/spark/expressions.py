@@ -99,23 +99,23 @@ class _Compiler:
             value = value.isoformat()
         return self._f.lit(value).cast(type_text)
 
-    def _item(self, column: Any, given: str, key: Any) -> Any:
-        if given.startswith("array"):
+    def _item(self, column: Any, container_type: str, key: Any) -> Any:
+        if container_type.startswith("array"):
             return self._f.get(column, self._f.lit(min(key, _INT_MAX)).cast("int"))
-        return self._f.try_element_at(column, self._literal(key, members(given)[0].type))
+        return self._f.try_element_at(column, self._literal(key, members(container_type)[0].type))
 
     def _case(self, arguments: list[Any]) -> Any:
-        result = self._f.when(arguments[0], arguments[1])
+        chain = self._f.when(arguments[0], arguments[1])
         for place in range(2, len(arguments) - 1, 2):
-            result = result.when(arguments[place], arguments[place + 1])
-        return result.otherwise(arguments[-1]) if len(arguments) % 2 else result
+            chain = chain.when(arguments[place], arguments[place + 1])
+        return chain.otherwise(arguments[-1]) if len(arguments) % 2 else chain
 
-    def _cast(self, column: Any, given: str, wanted: str) -> Any:
-        if given == "string":
+    def _cast(self, column: Any, source_type: str, wanted: str) -> Any:
+        if source_type == "string":
             plain = self._f.trim(column)
             fits = plain.rlike(rf"\A(?:{TEXT_PATTERNS[wanted]})\z")
             return self._or_error(fits, plain.cast(wanted), column, wanted)
-        if given in REAL_TYPES and wanted == "long":
+        if source_type in REAL_TYPES and wanted == "long":
             # Spark saturates 2**63 instead of refusing it
             fits = (column >= -_LONG_LIMIT) & (column < _LONG_LIMIT)
             return self._or_error(fits, column.cast(wanted), column, wanted)

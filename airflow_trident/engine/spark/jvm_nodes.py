@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def ranked(one: Aggregation, before: Schema) -> str:
+def ranked(aggregation: Aggregation, before: Schema) -> str:
     """A value of `MinBy` or `MaxBy` after its rank, of which the smallest is best; null for a skipped tuple. In Spark,
     NaN is above every number and both zeros are equal; of the values, -0.0 is smaller."""
-    value, by = select(before, one.reads, str(one))
-    ranks = _reversed(by.name, by.type) if isinstance(one.aggregator, MaxBy) else [f"`{by.name}`"]
+    value, by = select(before, aggregation.reads, str(aggregation))
+    ranks = _reversed(by.name, by.type) if isinstance(aggregation.aggregator, MaxBy) else [f"`{by.name}`"]
     ranks += [f"`{value.name}` is null", f"`{value.name}`"]
     if value.type in REAL_TYPES:
         ranks.append(f"not (`{value.name}` = 0 and cast(`{value.name}` as string) = '-0.0')")
@@ -78,13 +78,13 @@ def _reversed_text(text: str) -> str:
 class Columns:
     """
     :param functions: the session's module of column functions.
-    :param known: columns made before; see `Attached.known`.
+    :param cache: columns made before; see `Attached.cache`.
     """
 
-    def __init__(self, functions: ModuleType, known: dict[Hashable, Any]) -> None:
+    def __init__(self, functions: ModuleType, cache: dict[Hashable, Any]) -> None:
         self.functions: Any = functions
         self._f: Any = functions
-        self._known = known
+        self._known = cache
 
     def known(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The column of this key, made on first use. Two threads may both make it: the results are equal."""
@@ -154,34 +154,41 @@ class Columns:
 
     def partial(self, data: DataFrame, node: PartialAggregateNode | FinalAggregateNode, before: Schema) -> DataFrame:
         """Only the value of each single row: Spark combines before the shuffle of the next aggregation by itself."""
-        values = [self._value(one, before) for one in node.aggregations]
+        values = [self._value(aggregation, before) for aggregation in node.aggregations]
         return data.select(*(self.named(name) for name in node.groups), *values)
 
     def passed(self, data: DataFrame, node: PartitionAggregateNode, _: Schema) -> DataFrame:
         """All tuples: the next node makes Spark choose before the shuffle by itself."""
-        (one,) = node.aggregations
-        return data.select(*self.given(one))
+        (aggregation,) = node.aggregations
+        return data.select(*self.given(aggregation))
 
-    def given(self, one: Aggregation) -> list[Any]:
+    def given(self, aggregation: Aggregation) -> list[Any]:
         """The inputs of an aggregation, under the names of its outputs."""
-        pairs = zip(one.reads, one.output, strict=True)
+        pairs = zip(aggregation.reads, aggregation.output, strict=True)
         return [self.named(name) if name == to.name else self.named(name).alias(to.name) for name, to in pairs]
 
-    def _value(self, one: Aggregation, before: Schema) -> Any:
-        (output,) = one.output
-        if one.combiner is None:
-            text = ranked(one, before)
+    def _value(self, aggregation: Aggregation, before: Schema) -> Any:
+        (output,) = aggregation.output
+        if aggregation.combiner is None:
+            text = ranked(aggregation, before)
             return self.known(("rank", text, output.name), lambda: self._f.expr(text).alias(output.name))
-        key = ("value", type(one.aggregator).__name__, one.merge_kind, one.reads, output.name, output.type)
-        return self.known(key, lambda: self._initial(one).cast(output.type).alias(output.name))
+        key = (
+            "value",
+            type(aggregation.aggregator).__name__,
+            aggregation.merge_kind,
+            aggregation.reads,
+            output.name,
+            output.type,
+        )
+        return self.known(key, lambda: self._initial(aggregation).cast(output.type).alias(output.name))
 
-    def _initial(self, one: Aggregation) -> Any:
-        if isinstance(one.aggregator, Count):
+    def _initial(self, aggregation: Aggregation) -> Any:
+        if isinstance(aggregation.aggregator, Count):
             return self._f.lit(1)
-        value = self.named(one.reads[0])
-        if one.merge_kind is not MergeKind.ADD:
+        value = self.named(aggregation.reads[0])
+        if aggregation.merge_kind is not MergeKind.ADD:
             return value
-        (output,) = one.output
+        (output,) = aggregation.output
         # of one type: Spark's common type of a decimal and a number cuts digits of the decimal
         return self._f.coalesce(value.cast(output.type), self._f.lit(0).cast(output.type))
 
@@ -190,22 +197,22 @@ class Columns:
         with the zeros."""
         if not node.merges:
             data = self.partial(data, node, node.input.schema)
-        merged = [self._sql(_merged(one)) for one in node.aggregations]
+        merged = [self._sql(_merged(aggregation)) for aggregation in node.aggregations]
         return data.groupBy(*(self.named(name) for name in node.groups)).agg(*merged)
 
     def _sql(self, text: str) -> Any:
         return self.known(("sql", text), lambda: self._f.expr(text))
 
 
-def _merged(one: Aggregation) -> str:
+def _merged(aggregation: Aggregation) -> str:
     """As SQL text: one call to the JVM instead of ten for columns."""
-    (output,) = one.output
-    if one.combiner is None:
+    (output,) = aggregation.output
+    if aggregation.combiner is None:
         return f"min(`{output.name}`).value as `{output.name}`"
-    if one.merge_kind is MergeKind.ADD:
+    if aggregation.merge_kind is MergeKind.ADD:
         zero = f"cast(0 as {output.type})"
         return f"cast(coalesce(sum(`{output.name}`), {zero}) as {output.type}) as `{output.name}`"
-    return f"{one.merge_kind}(`{output.name}`) as `{output.name}`"
+    return f"{aggregation.merge_kind}(`{output.name}`) as `{output.name}`"
 
 
 class _InJvm(NamedTuple):
@@ -262,7 +269,7 @@ class JvmChoice:
     the end.
     """
 
-    given: Aggregation
+    aggregation: Aggregation
     count: int
     field: int | None
     reverse: bool
@@ -278,20 +285,23 @@ class JvmChoice:
             return None
         if len(first.aggregations) != 1 or any(node.runs_without_tuples for node in nodes[1:]):
             return None
-        (one,) = first.aggregations
-        if [field.type for field in select(how.schema, one.reads, first.name)] != [field.type for field in one.output]:
+        (aggregation,) = first.aggregations
+        read_types = [field.type for field in select(how.schema, aggregation.reads, first.name)]
+        if read_types != [field.type for field in aggregation.output]:
             return None
-        match one.aggregator:
+        match aggregation.aggregator:
             case FirstNAggregator(n=count, place=place, reverse=reverse):
-                return cls(one, count, place, reverse)
+                return cls(aggregation, count, place, reverse)
             case ComparisonAggregator(place=int(place), comparator=None, sign=sign):
-                return cls(one, 1, place, sign > 0, nulls=False, latest=True)
+                return cls(aggregation, 1, place, sign > 0, nulls=False, latest=True)
         return None
 
     def data(self, columns: Columns, data: DataFrame) -> DataFrame:
         """The chosen tuples in one partition, in order."""
-        data = data.select(*columns.given(self.given), columns.functions.monotonically_increasing_id().alias(_PLACE))
-        names = [columns.named(field.name) for field in self.given.output]
+        data = data.select(
+            *columns.given(self.aggregation), columns.functions.monotonically_increasing_id().alias(_PLACE)
+        )
+        names = [columns.named(field.name) for field in self.aggregation.output]
         place = columns.named(_PLACE)
         order = [place.desc() if self.latest else place.asc()]
         if self.field is not None:

@@ -107,7 +107,7 @@ class JvmSources:
         if hinted or not _all_in_jvm(stage) or is_connect(self._attached.session):
             return None
         here = self._attached.local
-        forks = any(one.forks for one in self._plan.stages)
+        forks = any(planned.forks for planned in self._plan.stages)
         if here and not forks and (files := emitter.text_files(metadata)) is not None:
             self._read.append(files)
             return read_text(self._attached.session, self._columns, files, stage.before[0].name)
@@ -121,18 +121,18 @@ class JvmSources:
         return data
 
     def require_same(self) -> None:
-        for one in self._read:
-            one.require_same()
+        for batch in self._read:
+            batch.require_same()
 
     def rows(self) -> int | None:
         """How many rows were read; None: unknown."""
-        rows = [one.rows for one in self._read]
-        return None if None in rows else sum(one for one in rows if one is not None)
+        rows = [batch.rows for batch in self._read]
+        return None if None in rows else sum(count for count in rows if count is not None)
 
     def _goes_on_in_jvm(self, stage: Stage) -> bool:
         """Do rows move, or go to a transform, before Python gets them? Python needs fixed partitions, and Spark splits
         files as it likes."""
-        readers = [one for one in self._plan.stages if stage.index in one.upstreams]
+        readers = [reader for reader in self._plan.stages if stage.index in reader.upstreams]
         return not stage.sinks and all(map(self._takes_them_in_jvm, readers))
 
     def _takes_them_in_jvm(self, stage: Stage) -> bool:
@@ -149,13 +149,13 @@ class JvmSources:
         frame: Any = batch.frame
         if not isinstance(frame, DataFrame) or frame.isStreaming or not is_of_session(frame, self._attached.session):
             raise _wrong(source, "is no DataFrame of the session that it was given")
-        given = {field.name: _type_of(field.dataType) for field in frame.schema.fields}
+        types = {field.name: _type_of(field.dataType) for field in frame.schema.fields}
         wanted = {field.name: field.type for field in source.schema}
-        if len(given) != len(frame.columns) or given.keys() not in (wanted.keys(), set(names_of(source.spout.schema))):
+        if len(types) != len(frame.columns) or types.keys() not in (wanted.keys(), set(names_of(source.spout.schema))):
             raise _wrong(source, f"has the columns ({', '.join(frame.columns)})")
         for name, kind in wanted.items():
-            if given[name] != kind:
-                raise _wrong(source, f"has {name} as {given[name]}")
+            if types[name] != kind:
+                raise _wrong(source, f"has {name} as {types[name]}")
         return frame.select(*map(self._columns.named, wanted))
 
 
@@ -171,9 +171,9 @@ def _type_of(spark_type: Any) -> str:
         return text
 
 
-def _wrong(source: SourceNode, what: str) -> DamagedInputError:
+def _wrong(source: SourceNode, problem: str) -> DamagedInputError:
     return DamagedInputError(
-        f"stream {source.name!r}: what the spout gave as a DataFrame {what}; the spout declares "
+        f"stream {source.name!r}: what the spout gave as a DataFrame {problem}; the spout declares "
         f"({', '.join(map(str, source.spout.schema))})",
         "Mend data_frame() of the spout's emitter, or the spout's schema.",
     )

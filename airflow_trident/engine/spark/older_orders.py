@@ -58,13 +58,13 @@ def older_orders(jobs: Sequence[Job], root: str) -> Iterator[OlderOrder]:
     :param root: the staging folder.
     :raises StoreUnavailableError, ConfigurationError: it cannot be listed.
     """
-    found = set()
+    orders = set()
     for job in jobs:
         above, _, attempt = job.slot.path.rpartition("/")
         for entry in place_at(root).list(above) if job.slot.attempt else ():
             older, _, file = entry.name.removeprefix(f"{above}/").removesuffix(_TAKEN).partition("/")
-            known = _FILE.match(file)
-            if known and older.isdecimal() and int(older) < int(attempt) and int(known[2]) >= jobs[0].slot.txid:
+            match = _FILE.match(file)
+            if match and older.isdecimal() and int(older) < int(attempt) and int(match[2]) >= jobs[0].slot.txid:
                 address = f"{root.rstrip('/')}/{above}/{older}/{file}"
-                found.add(OlderOrder(address=address, name=known[1]))
-    yield from sorted(found)
+                orders.add(OlderOrder(address=address, name=match[1]))
+    yield from sorted(orders)

@@ -52,9 +52,9 @@ def take(order: str, me: Taker) -> Taker:
 
     :raises StoreUnavailableError, ConfigurationError: the staging folder does not answer, or is not writable.
     """
-    said = driver_orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
+    content = driver_orders.take(order, _TAKER.dump(asdict(me), "who takes an order"))
     try:
-        return _TAKER.build(Taker, _TAKER.load(said, repr(order)), repr(order))
+        return _TAKER.build(Taker, _TAKER.load(content, repr(order)), repr(order))
     except SparkJobError:
         return NOBODY_KNOWN
 
@@ -102,20 +102,20 @@ def freed_if_gone(order: str) -> Iterator[None]:
         raise
 
 
-def content_for_driver(order: str, what: str) -> bytes | None:
+def content_for_driver(order: str, subject: str) -> bytes | None:
     """The order, taken by this driver; None: another driver has it, or it was taken back. Only the log says so.
 
-    :param what: "the order of a drain".
+    :param subject: "the order of a drain".
     :raises ConfigurationError: another user may have written it.
     :raises OSError: it cannot be read.
     """
     me = Taker.this_process(_driver_id())
     try:
-        driver_orders.read_order(order, what)
+        driver_orders.read_order(order, subject)
         holder = take(order, me)
         if holder == me:  # if the work has ended since, its order went, and then the note of who took it
             with freed_if_gone(order):
-                content = driver_orders.read_order(order, what)
+                content = driver_orders.read_order(order, subject)
     except FileNotFoundError:
         if not is_object_uri(order) and not os.path.isdir(os.path.dirname(order)):
             raise  # the staging folder is not here

@@ -15,17 +15,17 @@ COUNT_EVERY_S = 5.0
 
 
 @contextmanager
-def watched(what: str, tasks: Callable[[], str], progress: Callable[[str], object]) -> Iterator[None]:
+def watched(subject: str, tasks: Callable[[], str], progress: Callable[[str], object]) -> Iterator[None]:
     """Inside, `progress` gets a line now and then: the time so far, and the result of `tasks`."""
     began, done = time.monotonic(), Event()
 
     def tell() -> None:
         wait_s = FIRST_S
         while not done.wait(wait_s):
-            said = ""
+            summary = ""
             with suppress(Exception):  # only a line for people, and Spark may be ending
-                said = tasks()
-            progress(f"{what}: at work for {time.monotonic() - began:.0f} s{f', {said}' if said else ''}")
+                summary = tasks()
+            progress(f"{subject}: at work for {time.monotonic() - began:.0f} s{f', {summary}' if summary else ''}")
             wait_s = EVERY_S
 
     thread = Thread(target=tell, name="trident-progress", daemon=True)
@@ -42,13 +42,13 @@ def tasks_of(context: Any, tag: str) -> str:
     :param context: the SparkContext.
     """
     tracker = context._jsc.sc().statusTracker()
-    said = []
+    lines = []
     for job in tracker.getJobIdsForTag(tag):
-        found = tracker.getJobInfo(job)
-        stages = list(found.get().stageIds()) if found.isDefined() else []
+        info = tracker.getJobInfo(job)
+        stages = list(info.get().stageIds()) if info.isDefined() else []
         for number in stages:
             stage = tracker.getStageInfo(number)
             if stage.isDefined() and stage.get().numActiveTasks():
                 done, all_of_them = stage.get().numCompletedTasks(), stage.get().numTasks()
-                said.append(f"stage {number}: {done} of {all_of_them} tasks done")
-    return ", ".join(said)
+                lines.append(f"stage {number}: {done} of {all_of_them} tasks done")
+    return ", ".join(lines)

@@ -98,11 +98,11 @@ def _classes() -> Iterator[tuple[type, type, type]]:
     yield ConnectFrame, ConnectSession, ConnectCatalog
 
 
-def _refuse(what: str) -> None:
+def _refuse(action: str) -> None:
     node = _INSIDE.get()
     if node:
         raise UserCodeError(
-            f"{node} calls {what}, and a transform only plans: it must neither act nor write",
+            f"{node} calls {action}, and a transform only plans: it must neither act nor write",
             "Return the DataFrame; what it gives is staged and committed once. Leave out count(), show(), cache() and "
             "the like: what several states read is kept by itself. Settings belong into spark_conf.",
             node=node,

@@ -31,12 +31,12 @@ _UNITS = {"": 0, "b": 0, "k": 10, "kb": 10, "m": 20, "mb": 20, "g": 30, "gb": 30
 _SIZE = re.compile(r"\s*(-?\d+)([a-z]*)\s*")
 
 
-def home_bytes(session: Any, most: int = HOME_BYTES) -> int:
-    """How much of a result may come home: `most`, or half of what Spark's driver takes if that is less. The other half
-    is for what Spark itself sends with each task's result.
+def home_bytes(session: Any, max_bytes: int = HOME_BYTES) -> int:
+    """How much of a result may come home: `max_bytes`, or half of what Spark's driver takes if that is less. The other
+    half is for what Spark itself sends with each task's result.
     """
-    limit = _limit_of(session) if most else None
-    return most if limit is None else min(most, limit // 2)
+    limit = _limit_of(session) if max_bytes else None
+    return max_bytes if limit is None else min(max_bytes, limit // 2)
 
 
 def _limit_of(session: Any) -> int | None:
@@ -45,10 +45,10 @@ def _limit_of(session: Any) -> int | None:
 
 def size_of(setting: str) -> int | None:
     """The bytes of a size as Spark writes it: ``"512m"``; None: no limit, or it is no size."""
-    found = _SIZE.fullmatch(setting.lower())
-    if found is None or found[2] not in _UNITS or int(found[1]) <= 0:
+    match = _SIZE.fullmatch(setting.lower())
+    if match is None or match[2] not in _UNITS or int(match[1]) <= 0:
         return None
-    return int(found[1]) << _UNITS[found[2]]
+    return int(match[1]) << _UNITS[match[2]]
 
 
 def is_refused(error: Exception) -> bool:

@@ -41,10 +41,10 @@ class _RewriteInWorker:
         import pyarrow as pa
 
         places = (place for batch in batches for place in batch.column(0).to_pylist())
-        for one in self.work(places):
-            file = one.file
+        for replaced in self.work(places):
+            file = replaced.file
             row = {
-                "place": one.place,
+                "place": replaced.place,
                 "path": None if file is None else file.path,
                 "rows": 0 if file is None else file.rows,
                 "bytes": 0 if file is None else file.bytes,
@@ -58,16 +58,16 @@ def rewritten(attached: Attached, columns: Columns, job: Job, files: Sequence[St
 
     def run(work: RewriteFiles) -> list[Rewritten]:
         many = len(work.table.paths)
-        what = f"transaction {job.slot.txid}, state {work.state}: rows to replace in {many} files of its table"
-        attached.describe(what)
-        job.progress(what)
+        subject = f"transaction {job.slot.txid}, state {work.state}: rows to replace in {many} files of its table"
+        attached.describe(subject)
+        job.progress(subject)
         # Each partition reads the keys of the batch once, so there are no more than can run at the same time.
         numbers = attached.session.range(0, many, 1, min(many, attached.partitions))
         payload = ship(_RewriteInWorker(work), f"the table of state {work.state!r}")
         call: Any = WorkerPass(payload)
-        found = to_arrow(numbers.mapInArrow(call, columns.ddl(_FOUND))).to_pylist()
-        job.progress(f"state {work.state}: {len(found)} files have keys of the batch and were written anew")
-        return [_of(row, work.state) for row in found]
+        rows = to_arrow(numbers.mapInArrow(call, columns.ddl(_FOUND))).to_pylist()
+        job.progress(f"state {work.state}: {len(rows)} files have keys of the batch and were written anew")
+        return [_of(row, work.state) for row in rows]
 
     return rewrites_of(job.slot, place_at(job.staging_root), job.tables, files, run)
 

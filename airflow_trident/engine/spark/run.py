@@ -116,7 +116,7 @@ class Flow:
     schema: Schema
     partitions: int
     work: Work | None = None
-    what: str = ""
+    subject: str = ""
     marked: bool = False
     sized: bool = False
 
@@ -129,7 +129,7 @@ def told(sink: SinkNode) -> str:
 
 def sized_of(flows: Iterable[Flow]) -> bool:
     """Does Spark know the sizes of all of them?"""
-    return all(one.sized for one in flows)
+    return all(flow.sized for flow in flows)
 
 
 _MOST_KEPT = 16
@@ -155,7 +155,7 @@ class PlanRun:
         self._job = job
         self._native = native
         self._beside = beside
-        self._columns = Columns(attached.functions, attached.known)
+        self._columns = Columns(attached.functions, attached.cache)
         self._exchanges = Exchanges(attached.session, self._columns)
         self._results: dict[int, Flow] = {}
         self._kept: list[DataFrame] = []
@@ -192,8 +192,8 @@ class PlanRun:
             for sink in stage.sinks:
                 done += 1
                 self._attached.describe(told(sink))
-                what = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
-                with progress.watched(what, self._so_far, self._job.progress):
+                subject = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
+                with progress.watched(subject, self._so_far, self._job.progress):
                     staged = self._stage_rows(sink, flow)
                 rows = sum(file.rows for file in staged)
                 self._job.progress(f"staged {rows} rows for state {sink.name}")
@@ -248,7 +248,7 @@ class PlanRun:
     def _noted(self, flow: Flow, made: MadeNotes | None) -> Flow:
         """With notes of the partitions made."""
         work = flow.work or Work(slot=self._job.slot, partitions=flow.partitions)
-        return replace(flow, work=replace(work, made=made), what=flow.what or "a kept stage")
+        return replace(flow, work=replace(work, made=made), subject=flow.subject or "a kept stage")
 
     def _moved(self, stage: Stage) -> tuple[Flow, tuple[Node, ...]]:
         """Rows from other stages, repartitioned if the stage says so, and the remaining nodes."""
@@ -262,9 +262,9 @@ class PlanRun:
         elif (joined := self._joined(stage, upstreams)) is not None:
             return joined, stage.nodes[1:]
         else:
-            frames = [self._frame(one) for one in upstreams]
+            frames = [self._frame(upstream) for upstream in upstreams]
             data = self._exchanges.united(stage.union, frames, placed=colocates)
-            count = sum(one.partitions for one in upstreams)
+            count = sum(upstream.partitions for upstream in upstreams)
             flow = Flow(data, stage.union.schema, count, sized=sized_of(upstreams))
         wanted = stage.count(self._attached.partitions)
         if how is not None and (not colocates or stage.union is not None):
@@ -279,15 +279,15 @@ class PlanRun:
         """The result of the user's function, lazily. Spark chooses the partitions, unless a number is given or a later
         operation sees them."""
         packs = self._beside >= self._attached.partitions and results.known_bytes(self._splits) <= PARTITION_BYTES
-        frames = [self._frame(one).coalesce(1) if packs else self._frame(one) for one in upstreams]
+        frames = [self._frame(upstream).coalesce(1) if packs else self._frame(upstream) for upstream in upstreams]
         if node.rowwise and self._job.shaken:
             self._kept.append(frames[0].persist())
         made = of_halves if node.rowwise and self._job.shaken else transformed
         data = made(self._attached, node, frames, self._job)
         count = stage.count(self._attached.partitions)
-        told = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes)
-        if stage.exchange is None and (told or stage.at_most is not None):
-            data = data.repartition(count) if told else data.coalesce(count)
+        is_fixed = stage.partitions is not None or is_told_partitions(self._job.plan, stage, stage.nodes)
+        if stage.exchange is None and (is_fixed or stage.at_most is not None):
+            data = data.repartition(count) if is_fixed else data.coalesce(count)
         return Flow(data, node.schema, count, sized=sized_of(upstreams))
 
     def _joined(self, stage: Stage, upstreams: list[Flow]) -> Flow | None:
@@ -298,7 +298,7 @@ class PlanRun:
         if join is None:
             return None
         count, sized = stage.count(self._attached.partitions), sized_of(upstreams)
-        frames = [self._frame(one) for one in upstreams]
+        frames = [self._frame(upstream) for upstream in upstreams]
         data = join.data(self._columns, frames, count=count if numbered else None, sized=sized)
         limited = stage.at_most is not None and not numbered
         return Flow(data.coalesce(count) if limited else data, join.step.schema, count, sized=sized)
@@ -331,7 +331,7 @@ class PlanRun:
             emitter=emitter,
             splits=dealt(splits, partitions),
             schema=source.schema,
-            given=source.spout.schema,
+            spout_schema=source.spout.schema,
             txid=self._job.slot.txid,
             notes=self._notes,
             say_every_s=progress.COUNT_EVERY_S,
@@ -422,10 +422,10 @@ class PlanRun:
 
     def _frame(self, flow: Flow) -> DataFrame:
         """The rows after the waiting pass."""
-        return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.what)
+        return flow.data if flow.work is None else self._map(flow.data, flow.work, flow.schema, flow.subject)
 
-    def _map(self, data: DataFrame, work: Work, after: Schema, what: str) -> DataFrame:
-        call: Any = WorkerPass(ship(work, f"{what} of topology {self._job.slot.topology!r}"))
+    def _map(self, data: DataFrame, work: Work, after: Schema, subject: str) -> DataFrame:
+        call: Any = WorkerPass(ship(work, f"{subject} of topology {self._job.slot.topology!r}"))
         return data.mapInArrow(call, self._columns.ddl(after))
 
     # ---- sinks -------------------------------------------------------------------------------------------------
@@ -433,8 +433,8 @@ class PlanRun:
     def _stage_rows(self, sink: SinkNode, flow: Flow) -> list[StagedFile]:
         """Workers write raw rows; who writes aggregates says :mod:`airflow_trident.engine.spark.results`."""
         if not sink.aggregates:
-            most = self._job.kept_bytes(sink.name)
-            return self._write_parts(sink, flow, together=_MOST_KEPT * most, each=most)
+            max_bytes = self._job.kept_bytes(sink.name)
+            return self._write_parts(sink, flow, together=_MOST_KEPT * max_bytes, each=max_bytes)
         if results.is_collected(self._splits, self._attached.session):
             try:
                 return [self._write(sink, to_arrow(self._frame(flow)))]
@@ -487,26 +487,26 @@ class PlanRun:
 
     def _places_at(self, task: int | None) -> list[str]:
         """Where reading was when a task failed. Of several sources nobody knows which one the task read."""
-        found, places = self._notes.all(), list[str]()
+        notes, places = self._notes.all(), list[str]()
         alone = len(self._reads) == 1 and task is not None
         for reading, partitions in self._reads.values():
             for partition in range(partitions):
-                split = reading.stopped_at(partition, partitions, found)
+                split = reading.stopped_at(partition, partitions, notes)
                 if split is not None and (partition == task or not alone):
                     places.append(reading.emitter.name_of(split))
         return places
 
-    def rows_read(self, found: Mapping[str, str]) -> int:
+    def rows_read(self, notes: Mapping[str, str]) -> int:
         """The sum of the workers' counts; -1 if one is missing: workers may not see where notes are left.
 
-        :param found: all notes.
+        :param notes: all notes.
         """
         total = self.sources.rows()
         if total is None:
             return -1
         try:
             for reading, _ in self._reads.values():
-                total += sum(int(found[reading.counted(split.index)]) for split in reading.splits)
+                total += sum(int(notes[reading.counted(split.index)]) for split in reading.splits)
         except (KeyError, ValueError):
             return -1
         return total
@@ -553,10 +553,10 @@ class MemberRuns:
             attached = self._attached if sibling is None else replace(self._attached, session=sibling.session)
             for name in (_NUMBERED_CODE, _ZIPPED_UNION):
                 attached.session.conf.set(name, "false")
-            own = _NotesOfOne(notes, _begin_of(job))
+            member_notes = _NotesOfOne(notes, _begin_of(job))
             self._siblings.append(sibling)
             others = len(self._jobs) - 1
-            self._runs.append(PlanRun(attached, job, native=self._native, notes=own, beside=others))
+            self._runs.append(PlanRun(attached, job, native=self._native, notes=member_notes, beside=others))
 
     def make(self, stage: Stage) -> DataFrame | None:
         """The rows of all transactions: after a transform, without the other nodes of its stage; of a whole stage, if
@@ -590,7 +590,7 @@ class MemberRuns:
         of small transactions are small, and each task costs some milliseconds."""
         rows, literal = list(frames), self._attached.functions.lit
         if self._tagged:
-            rows = [one.select("*", literal(str(place)).alias(MEMBER.name)) for place, one in enumerate(frames)]
+            rows = [frame.select("*", literal(str(place)).alias(MEMBER.name)) for place, frame in enumerate(frames)]
         while len(rows) > 1:
             pairs = [rows[place : place + 2] for place in range(0, len(rows), 2)]
             rows = [pair[0].union(pair[1]) if len(pair) > 1 else pair[0] for pair in pairs]
@@ -610,8 +610,8 @@ class MemberRuns:
         """Rows read here, of each transaction; -1 if unknown."""
         if not self._runs:
             return [0] * len(self._jobs)
-        found = self._notes.all()
-        return [run.rows_read(_of_one(found, _begin_of(job))) for job, run in zip(self._jobs, self._runs, strict=True)]
+        notes = self._notes.all()
+        return [run.rows_read(_of_one(notes, _begin_of(job))) for job, run in zip(self._jobs, self._runs, strict=True)]
 
     def release(self) -> None:
         for run in self._runs:
@@ -638,8 +638,8 @@ def _begin_of(job: Job) -> str:
     return f"{job.slot.txid}-"
 
 
-def _of_one(found: Mapping[str, str], begin: str) -> dict[str, str]:
-    return {name.removeprefix(begin): text for name, text in found.items() if name.startswith(begin)}
+def _of_one(notes: Mapping[str, str], begin: str) -> dict[str, str]:
+    return {name.removeprefix(begin): text for name, text in notes.items() if name.startswith(begin)}
 
 
 MOST_SHARES = 8
@@ -689,7 +689,7 @@ class GroupRun:
         self._plan = self._last.plan
         self._native = native
         self._member: Schema = () if self._plan.coalesces.how is Coalescing.BY_KEY else (MEMBER,)
-        self._columns = Columns(attached.functions, attached.known)
+        self._columns = Columns(attached.functions, attached.cache)
         self._exchanges = Exchanges(attached.session, self._columns)
         self._each = MemberRuns(attached, jobs, native=native, tagged=bool(self._member))
         self._results: dict[int, GroupFlow] = {}
@@ -817,14 +817,14 @@ class GroupRun:
     def _applied(self, node: Node, flow: GroupFlow, data: DataFrame) -> DataFrame:
         return self._columns.apply(data, _with_tags(node, flow.tags), flow.columns)
 
-    def _passed(self, flow: GroupFlow, schema: Schema, tags: Schema, what: str, **how: Any) -> GroupFlow:
+    def _passed(self, flow: GroupFlow, schema: Schema, tags: Schema, subject: str, **how: Any) -> GroupFlow:
         """After a Python pass.
 
         :param how: arguments of :class:`GroupWork`.
         """
         slots = tuple(job.slot for job in self._jobs)
         work = GroupWork(slots=slots, partitions=flow.partitions, schema=schema, tags=tags, **how)
-        call: Any = WorkerPass(ship(work, f"{what} of topology {self._last.slot.topology!r}"))
+        call: Any = WorkerPass(ship(work, f"{subject} of topology {self._last.slot.topology!r}"))
         data = flow.data.mapInArrow(call, self._columns.ddl((*schema, *tags)))
         return GroupFlow((data,), schema, tags, flow.partitions)
 
@@ -854,7 +854,7 @@ class GroupRun:
             emitter=emitter,
             splits=(),
             schema=source.schema,
-            given=source.spout.schema,
+            spout_schema=source.spout.schema,
             txid=None,  # the worker knows whose rows it reads
             notes=self._notes,
             say_every_s=progress.COUNT_EVERY_S,
@@ -887,7 +887,7 @@ class GroupRun:
         hinted = stage.partitions is not None or stage.at_most is not None
         if not self._native or not self._attached.local or hinted:
             return None
-        if not all(map(self._in_jvm, stage.nodes)) or any(one.forks for one in self._plan.stages):
+        if not all(map(self._in_jvm, stage.nodes)) or any(planned.forks for planned in self._plan.stages):
             return None
         texts: list[TextFiles | None] = []
         for job in self._jobs:
@@ -918,7 +918,7 @@ class GroupRun:
         folder = self._folders.enter_context(
             linked(paths if self._member else {0: tuple(chain.from_iterable(paths.values()))})
         )
-        returns = any(one is not None and one.returns for one in texts)
+        returns = any(text is not None and text.returns for text in texts)
         tag = MEMBER.name if self._member else None
         name = source.schema[0].name
         data = read_linked(self._attached.session, self._columns, folder, name, tag, returns=returns)
@@ -928,14 +928,14 @@ class GroupRun:
         """Which transactions are read together. They stay separate if that avoids a shuffle: an aggregation by
         transaction then finds each group in one partition."""
         whole = [list(range(len(texts)))]
-        aggregations = [found for found in map(merged_by, self._plan.stages) if found is not None]
-        if not self._member or not any(one.groups for one in aggregations):
+        aggregations = [merge for merge in map(merged_by, self._plan.stages) if merge is not None]
+        if not self._member or not any(merge.groups for merge in aggregations):
             return whole
-        rows = [one.rows if one is not None else 0 for one in texts]
-        found = shares(rows, min(self._attached.partitions, MOST_SHARES))
-        found = [share for share in found if any(rows[member] for member in share)]
-        heaviest = max(sum(rows[member] for member in share) for share in found)
-        return found if len(found) > 1 and heaviest * len(found) <= UNEVEN * sum(rows) else whole
+        rows = [text.rows if text is not None else 0 for text in texts]
+        groups = shares(rows, min(self._attached.partitions, MOST_SHARES))
+        groups = [share for share in groups if any(rows[member] for member in share)]
+        heaviest = max(sum(rows[member] for member in share) for share in groups)
+        return groups if len(groups) > 1 and heaviest * len(groups) <= UNEVEN * sum(rows) else whole
 
     # ---- sinks -------------------------------------------------------------------------------------------------
 
@@ -966,14 +966,17 @@ class GroupRun:
     def _rows_read(self) -> list[int]:
         """Rows read of each transaction; -1 if unknown."""
         texts = zip(*self._texts, strict=True) if self._texts else [()] * len(self._jobs)
-        rows = [sum(one.rows for one in some if one is not None) for some in texts]
+        rows = [sum(text.rows for text in some if text is not None) for some in texts]
         try:
             for read in self._reads:
                 for member, many in read.rows_read().items():
                     rows[member] += many
         except (KeyError, ValueError):
             return [-1] * len(self._jobs)
-        return [-1 if own < 0 else many + own for many, own in zip(rows, self._each.rows_read(), strict=True)]
+        return [
+            -1 if of_member < 0 else many + of_member
+            for many, of_member in zip(rows, self._each.rows_read(), strict=True)
+        ]
 
 
 def _with_tags(node: Node, tags: Schema) -> Node:

@@ -83,41 +83,43 @@ def written_by(
     :raises StagingError: the application ran more than once, and it is unknown which run counts.
     """
     runs = {name: _runs(place, folder) for name, (_, folder) in outputs.items()}
-    whole = [run for run in set().union(*runs.values()) if all(run in found for found in runs.values())]
-    finished = [run for run in sorted(whole) if all(SUCCESS in found[run] for found in runs.values())]
+    whole = [run for run in set().union(*runs.values()) if all(run in output_runs for output_runs in runs.values())]
+    finished = [run for run in sorted(whole) if all(SUCCESS in output_runs[run] for output_runs in runs.values())]
     if outputs and not finished:
         raise _nothing_whole(application, runs)
     if len(finished) > 1:
         raise StagingError(
             f"script {application!r} was run {len(finished)} times in one attempt ({', '.join(finished)})", _ONE_RUN
         )
-    found = {}
+    written = {}
     for name, (schema, folder) in outputs.items():
         run, files = f"{folder}/{finished[0]}", runs[name][finished[0]]
         checked = _Output(application, name, schema, place, run)
-        found[name] = [checked.file(own, files[own]) for own in sorted(files) if not own.startswith(("_", "."))]
+        written[name] = [
+            checked.file(relative, files[relative]) for relative in sorted(files) if not relative.startswith(("_", "."))
+        ]
         if place.is_local:
-            _make_durable(place.at(run), [place.at(one.path) for one in found[name]])
-    return found
+            _make_durable(place.at(run), [place.at(written_file.path) for written_file in written[name]])
+    return written
 
 
 def _runs(place: Place, folder: str) -> dict[str, dict[str, int]]:
     """Run -> its files, with their sizes. Spark's file system for S3 leaves empty objects named like folders."""
-    found: dict[str, dict[str, int]] = {}
+    runs: dict[str, dict[str, int]] = {}
     for entry in place.list(folder):
-        run, _, own = entry.name[len(folder) + 1 :].partition("/")
-        if own:
-            found.setdefault(run, {})[own] = entry.size
-    return found
+        run, _, relative = entry.name[len(folder) + 1 :].partition("/")
+        if relative:
+            runs.setdefault(run, {})[relative] = entry.size
+    return runs
 
 
 def _nothing_whole(application: str, runs: Mapping[str, Mapping[str, Mapping[str, int]]]) -> TridentError:
-    for name, found in runs.items():
-        if any(SUCCESS in files for files in found.values()):
+    for name, output_runs in runs.items():
+        if any(SUCCESS in files for files in output_runs.values()):
             continue
-        said = "left no _SUCCESS in" if found else "wrote nothing to"
+        failure = "left no _SUCCESS in" if output_runs else "wrote nothing to"
         return UserCodeError(
-            f"script {application!r} ended without an error and {said} its output {name!r}",
+            f"script {application!r} ended without an error and {failure} its output {name!r}",
             f'Write it once, as in frame.write.parquet(trident.output(spark, "{name}")), and switch on '
             "mapreduce.fileoutputcommitter.marksuccessfuljobs where it is off. Where the driver is on another machine, "
             "the staging folder must be one that both see; its S3A must ask the same server as this task.",
@@ -159,23 +161,24 @@ class _Output:
     place: Place
     folder: str
 
-    def file(self, own: str, size: int) -> WrittenFile:
+    def file(self, relative: str, size: int) -> WrittenFile:
         """:raises UserCodeError: the file is not what the output declares."""
-        if "/" in own:
+        if "/" in relative:
             raise UserCodeError(
-                f"script {self.application!r} wrote the folder {own.partition('/')[0]!r} into its output {self.name!r}",
+                f"script {self.application!r} wrote the folder {relative.partition('/')[0]!r} into its output "
+                f"{self.name!r}",
                 "Write without partitionBy(): the columns stay in the rows, and the table that they go to has its own "
                 "folders.",
             )
-        path = f"{self.folder}/{own}"
-        footer, found = self._footer(own, path, size)
-        differs = self._differs(footer, found)
-        self._require_values(own, path, footer)
+        path = f"{self.folder}/{relative}"
+        footer, fields = self._footer(relative, path, size)
+        differs = self._differs(footer, fields)
+        self._require_values(relative, path, footer)
         if differs:
             path, size = self._widened(path)
         return WrittenFile(path=path, rows=footer.num_rows, bytes=size)
 
-    def _footer(self, own: str, path: str, size: int) -> tuple[Any, list[tuple[str, str]]]:
+    def _footer(self, relative: str, path: str, size: int) -> tuple[Any, list[tuple[str, str]]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -185,12 +188,12 @@ class _Output:
             return footer, _fields(footer)
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise UserCodeError(
-                f"script {self.application!r} wrote {own!r} into its output {self.name!r}, which is no Parquet file of "
-                f"Spark ({error})",
+                f"script {self.application!r} wrote {relative!r} into its output {self.name!r}, which is no Parquet "
+                f"file of Spark ({error})",
                 f'Write it by frame.write.parquet(trident.output(spark, "{self.name}")).',
             ) from error
 
-    def _require_values(self, own: str, path: str, footer: Any) -> None:
+    def _require_values(self, relative: str, path: str, footer: Any) -> None:
         """Looks at days, moments and maps, if statistics do not show that they are right.
 
         :raises UserCodeError: one is none of its type.
@@ -199,7 +202,7 @@ class _Output:
 
         calendar = calendar_of(footer)
         is_shown = calendar is Calendar.GREGORIAN and is_within_years(footer, set(names_of(self.schema)))
-        looked_at = [one.name for one in self.schema if "map<" in one.type or not is_shown]
+        looked_at = [column.name for column in self.schema if "map<" in column.type or not is_shown]
         if not looked_at:
             return
         try:
@@ -208,7 +211,7 @@ class _Output:
                     require_fit(pa.Table.from_batches([rows]), calendar)
         except UnfitValueError as error:
             raise UserCodeError(
-                f"script {self.application!r} wrote {own!r} into its output {self.name!r}: {error}",
+                f"script {self.application!r} wrote {relative!r} into its output {self.name!r}: {error}",
                 "Let the script write values of the declared types.",
             ) from error
 
@@ -220,21 +223,21 @@ class _Output:
                 "make what they like",
                 "Leave spark.sql.parquet.outputTimestampType at TIMESTAMP_MICROS, which it was started with.",
             )
-        found, schema = dict(fields), self.schema
-        missing = [one for one in names_of(schema) if one not in found]
-        more = [column for column in found if column not in names_of(schema)]
-        differ = [one for one in schema if one.name in found and found[one.name] != one.type]
-        others = [one.name for one in differ if not widens(found[one.name], one.type)]
+        types, schema = dict(fields), self.schema
+        missing = [name for name in names_of(schema) if name not in types]
+        more = [column for column in types if column not in names_of(schema)]
+        differ = [column for column in schema if column.name in types and types[column.name] != column.type]
+        others = [column.name for column in differ if not widens(types[column.name], column.type)]
         if missing or more or others:
-            said = [
+            differences = [
                 *([f"without {', '.join(missing)}"] if missing else []),
                 *([f"with {', '.join(more)}, which nobody declared"] if more else []),
                 *([f"with other types of {', '.join(others)}"] if others else []),
             ]
-            given = ", ".join(f"{column} {kind}" for column, kind in fields)
+            actual = ", ".join(f"{column} {kind}" for column, kind in fields)
             raise UserCodeError(
-                f"script {self.application!r} wrote its output {self.name!r} {' and '.join(said)}: it has ({given}), "
-                f"declared is ({ddl(schema)})",
+                f"script {self.application!r} wrote its output {self.name!r} {' and '.join(differences)}: it has "
+                f"({actual}), declared is ({ddl(schema)})",
                 "Select and cast the declared columns in the script, or declare what it writes.",
             )
         return bool(differ)
@@ -252,7 +255,7 @@ class _Output:
         def write(file: BinaryIO) -> None:
             with self.place.open(path) as source, parquet_writer(file, wanted) as write_rows:
                 for rows in parquet_file(source).iter_batches():
-                    columns = [rows.column(one.name).cast(one.type) for one in wanted]
+                    columns = [rows.column(column.name).cast(column.type) for column in wanted]
                     write_rows(pa.table(columns, schema=wanted))
 
         return made, self.place.put(made, write)
@@ -286,7 +289,7 @@ def _text(kind: Any) -> str:
     if kind["type"] == "map":
         return f"map<{_text(kind['keyType'])},{_text(kind['valueType'])}>"
     if kind["type"] == "struct":
-        members = (f"{one['name']}:{_text(one['type'])}" for one in kind["fields"])
+        members = (f"{member['name']}:{_text(member['type'])}" for member in kind["fields"])
         return f"struct<{','.join(members)}>"
     return str(kind["type"])
 
@@ -377,20 +380,20 @@ class ScriptFolder(Closing, ABC):
         self.scratch = scratch
         self.conf = {}
 
-    def name(self, own: str) -> str:
-        """What is called `own` here, in the place."""
-        return f"{self.path}/{own}"
+    def name(self, relative: str) -> str:
+        """What is called `relative` here, in the place."""
+        return f"{self.path}/{relative}"
 
     @abstractmethod
-    def url(self, own: str) -> str:
-        """What is called `own` here, as Spark calls it."""
+    def url(self, relative: str) -> str:
+        """What is called `relative` here, as Spark calls it."""
 
     @abstractmethod
-    def make(self, own: str) -> None:
+    def make(self, relative: str) -> None:
         """Makes a folder for Spark to write to, where folders need to be made."""
 
     @abstractmethod
-    def put_job(self, own: str, content: bytes) -> str:
+    def put_job(self, relative: str, content: bytes) -> str:
         """Writes what the run is told. Returns what the script's module reads it by."""
 
     @abstractmethod
@@ -415,14 +418,14 @@ def script_folder(root: str, slot: Slot) -> ScriptFolder:
 
 
 class _LocalFolder(ScriptFolder):
-    def url(self, own: str) -> str:
-        return f"{_FILE}{self.place.at(self.name(own))}"
+    def url(self, relative: str) -> str:
+        return f"{_FILE}{self.place.at(self.name(relative))}"
 
-    def make(self, own: str) -> None:
-        make_folder(self.place.at(self.name(own)))
+    def make(self, relative: str) -> None:
+        make_folder(self.place.at(self.name(relative)))
 
-    def put_job(self, own: str, content: bytes) -> str:
-        path = self.place.at(self.name(own))
+    def put_job(self, relative: str, content: bytes) -> str:
+        path = self.place.at(self.name(relative))
         with open(path, "xb") as file:
             file.write(content)
         return path
@@ -447,15 +450,15 @@ class _BucketFolder(ScriptFolder):
         self._offered: list[str] = []
         self.conf = settings_without_keys(address)
 
-    def url(self, own: str) -> str:
-        return f"{SCHEME}://{self._address.key(self.name(own))}"
+    def url(self, relative: str) -> str:
+        return f"{SCHEME}://{self._address.key(self.name(relative))}"
 
-    def make(self, own: str) -> None:
+    def make(self, relative: str) -> None:
         """A bucket has no folders."""
 
-    def put_job(self, own: str, content: bytes) -> str:
-        self.place.put(self.name(own), lambda file: file.write(content))
-        return self.url(own)
+    def put_job(self, relative: str, content: bytes) -> str:
+        self.place.put(self.name(relative), lambda file: file.write(content))
+        return self.url(relative)
 
     def helper(self) -> str:
         """spark-submit brings it to the driver, as it brings the application."""
@@ -463,18 +466,18 @@ class _BucketFolder(ScriptFolder):
 
     def offered(self, batch: ScriptBatch) -> ScriptBatch:
         """Files that were written for this run, and the source's own where they are."""
-        return replace(batch, given=[self._url_of(one) for one in batch.given])
+        return replace(batch, given=[self._url_of(path) for path in batch.given])
 
-    def _url_of(self, given: str) -> str:
-        path = given.removeprefix(_FILE)
+    def _url_of(self, location: str) -> str:
+        path = location.removeprefix(_FILE)
         if not path.startswith(f"{self.scratch}/"):
-            return given
-        own = os.path.relpath(path, self.scratch)
+            return location
+        relative = os.path.relpath(path, self.scratch)
         with open(path, "rb") as file:
-            self.place.put(self.name(own), lambda target: shutil.copyfileobj(file, target))
-        self._offered.append(self.name(own))
+            self.place.put(self.name(relative), lambda target: shutil.copyfileobj(file, target))
+        self._offered.append(self.name(relative))
         os.unlink(path)
-        return self.url(own)
+        return self.url(relative)
 
     def close(self) -> None:
         discard(self.place, self._offered)
@@ -557,49 +560,51 @@ class ScriptEngine(Engine):
             if not job.trial:
                 end_older([job], absolute_root(job.staging_root), self._end)
             with ScriptInputs(folder.scratch, job.progress) as inputs:
-                found = {one.name: inputs.batch(one, job.metadata.get(one.name)) for one in _sources(job.plan)}
-                batches = {name: folder.offered(one) for name, one in found.items()}
+                read_batches = {
+                    source.name: inputs.batch(source, job.metadata.get(source.name)) for source in _sources(job.plan)
+                }
+                batches = {name: folder.offered(batch) for name, batch in read_batches.items()}
                 return self._run(job, folder, _given(job, folder, batches))
 
     def cancel(self, slot: Slot | None = None) -> None:
         with self._lock:
-            running = [submitter for one, submitter in self._running if slot is None or slot == one]
+            running = [submitter for running_slot, submitter in self._running if slot is None or slot == running_slot]
         for submitter in running:
             submitter.cancel()
 
-    def _run(self, job: Job, folder: ScriptFolder, given: _Given) -> Manifest:
+    def _run(self, job: Job, folder: ScriptFolder, prepared: _Given) -> Manifest:
         over = True
         try:
-            given.require_same()
+            prepared.require_same()
             over = False
-            self._submit(job, folder, given)
+            self._submit(job, folder, prepared)
             over = True
-            given.require_same()
-            return self._manifest(job, folder, given.folders, given.rows)
+            prepared.require_same()
+            return self._manifest(job, folder, prepared.folders, prepared.rows)
         finally:
-            leave(given.order, over=over)
+            leave(prepared.order, over=over)
 
-    def _submit(self, job: Job, folder: ScriptFolder, given: _Given) -> None:
-        what = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
+    def _submit(self, job: Job, folder: ScriptFolder, prepared: _Given) -> None:
+        subject = f"script {self._application!r} of topology {job.slot.topology!r}, transaction {job.slot.txid}"
         reach = {name: value for name, value in folder.conf.items() if name not in self._conf}
-        own = {**reach, JOB_CONF: given.job_path}
+        settings = {**reach, JOB_CONF: prepared.job_path}
         if job.shaken:
             conf = shaken_conf(self._conf.get)
-            own |= conf
+            settings |= conf
             job.progress(told(conf))
-        submitter = self._submitter(own, given.helper, partial(note, given.order))
+        submitter = self._submitter(settings, prepared.helper, partial(note, prepared.order))
         with self._lock:
             self._running.append((job.slot, submitter))
         try:
-            submitter(self._application, list(self._arguments), tags_of([job], given.run))
+            submitter(self._application, list(self._arguments), tags_of([job], prepared.run))
         except TridentError:
             raise
         except Exception as error:
             text = str(error)
-            if other := other_release(text, what):
+            if other := other_release(text, subject):
                 raise other from error
             raise SparkJobError(
-                f"{what} failed: {root_cause(text) or type(error).__name__}",
+                f"{subject} failed: {root_cause(text) or type(error).__name__}",
                 f"What it printed is above. {cure_of(text)}",
             ) from error
         finally:
@@ -613,19 +618,20 @@ class ScriptEngine(Engine):
         for stage in job.plan.stages:
             if isinstance(stage.begin, ScriptOutputNode):
                 for sink in stage.sinks:
-                    found = whole.get(stage.begin.output, [])
+                    written_files = whole.get(stage.begin.output, [])
                     files += [
-                        StagedFile(state=sink.name, path=one.path, rows=one.rows, bytes=one.bytes) for one in found
+                        StagedFile(state=sink.name, path=written.path, rows=written.rows, bytes=written.bytes)
+                        for written in written_files
                     ]
-                    job.progress(f"staged {sum(one.rows for one in found)} rows for state {sink.name}")
+                    job.progress(f"staged {sum(written.rows for written in written_files)} rows for state {sink.name}")
         return Manifest(slot=job.slot, files=tuple(files), rows_read=rows, sinks=job.plan.staged_fields)
 
 
 def _given(job: Job, folder: ScriptFolder, batches: Mapping[str, ScriptBatch]) -> _Given:
     run = uuid.uuid4().hex
-    own = {node.output: f"{node.output}-{run}" for node in _outputs(job.plan).values()}
-    for one in own.values():
-        folder.make(one)
+    folder_names = {node.output: f"{node.output}-{run}" for node in _outputs(job.plan).values()}
+    for folder_name in folder_names.values():
+        folder.make(folder_name)
     slot = job.slot
     content = {
         "version": 1,
@@ -636,12 +642,12 @@ def _given(job: Job, folder: ScriptFolder, batches: Mapping[str, ScriptBatch]) -
             "time_ms": job.time_ms,
         },
         "inputs": {name: batch.given[::-1] if job.shaken else batch.given for name, batch in batches.items()},
-        "outputs": {name: folder.url(one) for name, one in own.items()},
+        "outputs": {name: folder.url(folder_name) for name, folder_name in folder_names.items()},
     }
     name = f"{file_name(run, [job])}.{'trial' if job.trial else 'script'}.json"
     path = folder.put_job(name, json.dumps(content).encode())
     order = f"{absolute_root(job.staging_root).rstrip('/')}/{folder.name(name)}"
-    folders = {output: folder.name(one) for output, one in own.items()}
+    folders = {output: folder.name(folder_name) for output, folder_name in folder_names.items()}
     return _Given(
         run=run,
         order=order,

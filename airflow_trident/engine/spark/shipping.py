@@ -34,10 +34,10 @@ installations."""
 _LOCK = RLock()
 
 
-def ship(content: object, what: str) -> bytes:
+def ship(content: object, subject: str) -> bytes:
     """Pickle for a worker.
 
-    :raises ConfigurationError: a part of it cannot be pickled; the error names `what`.
+    :raises ConfigurationError: a part of it cannot be pickled; the error names `subject`.
     """
     from pyspark import cloudpickle
 
@@ -46,7 +46,7 @@ def ship(content: object, what: str) -> bytes:
             return cloudpickle.dumps(content)  # type: ignore[no-any-return, no-untyped-call]
         except Exception as error:  # pickling an object may raise anything
             raise ConfigurationError(
-                f"{what} cannot be sent to Spark: {type(error).__name__}: {error}",
+                f"{subject} cannot be sent to Spark: {type(error).__name__}: {error}",
                 "Open connections, locks and files in prepare(), not in __init__ or at module level.",
             ) from error
 
@@ -58,13 +58,13 @@ def modules_by_value() -> Iterator[None]:
     from pyspark import cloudpickle
 
     with _LOCK:
-        mine = [module for module in unimportable_modules() if module.__name__ not in _registered()]
-        for module in mine:
+        by_value = [module for module in unimportable_modules() if module.__name__ not in _registered()]
+        for module in by_value:
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         try:
             yield
         finally:
-            for module in mine:
+            for module in by_value:
                 cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
@@ -90,7 +90,7 @@ def unimportable_modules() -> list[ModuleType]:
     Code of `__main__` always travels by value; modules without a file are built in, or made at run time.
     """
     installed = _installed_folders()
-    found = []
+    modules = []
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if not isinstance(module, ModuleType) or not isinstance(path, str) or name == "__main__":
@@ -98,8 +98,8 @@ def unimportable_modules() -> list[ModuleType]:
         if name != module.__name__ or name.partition(".")[0] in _WITH_WORKERS:
             continue
         if not path.startswith(installed):
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules
 
 
 def _installed_folders() -> tuple[str, ...]:

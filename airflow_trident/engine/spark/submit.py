@@ -79,21 +79,21 @@ class DriverTags:
         """The setting of this submission alone, as it is in the command line of spark-submit."""
         return f"{_SETTINGS}order={self.order}"
 
-    def conf(self, given: Mapping[str, str]) -> dict[str, str]:
+    def conf(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Settings of the application.
 
-        :param given: its other settings; a person's own tags for YARN stay.
+        :param settings: its other settings; a person's own tags for YARN stay.
         """
         named = {name: value for name, value in self._named().items() if value}
         labels = {f"{_LABELS}trident-{name}": label(value) for name, value in named.items()}
         tags = [f"trident-{name}-{value}".lower() for name, value in named.items()]
-        own = [tag for tag in tags if tag.isascii() and "," not in tag and len(tag) <= _YARN_LENGTH]
-        yarn = {YARN_TAGS: ",".join(filter(None, [given.get(YARN_TAGS, ""), *own]))} if own else {}
+        yarn_tags = [tag for tag in tags if tag.isascii() and "," not in tag and len(tag) <= _YARN_LENGTH]
+        yarn = {YARN_TAGS: ",".join(filter(None, [settings.get(YARN_TAGS, ""), *yarn_tags]))} if yarn_tags else {}
         return {**{f"{_SETTINGS}{name}": value for name, value in named.items()}, **labels, **yarn}
 
-    def pod(self, given: Mapping[str, str]) -> dict[str, str]:
+    def pod(self, settings: Mapping[str, str]) -> dict[str, str]:
         """The name of the driver's pod, unless a person has named it: one submission makes one pod."""
-        return {POD_NAME: f"trident-{self.order}-driver"} if self.order and POD_NAME not in given else {}
+        return {POD_NAME: f"trident-{self.order}-driver"} if self.order and POD_NAME not in settings else {}
 
     def _named(self) -> dict[str, str]:
         return {"topology": self.topology, "txid": self.txid, "attempt": self.attempt, "order": self.order}
@@ -185,7 +185,7 @@ class SubmitEngine(Engine):
         root = absolute_root(last.staging_root)
         plan = _without_stores(last.plan)
         travelling = tuple(replace(job, plan=plan, staging_root=root, progress=quiet) for job in jobs)
-        what = f"Spark application of topology {last.slot.topology!r}, {about}"
+        subject = f"Spark application of topology {last.slot.topology!r}, {about}"
         content = ship(travelling, f"the plan of topology {last.slot.topology!r}")
         if not last.trial:
             end_older(jobs, root, self._end)
@@ -194,31 +194,33 @@ class SubmitEngine(Engine):
         job_path = driver_orders.place(folder, file, ".trial" if last.trial else ".job", content)
         result_path, over = f"{folder}/{file}.result", False
         try:
-            self._start(job_path, result_path, tags_of(jobs, name), what)
+            self._start(job_path, result_path, tags_of(jobs, name), subject)
             over = True
-            return _result(result_path, what)
+            return _result(result_path, subject)
         finally:
             leave(job_path, result_path, over=over or driver_orders.collect(result_path) is not None)
 
-    def _start(self, job_path: str, result_path: str, tags: DriverTags, what: str) -> None:
+    def _start(self, job_path: str, result_path: str, tags: DriverTags, subject: str) -> None:
         try:
             self._submit(APPLICATION, [job_path, result_path], tags)
         except TridentError:
-            _result(result_path, what, missing_ok=True)
+            _result(result_path, subject, missing_ok=True)
             raise
         except Exception as error:
-            _result(result_path, what, missing_ok=True)
+            _result(result_path, subject, missing_ok=True)
             text = str(error)
-            if other := other_release(text, what):
+            if other := other_release(text, subject):
                 raise other from error
-            raise SparkJobError(f"{what} failed: {root_cause(text) or type(error).__name__}", cure_of(text)) from error
+            raise SparkJobError(
+                f"{subject} failed: {root_cause(text) or type(error).__name__}", cure_of(text)
+            ) from error
 
     def cancel(self, slot: Slot | None = None) -> None:
         """Cancels the application submitted last; callers run one at a time."""
         self._cancel()
 
 
-def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
+def _result(path: str, subject: str, *, missing_ok: bool = False) -> Manifest:
     """The application's answer.
 
     :param missing_ok: only raise the error that it may hold.
@@ -229,7 +231,7 @@ def _result(path: str, what: str, *, missing_ok: bool = False) -> Manifest:
         if missing_ok:
             return None  # type: ignore[return-value]
         raise SparkJobError(
-            f"{what} ended and left no result in {os.path.dirname(path)!r}",
+            f"{subject} ended and left no result in {os.path.dirname(path)!r}",
             "The staging folder must be one that the driver sees too: a shared folder where it is another machine; in "
             "an object store its environment must give the credentials. See its log.",
         )

@@ -205,12 +205,12 @@ def repartition_by_id(functions: ModuleType, data: DataFrame, count: int, target
 @lru_cache
 def hashed_to(count: int) -> tuple[int, ...]:
     """For each of `count` partitions an int that Spark's hash partitioning sends there."""
-    found: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     number = 0
-    while len(found) < count:
-        found.setdefault(spark_hash(number) % count, number)
+    while len(numbers) < count:
+        numbers.setdefault(spark_hash(number) % count, number)
         number += 1
-    return tuple(found[place] for place in range(count))
+    return tuple(numbers[place] for place in range(count))
 
 
 def spark_hash(number: int) -> int:

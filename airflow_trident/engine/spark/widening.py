@@ -7,12 +7,12 @@ from airflow_trident.types import WHOLE_TYPES
 _WHOLE = tuple(WHOLE_TYPES)
 
 
-def widens(given: str, wanted: str) -> bool:
+def widens(source_type: str, wanted: str) -> bool:
     """Is every value of the first type one of the second?"""
-    if given == "void":
+    if source_type == "void":
         return True
-    if given in _WHOLE and wanted in _WHOLE:
-        return _WHOLE.index(given) < _WHOLE.index(wanted)
+    if source_type in _WHOLE and wanted in _WHOLE:
+        return _WHOLE.index(source_type) < _WHOLE.index(wanted)
     if wanted == "double":
-        return given in ("float", "byte", "short", "int")
-    return wanted == "string" and given.startswith(("char(", "varchar("))
+        return source_type in ("float", "byte", "short", "int")
+    return wanted == "string" and source_type.startswith(("char(", "varchar("))

@@ -101,12 +101,12 @@ class FolderNotes(Notes):
             file.write(text)
 
     def all(self) -> dict[str, str]:
-        found = {}
+        notes = {}
         with suppress(OSError):
             for name in os.listdir(self.folder):
                 with suppress(OSError, ValueError), open(os.path.join(self.folder, name), encoding="ascii") as file:
-                    found[name] = file.read()
-        return found
+                    notes[name] = file.read()
+        return notes
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class ObjectNotes(Notes):
             self.place.put(f"{self.folder}/{name}={text}", lambda _: None)
 
     def all(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        notes: dict[str, str] = {}
         with suppress(TridentError):
             for entry in self.place.list(self.folder):
                 name, _, text = entry.name.rpartition("/")[2].rpartition("=")
-                found[name] = max(found.get(name, ""), text, key=lambda one: (len(one), one))
-        return found
+                notes[name] = max(notes.get(name, ""), text, key=lambda written: (len(written), written))
+        return notes
 
 
 @contextmanager
@@ -304,7 +304,7 @@ class ReadSplits:
     emitter: Emitter
     splits: tuple[Split, ...]
     schema: Schema
-    given: Schema
+    spout_schema: Schema
     txid: int | None
     notes: Notes
     say_every_s: float
@@ -326,13 +326,13 @@ class ReadSplits:
         begins = [place * len(self.splits) // partitions for place in range(partitions)]
         return bisect_right(begins, first.column(0)[0].as_py()) - 1, self(chain([first], batches))
 
-    def stopped_at(self, partition: int, partitions: int, found: Mapping[str, str]) -> Split | None:
+    def stopped_at(self, partition: int, partitions: int, notes: Mapping[str, str]) -> Split | None:
         """The split at which a partition's worker was, for it reads one after the other; None: it has read all.
 
-        :param found: all notes.
+        :param notes: all notes.
         """
         begin, end = (place * len(self.splits) // partitions for place in (partition, partition + 1))
-        return next((split for split in self.splits[begin:end] if self.counted(split.index) not in found), None)
+        return next((split for split in self.splits[begin:end] if self.counted(split.index) not in notes), None)
 
     def _split(self, split: Split) -> Iterator[pa.RecordBatch]:
         rows, said_s = 0, time.monotonic()
@@ -346,7 +346,7 @@ class ReadSplits:
 
     def rows_of(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Read one split, without counting."""
-        return rows_of(self.emitter, split, self.stream, self.given, arrow_schema(self.schema), self.txid)
+        return rows_of(self.emitter, split, self.stream, self.spout_schema, arrow_schema(self.schema), self.txid)
 
     def _count(self, split: Split, rows: int, ending: str = "") -> None:
         self.notes.leave(f"{self.counted(split.index)}{ending}", str(rows))
@@ -375,12 +375,12 @@ def dealt(splits: Sequence[Split], partitions: int) -> tuple[Split, ...]:
     rooms = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
     parts: list[list[Split]] = [[] for _ in rooms]
     lightest = [(0, place) for place in range(partitions)]
-    for split in sorted(splits, key=lambda one: (-(one.size_bytes or 0), one.index)):
+    for split in sorted(splits, key=lambda candidate: (-(candidate.size_bytes or 0), candidate.index)):
         size_bytes, place = heappop(lightest)
         parts[place].append(split)
         if len(parts[place]) < rooms[place]:
             heappush(lightest, (size_bytes + (split.size_bytes or 0), place))
-    return tuple(split for part in parts for split in sorted(part, key=lambda one: one.index))
+    return tuple(split for part in parts for split in sorted(part, key=lambda candidate: candidate.index))
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------
@@ -459,19 +459,19 @@ def packed(units: Sequence[Unit], tasks: int) -> tuple[tuple[Unit, ...], ...]:
 
     :param units: by transaction and partition.
     """
-    found = shares([unit.size_bytes for unit in units], min(tasks, len(units)))
-    return tuple(tuple(units[place] for place in share) for share in found)
+    packs = shares([unit.size_bytes for unit in units], min(tasks, len(units)))
+    return tuple(tuple(units[place] for place in share) for share in packs)
 
 
 def shares(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Positions of `sizes`, dealt into `count` shares of about equal size; ascending within a share."""
-    found: list[list[int]] = [[] for _ in range(count)]
+    share_positions: list[list[int]] = [[] for _ in range(count)]
     lightest = [(0, number) for number in range(count)]
-    for place in sorted(range(len(sizes)), key=lambda one: (-sizes[one], one)):
+    for place in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         size, number = heappop(lightest)
-        found[number].append(place)
+        share_positions[number].append(place)
         heappush(lightest, (size + sizes[place], number))
-    return [sorted(share) for share in found]
+    return [sorted(share) for share in share_positions]
 
 
 @dataclass(frozen=True)
@@ -506,10 +506,10 @@ class ReadUnits:
 
         :raises KeyError, ValueError: a count is missing: workers may not see where notes are left.
         """
-        whole, found = Counter[int](), self.reading.notes.all()
+        whole, notes = Counter[int](), self.reading.notes.all()
         for pack in range(len(self.packs)):
-            for said in filter(None, found[self._counted(pack)].split(",")):
-                member, many = map(int, said.split(":"))
+            for pair in filter(None, notes[self._counted(pack)].split(",")):
+                member, many = map(int, pair.split(":"))
                 whole[member] += many
         return whole
 

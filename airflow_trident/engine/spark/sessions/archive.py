@@ -33,9 +33,9 @@ _MAKE_LIMIT_S = 600
 
 def archive_folder() -> Path | None:
     """The folder of archives, by default in the user's cache folder. None: archives are switched off."""
-    told = os.environ.get(FOLDER_VARIABLE)
-    if told is not None:
-        return Path(told).expanduser() if told else None
+    configured = os.environ.get(FOLDER_VARIABLE)
+    if configured is not None:
+        return Path(configured).expanduser() if configured else None
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(caches) / "airflow-trident"
 
@@ -82,10 +82,10 @@ def make_archive() -> tuple[Path, bool]:
             return path, False
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             draft = Path(scratch) / path.name
-            said = _run_job(draft, Path(scratch))
+            output = _run_job(draft, Path(scratch))
             if not draft.is_file():
                 raise SparkJobError(
-                    f"no class archive came out of the job; it said: {said[-400:]}",
+                    f"no class archive came out of the job; it said: {output[-400:]}",
                     "Spark runs without it, too; use a Java that can make one (HotSpot 17 or later).",
                 )
             os.replace(draft, path)  # atomic for every reader

@@ -29,13 +29,13 @@ def main() -> None:
         return split.groupBy("word").agg(functions.count("*").alias("n"), functions.max("word").alias("last"))
 
     session = SparkSession.builder.getOrCreate()
-    own = session.newSession()
+    sibling = session.newSession()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "lines.txt")
         path.write_text("a b c\n" * 8)
-        text = own.read.option("lineSep", "\n").text([path.as_uri()])
+        text = sibling.read.option("lineSep", "\n").text([path.as_uri()])
         to_arrow(counted(text.select(functions.col("value").alias("line"))))
-    lines = own.range(0, 8, 1, 2).mapInArrow(words, "line string")
+    lines = sibling.range(0, 8, 1, 2).mapInArrow(words, "line string")
     to_arrow(counted(lines))
     kept = lines.filter("line <> 'a'").repartition(2, "line")
     to_arrow(kept.mapInArrow(lambda batches: batches, "line string"))

@@ -41,8 +41,8 @@ def jars_version() -> str:
     :raises ConfigurationError: pyspark is not installed.
     """
     home = os.environ.get("SPARK_HOME")
-    found = (Path(home) if home else spark_home()) / "jars"
-    return next((jar.stem.split("-", 2)[2] for jar in found.glob("spark-core_*.jar")), "")
+    jars = (Path(home) if home else spark_home()) / "jars"
+    return next((jar.stem.split("-", 2)[2] for jar in jars.glob("spark-core_*.jar")), "")
 
 
 def one_shot_java_options() -> str:
@@ -71,11 +71,11 @@ def require_java() -> str:
     :raises ConfigurationError: there is none.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
-    if found is None:
-        where = f"below JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
-        raise ConfigurationError(f"Spark needs Java and there is none {where}", f"Install Java {MIN_JAVA} or later.")
-    return found
+    java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    if java is None:
+        location = f"below JAVA_HOME ({home})" if home else "on the PATH, and JAVA_HOME is not set"
+        raise ConfigurationError(f"Spark needs Java and there is none {location}", f"Install Java {MIN_JAVA} or later.")
+    return java
 
 
 def java_version(java: str) -> int | None:

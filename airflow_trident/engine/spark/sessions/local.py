@@ -67,8 +67,8 @@ def leveled(line: str, before: int = logging.INFO) -> tuple[int, str] | None:
     """
     if _HARMLESS.match(line):
         return None
-    if found := _LOG4J.match(line):
-        return _LEVELS[found[1]], found[2]
+    if match := _LOG4J.match(line):
+        return _LEVELS[match[1]], match[2]
     if _CONTINUES.match(line):
         return before, line
     if _WARNING.match(line):
@@ -117,16 +117,16 @@ class StandardError:
         self._close()
 
     def _say(self, line: bytes, before: int) -> int:
-        found = leveled(line.decode(errors="replace").rstrip("\r"), before)
-        if found is None:
+        leveled_line = leveled(line.decode(errors="replace").rstrip("\r"), before)
+        if leveled_line is None:
             return before
-        self._last.append(found[1])
+        self._last.append(leveled_line[1])
         with suppress(Exception):  # reading continues whatever a handler does
-            if _shown(found[0]):
-                log.log(found[0], "%s", found[1])
+            if _shown(leveled_line[0]):
+                log.log(leveled_line[0], "%s", leveled_line[1])
             else:  # without a log, print where the JVM would have printed
                 os.write(2, line + b"\n")
-        return found[0]
+        return leveled_line[0]
 
 
 def _shown(level: int) -> bool:
@@ -299,8 +299,8 @@ def _launch(conf: Mapping[str, str]) -> None:
         finally:
             stderr.given()
     except Exception as error:
-        if said := root_cause(stderr.last_words()):
-            raise SparkJobError(f"the JVM ended: {said}") from error
+        if cause := root_cause(stderr.last_words()):
+            raise SparkJobError(f"the JVM ended: {cause}") from error
         raise
     SparkContext(conf=settings, gateway=gateway)
 
@@ -321,18 +321,18 @@ def _spark_environment() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def start_error(error: Exception, what: str) -> ConfigurationError | SparkJobError:
+def start_error(error: Exception, subject: str) -> ConfigurationError | SparkJobError:
     """Why Spark did not start. Asks for Java's version only now, because that costs a JVM's start."""
     version = java_version(require_java())
     if version is not None and version < MIN_JAVA:
         return ConfigurationError(
-            f"{what} needs Java {MIN_JAVA} or later and found Java {version}",
+            f"{subject} needs Java {MIN_JAVA} or later and found Java {version}",
             "Install a newer one, or point JAVA_HOME to it.",
         )
     cure = "See the lines that Java printed before this one."
-    if "(spark://" in what:
+    if "(spark://" in subject:
         cure += " A master of another release of Spark gives no answer: its page says of which one it is."
-    return SparkJobError(f"{what} did not start: {root_cause(str(error))}", cure)
+    return SparkJobError(f"{subject} did not start: {root_cause(str(error))}", cure)
 
 
 def _cores(master: str) -> int | None:

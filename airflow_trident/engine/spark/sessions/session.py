@@ -86,7 +86,7 @@ class Attached:
     """A session that belongs to one attempt until it is released.
 
     `functions`: the session's module of column functions. `partitions`: how many a shuffle makes. `local`: a classic
-    session on this machine. `known`: columns made before, by their meaning; a column belongs to no session, and making
+    session on this machine. `cache`: columns made before, by their meaning; a column belongs to no session, and making
     one costs many calls to the JVM.
     """
 
@@ -97,7 +97,7 @@ class Attached:
     let_go: Callable[[], None]
     ui_url: str = ""
     local: bool = False
-    known: dict[Hashable, Any] = field(default_factory=dict)
+    cache: dict[Hashable, Any] = field(default_factory=dict)
     describe: Callable[[str], None] = lambda _what: None
     """Describe, for Spark's UI, the next jobs of this thread."""
     version: str = ""
@@ -252,7 +252,7 @@ class Sibling:
     partitions: int
     ui_url: str
     local: bool
-    known: dict[Hashable, Any] = field(default_factory=dict)
+    cache: dict[Hashable, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, base: SparkSession) -> Sibling:
@@ -306,8 +306,8 @@ def attach_classic(base: SparkSession | Sibling, slot: Slot) -> Attached:
         let_go=let_go,
         ui_url=sibling.ui_url,
         local=sibling.local,
-        known=sibling.known,
-        describe=lambda what: context.setJobDescription(f"{whose}: {what}"),
+        cache=sibling.cache,
+        describe=lambda subject: context.setJobDescription(f"{whose}: {subject}"),
         version=context.version,
         about=f"Spark {context.version}, {context.master}, application {context.applicationId}",
         send=lambda path: send_once(context, path),
