@@ -336,7 +336,7 @@ def shaken_conf(setting: Callable[[str, str], str]) -> dict[str, str]:
     return {_PARTITIONS: str(int(setting(_PARTITIONS, "200")) + MORE), _ADAPTIVE: "false" if adaptive else "true"}
 
 
-def told(conf: dict[str, str]) -> str:
+def settings_text(conf: dict[str, str]) -> str:
     """The settings in words, for people."""
     adaptive = "on" if conf[_ADAPTIVE] == "true" else "off"
     return f"shaken: {conf[_PARTITIONS]} shuffle partitions, adaptive execution {adaptive}, the last input first"

@@ -21,7 +21,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import Connection, require_extra
 from airflow_trident.io.hadoop import OTHER_SERVICE, S3_SCHEMES
 from airflow_trident.io.object_place import ObstorePlace
-from airflow_trident.io.object_service import ObjectService, said
+from airflow_trident.io.object_service import ObjectService, code_and_message
 from airflow_trident.io.object_services import AZURE, GCS, KEYS_OF_THE_ENVIRONMENT, OTHERS_OF_AZURE, S3
 from airflow_trident.io.object_stores import RIGHTS, ObjectAddress
 from airflow_trident.io.paths import AnyPath, require_local_path, text_of_path
@@ -201,7 +201,9 @@ class DeltaPlace:
             ) from None
 
     def _is_missing_file(self, error: BaseException) -> bool:
-        return isinstance(error, FileNotFoundError) and said(str(error))[0] not in self.service.missing_bucket
+        return (
+            isinstance(error, FileNotFoundError) and code_and_message(str(error))[0] not in self.service.missing_bucket
+        )
 
     def refusal(self, error: BaseException) -> ConfigurationError | None:
         """The error of a cause that no retry cures; None: a retry may help."""
@@ -269,7 +271,7 @@ def _require_no_key_beside(connection: Connection) -> None:
 
 def _plain(text: str) -> str:
     """First and last part of a driver's message, which has a line for each layer."""
-    code, why = said(text)
+    code, why = code_and_message(text)
     lines = [line for line in (_MARKS.sub("", line).strip() for line in text.split("\n")) if line]
     last = [f"{code}: {why}" if code else lines[-1]] if len(lines) > 1 else []
     return ": ".join([*lines[:1], *last])

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, StoreUnavailableError, is_of_driver
-from airflow_trident.io.object_service import is_behind_the_end, said
+from airflow_trident.io.object_service import code_and_message, is_behind_the_end
 from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.place import Place, PlaceEntry, RemotePlace, WriteTo
 from airflow_trident.io.seekable import Seekable
@@ -43,7 +43,7 @@ class ObstorePlace(RemotePlace):
             try:
                 client.put(self.address.store(), name, content, mode="create", use_multipart=False)
             except client.exceptions.AlreadyExistsError as error:
-                if self.address.service.cure_of(said(str(error))[0], ""):
+                if self.address.service.cure_of(code_and_message(str(error))[0], ""):
                     raise  # one status stands for several conflicts
                 return False
         return True

@@ -118,7 +118,7 @@ class ObjectService(ABC):
         :param rights: the permissions that the work needs.
         :param text: the whole error text.
         """
-        code, _ = said(text)
+        code, _ = code_and_message(text)
         known_cure = self.cure_of(code, rights, text)
         status_match = _STATUS.search(text)
         if known_cure or status_match is None or code in _PASSING_CODES:
@@ -161,7 +161,7 @@ def is_behind_the_end(error: Exception) -> bool:
     return any(word in str(error) for word in _BEHIND_THE_END)
 
 
-def said(text: str) -> tuple[str, str]:
+def code_and_message(text: str) -> tuple[str, str]:
     """Code and message of the service's answer, or the first line of the client's message."""
     code_match = _CODE.search(text)
     if code_match is None:

@@ -28,7 +28,7 @@ from airflow_trident.io import connections
 from airflow_trident.io.connections import require_extra
 from airflow_trident.io.database_limits import OBJECT_STORES
 from airflow_trident.io.hdfs import HdfsAddress
-from airflow_trident.io.object_service import ObjectService, said
+from airflow_trident.io.object_service import ObjectService, code_and_message
 from airflow_trident.io.object_services import AZURE, GCS, OTHERS_OF_AZURE, S3
 from airflow_trident.io.paths import (
     AnyPath,
@@ -200,12 +200,14 @@ class ObjectAddress:
             raise self._translated(error, doing, RIGHTS) from None
 
     def _is_missing_object(self, error: BaseException) -> bool:
-        return isinstance(error, FileNotFoundError) and said(str(error))[0] not in self.service.missing_bucket
+        return (
+            isinstance(error, FileNotFoundError) and code_and_message(str(error))[0] not in self.service.missing_bucket
+        )
 
     def _translated(self, error: BaseException, doing: str, rights: str) -> TridentError:
         exceptions = self.obstore().exceptions
         text = str(error) if isinstance(error, exceptions.BaseError | OSError) else error_text(error)
-        code, why = said(text)
+        code, why = code_and_message(text)
         cure = self.service.cure(text, rights)
         refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
         if refused and not cure:
@@ -272,7 +274,9 @@ def _open(address: ObjectAddress, _process: int) -> Any:
             address.bucket, prefix=address.prefix or None, config=settings, client_options=options, retry_config=retry
         )
     except (exceptions.BaseError, ValueError, TypeError) as error:
-        raise ConfigurationError(f"{address.where!r} cannot be opened ({said(str(error))[1]})", _see(service)) from None
+        raise ConfigurationError(
+            f"{address.where!r} cannot be opened ({code_and_message(str(error))[1]})", _see(service)
+        ) from None
 
 
 def _number(address: ObjectAddress, client: Mapping[str, str], name: str, instead: float) -> float:

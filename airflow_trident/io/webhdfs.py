@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from airflow_trident.errors import ConfigurationError, is_of_driver
 from airflow_trident.io.database_limits import HDFS
-from airflow_trident.io.webhdfs_errors import IN_CLEAR, RemoteException, Unreachable, said
+from airflow_trident.io.webhdfs_errors import IN_CLEAR, RemoteException, Unreachable, exception_and_message
 
 T = TypeVar("T")
 _PREFIX = "/webhdfs/v1"
@@ -254,12 +254,12 @@ class WebHdfs:
             answer = self._asked(method, answer.location, server, content)
         elif content is not None:
             raise (
-                RemoteException(answer.status, *said(answer.content))
+                RemoteException(answer.status, *exception_and_message(answer.content))
                 if answer.status >= 400
                 else RemoteException(answer.status, "", "it names no data node")
             )
         if answer.status >= 300:
-            raise RemoteException(answer.status, *said(answer.content)).or_missing()
+            raise RemoteException(answer.status, *exception_and_message(answer.content)).or_missing()
         return answer.content
 
     def _asked(self, method: str, url: str, server: str, content: bytes | None) -> _Answer:

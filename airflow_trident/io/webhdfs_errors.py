@@ -82,7 +82,7 @@ class Unreachable(Exception):
         self.server, self.redirected, self.cause = server, redirected, cause
 
 
-def said(content: bytes) -> tuple[str, str]:
+def exception_and_message(content: bytes) -> tuple[str, str]:
     """Exception and message of an answer; no exception: it is not of HDFS."""
     try:
         reply = json.loads(content)["RemoteException"]

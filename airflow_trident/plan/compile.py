@@ -99,7 +99,7 @@ def _text(node: Node) -> str:
         return f"{node.name} {type(node.spout).__name__} {node.spout.adapts}"
     if isinstance(node, UnionNode):
         return f"{node.takes} {node.tag}"
-    description = f"{node.said} {node.names}" if isinstance(node, TransformNode) else node.what
+    description = f"{node.function_text} {node.names}" if isinstance(node, TransformNode) else node.what
     passes = node.narrows or isinstance(node, FilterNode | PeekNode)  # which fields pass depends on other streams, too
     fields = () if passes else names_of(getattr(node, "outputs", node.schema))
     return f"{type(node).__name__} {description} {fields}"

@@ -77,10 +77,10 @@ class Aggregation:
         return type(self.aggregator) is MinBy
 
     def __str__(self) -> str:
-        return f"{said(self.aggregator)}({', '.join(self.reads)})"
+        return f"{operation_text(self.aggregator)}({', '.join(self.reads)})"
 
 
-def said(operation: Any) -> str:
+def operation_text(operation: Any) -> str:
     """An operation by name; some of this package's need more than that. `describe` of a user's class is not ours."""
     return operation.describe() if isinstance(operation, Newest | Joiner) else function_name(operation)
 
@@ -292,7 +292,7 @@ class MultiReduceNode(Node):
     def what(self) -> str:
         by = "; ".join(", ".join(keys) for keys in self.groups)
         grouping = f"by ({by})" if any(self.groups) else "by partition"
-        return f"{said(self.reducer)} of {_names(self.inputs)} {grouping}"
+        return f"{operation_text(self.reducer)} of {_names(self.inputs)} {grouping}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -311,7 +311,7 @@ class MultiReduceStepNode(ProcessorNode):
     @property
     def what(self) -> str:
         by = ", ".join(self.groups)
-        return f"{said(self.reducer)} {f'by ({by})' if by else 'by partition'}"
+        return f"{operation_text(self.reducer)} {f'by ({by})' if by else 'by partition'}"
 
     @property
     def runs_without_tuples(self) -> bool:
@@ -488,7 +488,7 @@ class TransformNode(BeginNode):
     version: str | None = None
 
     @property
-    def said(self) -> str:
+    def function_text(self) -> str:
         """A description without its inputs."""
         if isinstance(self.function, SqlQuery):
             return self.function.shown
@@ -499,7 +499,7 @@ class TransformNode(BeginNode):
         first, *others = self.inputs or (None,)
         inputs = [first.name] if isinstance(first, Node) else []
         inputs += [f"{name}={other.name}" for name, other in zip(self.names, others, strict=False) if other is not None]
-        return f"{self.said} of DataFrames {', '.join(inputs)}{', row by row' if self.rowwise else ''}"
+        return f"{self.function_text} of DataFrames {', '.join(inputs)}{', row by row' if self.rowwise else ''}"
 
     @property
     def recorded(self) -> str | None:
@@ -507,9 +507,9 @@ class TransformNode(BeginNode):
         function makes no new topology."""
         if not isinstance(self.function, SqlQuery) and self.version is None:
             return None
-        if len(self.said) <= _LONG:
-            return self.said
-        return f"{self.said[:_LONG]}... sha256 {hashlib.sha256(self.said.encode()).hexdigest()}"
+        if len(self.function_text) <= _LONG:
+            return self.function_text
+        return f"{self.function_text[:_LONG]}... sha256 {hashlib.sha256(self.function_text.encode()).hexdigest()}"
 
 
 def code_of(sinks: Iterable[Node]) -> dict[str, str]:

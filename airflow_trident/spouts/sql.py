@@ -112,10 +112,10 @@ def wait_for_writers(connection: sqlalchemy.Connection, table: Any, settle_s: fl
 
     deadline = time.monotonic() + settle_s
     name = {"name": quoted(connection.dialect, table)}
-    what = connection.execute(sa.text(_WHAT), name).one()
-    statement, parameters = (sa.text(_OF_TABLES), name) if what.tables else (sa.text(_OF_ALL), {})
+    waits = connection.execute(sa.text(_WHAT), name).one()
+    statement, parameters = (sa.text(_OF_TABLES), name) if waits.tables else (sa.text(_OF_ALL), {})
     waited_for = set(connection.execute(statement, parameters).scalars())
-    if what.elsewhere:
+    if waits.elsewhere:
         time.sleep(settle_s)
         waited_for &= set(connection.execute(statement, parameters).scalars())
     while waited_for:
@@ -135,7 +135,7 @@ class NextKeys:
     range's last one.
     """
 
-    found: tuple[int | None, int, int] | None = None
+    span: tuple[int | None, int, int] | None = None
     rows_before: int | None = None
     lower: int | None = None
 
@@ -147,7 +147,7 @@ class SqlSource:
     `table` may be ``schema.table``; exactly one of `table` and `query` is set.
     """
 
-    where: Connection
+    connection: Connection
     table: str
     query: str
     key: str
@@ -174,9 +174,9 @@ class SqlSource:
                 return NextKeys()
             if before is None:
                 # All that is below: a row that comes there later is noticed.
-                return NextKeys(found=(None, ends[1], self._count(connection, None, ends[1])))
+                return NextKeys(span=(None, ends[1], self._count(connection, None, ends[1])))
             earlier, rows = self._counts(connection, *before, ends[1])
-            return NextKeys(found=(before[1], ends[1], rows), rows_before=earlier)
+            return NextKeys(span=(before[1], ends[1], rows), rows_before=earlier)
 
     def sample(self, after: int | None, max_rows: int) -> list[tuple[Any, ...]]:
         """Up to `max_rows` of the next rows above `after`, each with its key in front."""
@@ -241,7 +241,7 @@ class SqlSource:
     @property
     def database(self) -> str:
         """SQLAlchemy's name of it."""
-        return scheme_of(self.where).partition("+")[0]
+        return scheme_of(self.connection).partition("+")[0]
 
     # ---- how ---------------------------------------------------------------------------------------------------
 
@@ -266,14 +266,15 @@ class SqlSource:
         _, key = self._source()
         above = key.is_not(None) if after is None else key > after
         some = sa.select(key.label("one")).where(above).order_by(key).limit(max_rows).subquery("some")
-        least, most = connection.execute(sa.select(sa.func.min(some.c.one), sa.func.max(some.c.one))).one()
-        if most is None:
+        least, highest = connection.execute(sa.select(sa.func.min(some.c.one), sa.func.max(some.c.one))).one()
+        if highest is None:
             return None
-        if not isinstance(most, int):
+        if not isinstance(highest, int):
             raise ConfigurationError(
-                f"{self.describe()}: the key {self.key!r} holds {most!r}", "Name a column of whole numbers that rises."
+                f"{self.describe()}: the key {self.key!r} holds {highest!r}",
+                "Name a column of whole numbers that rises.",
             )
-        return int(least), most
+        return int(least), highest
 
     def _count(self, connection: sqlalchemy.Connection, begin: int | None, end: int) -> int:
         import sqlalchemy as sa
@@ -319,7 +320,7 @@ class SqlSource:
         return True
 
     def describe(self) -> str:
-        return f"SqlSpout({self.where.conn_id or self.where.describe()}, {self.table or 'query'}, key {self.key})"
+        return f"SqlSpout({self.connection.conn_id or self.connection.describe()}, {self.table or 'query'}, key {self.key})"
 
     @contextmanager
     def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
@@ -330,7 +331,7 @@ class SqlSource:
         :raises DamagedInputError: the driver cannot read a value.
         """
         sa: Any = require_extra("sqlalchemy", EXTRA)
-        engine = make_engine(self.where, self.describe(), self.limits, writes=False, poolclass=sa.NullPool)
+        engine = make_engine(self.connection, self.describe(), self.limits, writes=False, poolclass=sa.NullPool)
         # Settings of PostgreSQL end with a transaction, so that a pooler's connection keeps none of them.
         level = "READ COMMITTED" if engine.dialect.name == "postgresql" else "AUTOCOMMIT"
         raised = errors_of(engine.dialect)
@@ -342,7 +343,7 @@ class SqlSource:
                 with suppress(*raised):  # the first error is the one that is told
                     connection.close()
         except raised as error:
-            raise _source_error(fault_of(error, engine.dialect.name, self.where), self.describe()) from None
+            raise _source_error(fault_of(error, engine.dialect.name, self.connection), self.describe()) from None
 
 
 _FLOAT_OF_MYSQL = 4
@@ -517,8 +518,10 @@ class SqlSpout(Spout):
     def _source(self) -> SqlSource:
         """The source with its connection: executors cannot ask Airflow for one."""
         table, query, key = self._what
-        where = self._connection or resolve(self._conn_id)
-        return SqlSource(where=where, table=table, query=query, key=key, fields=self.schema, limits=self._limits)
+        connection = self._connection or resolve(self._conn_id)
+        return SqlSource(
+            connection=connection, table=table, query=query, key=key, fields=self.schema, limits=self._limits
+        )
 
     def lineage_datasets(self, metadata: Json) -> tuple[Dataset, ...]:
         """Empty for a query: only the database knows which tables it reads."""
@@ -563,11 +566,11 @@ class SqlCoordinator(Coordinator):
             max_rows = min(max_rows, max(1, int(self.max_bytes / max(1.0, bytes_each))))
         look = self.source.look(None if before is None else before[:2], max_rows, self.settle_s)
         lost = 0 if before is None else self._lost(before, look)
-        if look.found is None:
+        if look.span is None:
             return None
-        begin, end, rows = look.found
-        known: dict[str, Json] = {"from": begin, "to": end, "rows": rows}
-        return {**known, "lost": lost} if lost else known
+        begin, end, rows = look.span
+        metadata: dict[str, Json] = {"from": begin, "to": end, "rows": rows}
+        return {**metadata, "lost": lost} if lost else metadata
 
     def _lost(self, before: tuple[int | None, int, int], look: NextKeys) -> int:
         """How many rows came into the range `before` after it was recorded."""
@@ -618,21 +621,21 @@ class SqlEmitter(Emitter):
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         begin, end, rows = _range(split.body)
-        found = 0
+        row_count = 0
         for piece in self.source.rows(begin, end, _ROWS_AT_ONCE):
-            found += len(piece)
+            row_count += len(piece)
             yield from _table(self.source, piece).to_batches()
-        if found != rows:
-            raise _changed(self.source, begin, end, rows, found)
+        if row_count != rows:
+            raise _changed(self.source, begin, end, rows, row_count)
 
 
 def _table(source: SqlSource, rows: list[tuple[object, ...]]) -> pa.Table:
     return table_of(source.describe(), source.fields, source.database, rows)
 
 
-def _changed(source: SqlSource, begin: int | None, end: int, recorded: int, found: int) -> SourceChangedError:
+def _changed(source: SqlSource, begin: int | None, end: int, recorded: int, row_count: int) -> SourceChangedError:
     return SourceChangedError(
-        f"{source.describe()} has {found} rows with {_keys(begin, end)}, and the transaction recorded {recorded}",
+        f"{source.describe()} has {row_count} rows with {_keys(begin, end)}, and the transaction recorded {recorded}",
         f"Put them back as they were and replay; or have the transaction take those that are there: {TAKE_AS_IT_IS}. "
         "Rows must not be deleted, and no row may come with a lower key than others that are older than settle_s.",
     )
@@ -674,5 +677,5 @@ class _Rows(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
 
 
 def _range(metadata: Json) -> tuple[int | None, int, int]:
-    found = read_back(_Rows, metadata, "a SqlSpout")
-    return found.begin, found.end, found.rows
+    recorded = read_back(_Rows, metadata, "a SqlSpout")
+    return recorded.begin, recorded.end, recorded.rows

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from airflow_trident.engine.engine import MORE, Job, shaken_conf, told
+from airflow_trident.engine.engine import MORE, Job, settings_text, shaken_conf
 from airflow_trident.engine.spark.errors import root_cause
 from airflow_trident.engine.spark.jvm_nodes import may_run_in_jvm
 from airflow_trident.engine.spark.refused_actions import no_actions
@@ -93,7 +93,7 @@ def _shaken(attached: Attached, job: Job) -> Iterator[Attached]:
     settings: Any = attached.session.conf
     conf = shaken_conf(settings.get)
     before = {name: settings.get(name) for name in conf}
-    job.progress(told(conf))
+    job.progress(settings_text(conf))
     try:
         for name, value in conf.items():
             settings.set(name, value)
@@ -289,7 +289,7 @@ def failed_in_transform(error: BaseException, plan: Plan, subject: str) -> UserC
         return None
     if not _DATA_ERROR.search(text) and "PythonException" not in text:
         return None
-    names = ", ".join(f"{node.name} ({node.said})" for node in nodes)
+    names = ", ".join(f"{node.name} ({node.function_text})" for node in nodes)
     return UserCodeError(
         f"{subject}: the work that {names} planned failed: {root_cause(text)}",
         "Mend the function or the data; the log of Spark has the whole error.",
@@ -299,4 +299,4 @@ def failed_in_transform(error: BaseException, plan: Plan, subject: str) -> UserC
 
 def _wrong(node: TransformNode, problem: str, cure: str, txid: int | None = None) -> UserCodeError:
     after = "" if txid is None else f"; transaction {txid}"
-    return UserCodeError(f"{node.name} ({node.said}) {problem}{after}", cure, node=node.name, txid=txid)
+    return UserCodeError(f"{node.name} ({node.function_text}) {problem}{after}", cure, node=node.name, txid=txid)

@@ -121,7 +121,7 @@ class Flow:
     sized: bool = False
 
 
-def told(sink: SinkNode) -> str:
+def job_description(sink: SinkNode) -> str:
     """The names of the nodes that lead to the sink, for Spark's UI."""
     text = " > ".join(dict.fromkeys(node.name for node in ordered([sink]) if node.name))
     return text if len(text) <= _TOLD else f"... {text[-_TOLD:]}"
@@ -191,7 +191,7 @@ class PlanRun:
             flow = self._stage(stage)
             for sink in stage.sinks:
                 done += 1
-                self._attached.describe(told(sink))
+                self._attached.describe(job_description(sink))
                 subject = f"transaction {self._job.slot.txid}, state {sink.name} ({done} of {count})"
                 with progress.watched(subject, self._so_far, self._job.progress):
                     staged = self._stage_rows(sink, flow)
@@ -734,7 +734,7 @@ class GroupRun:
                 continue
             self._results[stage.index] = flow
             for sink in stage.sinks:
-                self._attached.describe(f"{about}: {told(sink)}")
+                self._attached.describe(f"{about}: {job_description(sink)}")
                 with progress.watched(f"{about}, state {sink.name}", self._attached.tasks, self._last.progress):
                     parts = self._collected(sink, flow)
                 counts[sink.name] = [part.num_rows for part in parts]

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from airflow_trident.closeable import Closing
 from airflow_trident.contracts.spout import Emitter, ScriptBatch
-from airflow_trident.engine.engine import Engine, Job, shaken_conf, told
+from airflow_trident.engine.engine import Engine, Job, settings_text, shaken_conf
 from airflow_trident.engine.spark import airflow_trident_script
 from airflow_trident.engine.spark.errors import cure_of, other_release, root_cause
 from airflow_trident.engine.spark.older_orders import EndDriver, end_older, file_name
@@ -591,7 +591,7 @@ class ScriptEngine(Engine):
         if job.shaken:
             conf = shaken_conf(self._conf.get)
             settings |= conf
-            job.progress(told(conf))
+            job.progress(settings_text(conf))
         submitter = self._submitter(settings, prepared.helper, partial(note, prepared.order))
         with self._lock:
             self._running.append((job.slot, submitter))

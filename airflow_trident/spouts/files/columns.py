@@ -68,26 +68,26 @@ def _from_parser(column: pa.Array, type_text: str, empty_is_null: bool) -> pa.Ar
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    given, inner = column.type, members(type_text)
-    if pa.types.is_struct(given) and type_text.startswith("map<"):
+    source_type, inner = column.type, members(type_text)
+    if pa.types.is_struct(source_type) and type_text.startswith("map<"):
         keys, items = column.flatten()
         made = [_elements("its keys", keys, inner[0].type, False), _elements("{}", items, inner[1].type, empty_is_null)]
         offsets = _whole_lists(keys).offsets
         return pa.MapArray.from_arrays(offsets, *made, mask=column.is_null())
-    if pa.types.is_list(given) and type_text.startswith("array<"):
+    if pa.types.is_list(source_type) and type_text.startswith("array<"):
         elements = _elements("[]", column, inner[0].type, empty_is_null)
         return pa.ListArray.from_arrays(_whole_lists(column).offsets, elements, mask=column.is_null())
-    if pa.types.is_struct(given) and type_text.startswith("struct<"):
+    if pa.types.is_struct(source_type) and type_text.startswith("struct<"):
         parts = [
             _at(f".{member.name}", part, member.type, empty_is_null)
             for member, part in zip(inner, column.flatten(), strict=True)
         ]
         return pa.StructArray.from_arrays(parts, names=[member.name for member in inner], mask=column.is_null())
-    if pa.types.is_string(given):
+    if pa.types.is_string(source_type):
         return from_text(column, type_text, empty_is_null=empty_is_null)
-    if type_text == "float" and pa.types.is_floating(given):
+    if type_text == "float" and pa.types.is_floating(source_type):
         return single(column)
-    return pc.cast(column, given)
+    return pc.cast(column, source_type)
 
 
 def _elements(part: str, lists: pa.Array, type_text: str, empty_is_null: bool) -> pa.Array:
@@ -129,13 +129,13 @@ def from_text(texts: pa.Array, type_text: str, *, empty_is_null: bool = False) -
     """
     if type_text == "string":
         return fitted(texts, type_text)
-    given = _empty_as_null(texts) if empty_is_null else texts
+    prepared = _empty_as_null(texts) if empty_is_null else texts
     read = _reader(type_text)
     try:
-        result = read(given)
+        values = read(prepared)
     except _arrow_errors():
-        result = _read_spelled(given, type_text, read)
-    return fitted(result, type_text)
+        values = _read_spelled(prepared, type_text, read)
+    return fitted(values, type_text)
 
 
 def _read_spelled(texts: pa.Array, type_text: str, read: Callable[[pa.Array], pa.Array]) -> pa.Array:
@@ -208,12 +208,12 @@ def _reals(texts: pa.Array, target: pa.DataType) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    result = texts.cast(target)
-    if pc.any(pc.is_inf(result)).as_py() and _any_like(texts.filter(pc.is_inf(result)), "[0-9]"):
+    reals = texts.cast(target)
+    if pc.any(pc.is_inf(reals)).as_py() and _any_like(texts.filter(pc.is_inf(reals)), "[0-9]"):
         raise pa.ArrowInvalid("too large")
-    if pc.any(pc.is_nan(result)).as_py() and _any_like(texts.filter(pc.is_nan(result)), "[(]"):
+    if pc.any(pc.is_nan(reals)).as_py() and _any_like(texts.filter(pc.is_nan(reals)), "[(]"):
         raise pa.ArrowInvalid("no real number")
-    return result
+    return reals
 
 
 def _any_like(texts: pa.Array, pattern: str) -> bool:
@@ -284,8 +284,8 @@ def rows_of_file(
     with damage_as_arrow_error(file):
         parquet = parquet_file(file)
         there, calendar = parquet.schema_arrow, calendar_of(parquet.metadata)
-        own = named(there) if named else {name: name for name in there.names}
-        wanted = {own[name]: name for name in names_of(row_schema) if name in own}
+        file_names = named(there) if named else {name: name for name in there.names}
+        wanted = {file_names[name]: name for name in names_of(row_schema) if name in file_names}
         parquet = with_all_years(parquet, file, wanted)
         for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=list(wanted)):
             names = [wanted[name] for name in batch.schema.names]

@@ -58,9 +58,9 @@ class FilesForSpark(ABC):
         """Of Spark's reader, for these files."""
         return {}
 
-    def each(self, function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
+    def each(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """Asks the same of each file, as far as the answers are wanted."""
-        return map(function, given)
+        return map(function, items)
 
     def is_open_error(self, error: Exception) -> bool:
         """Is it about the way to the files, which Python's readers may go all the same?"""
@@ -90,9 +90,9 @@ HERE = FilesHere()
 class FilesInBuckets(FilesForSpark):
     """Objects of S3. Their paths are ``bucket/key``."""
 
-    def __init__(self, found: S3AFiles, where: str) -> None:
-        self._s3a = found
-        self._where = where
+    def __init__(self, s3a: S3AFiles, location: str) -> None:
+        self._s3a = s3a
+        self._where = location
 
     def __reduce__(self) -> tuple[type[FilesInBuckets], tuple[S3AFiles, str]]:
         return FilesInBuckets, (self._s3a, self._where)
@@ -111,16 +111,16 @@ class FilesInBuckets(FilesForSpark):
         return self._files.open_input_file(path)
 
     def identity(self, path: str) -> tuple[int, int]:
-        found = self._files.get_file_info(path)
-        if not found.is_file:
+        info = self._files.get_file_info(path)
+        if not info.is_file:
             raise FileNotFoundError(path)
-        return found.size, found.mtime_ns
+        return info.size, info.mtime_ns
 
     def options(self, paths: Sequence[str]) -> Mapping[str, str]:
         return self._s3a.options(path.partition("/")[0] for path in paths)
 
-    def each(self, function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
-        return _at_once(function, given)
+    def each(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        return _at_once(function, items)
 
     def is_open_error(self, error: Exception) -> bool:
         """Any: Hadoop's errors have no common class, and Python's readers name the fault."""
@@ -139,10 +139,10 @@ class FilesOfSession(FilesForSpark):
     :param open_file: opens a file by its path, for pyarrow.
     """
 
-    def __init__(self, root: str, open_file: Callable[[str], Any], where: str) -> None:
+    def __init__(self, root: str, open_file: Callable[[str], Any], location: str) -> None:
         self._root = root.rstrip("/")
         self._open_file = open_file
-        self._where = where
+        self._where = location
 
     def url(self, path: str) -> str:
         return f"{self._root}/{path}"
@@ -160,8 +160,8 @@ class FilesOfSession(FilesForSpark):
         with self.open(path) as file:
             return int(file.seek(0, os.SEEK_END) or file.tell()), 0
 
-    def each(self, function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
-        return _at_once(function, given)
+    def each(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+        return _at_once(function, items)
 
     def is_open_error(self, error: Exception) -> bool:
         """Any, as in buckets. What it says is left out: it may show what the session's settings hide."""
@@ -174,10 +174,10 @@ def is_plain_object(path: str) -> bool:
     return is_plain_path(f"/{path}") and not {"", ".", ".."}.intersection(path.split("/"))
 
 
-def _at_once(function: Callable[[T], R], given: Sequence[T]) -> Iterator[R]:
+def _at_once(function: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     pool = ThreadPoolExecutor(max_workers=_THREADS)
     try:
-        yield from pool.map(function, given)
+        yield from pool.map(function, items)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -191,7 +191,7 @@ def in_place(session: Any, address: ObjectAddress) -> tuple[FilesForSpark | None
     return by_session(session, root_in_hadoop(address), address.where, partial(_opened, address)), str
 
 
-def by_session(session: Any, root: str, where: str, open_file: Callable[[str], Any]) -> FilesOfSession | None:
+def by_session(session: Any, root: str, location: str, open_file: Callable[[str], Any]) -> FilesOfSession | None:
     """As :func:`in_place`, by the session's own settings.
 
     :param root: the place, as Spark knows it; empty: it does not.
@@ -199,9 +199,9 @@ def by_session(session: Any, root: str, where: str, open_file: Callable[[str], A
     scheme = urlsplit(root).scheme
     if not root or not _has_file_system(session, scheme):
         why = f"the session has no file system for {scheme}://" if root else _NO_ACCOUNT
-        say_python_reads(where, why)
+        say_python_reads(location, why)
         return None
-    return FilesOfSession(root, open_file, where)
+    return FilesOfSession(root, open_file, location)
 
 
 def _opened(address: ObjectAddress, name: str) -> Any:
@@ -220,19 +220,19 @@ def _has_file_system(session: Any, scheme: str) -> bool:
 
 
 def in_buckets(
-    session: Any, where: str, settings: Mapping[str, str], client: Mapping[str, str]
+    session: Any, location: str, settings: Mapping[str, str], client: Mapping[str, str]
 ) -> FilesInBuckets | None:
     """Objects of S3, as :func:`in_place`.
 
     :param settings: as those of an `ObjectAddress`.
     """
-    found: S3AFiles | str = f"the session has no {FILE_SYSTEM} (hadoop-aws, of Hadoop's version in Spark's jars)"
+    s3a: S3AFiles | str = f"the session has no {FILE_SYSTEM} (hadoop-aws, of Hadoop's version in Spark's jars)"
     if _has_s3a(session):
-        found = S3AFiles.of(settings, client)
-    if isinstance(found, str):
-        say_python_reads(where, found)
+        s3a = S3AFiles.of(settings, client)
+    if isinstance(s3a, str):
+        say_python_reads(location, s3a)
         return None
-    return FilesInBuckets(found, where)
+    return FilesInBuckets(s3a, location)
 
 
 def _has_s3a(session: Any) -> bool:
@@ -242,6 +242,6 @@ def _has_s3a(session: Any) -> bool:
         return False
 
 
-def say_python_reads(where: str, why: str) -> None:
+def say_python_reads(location: str, why: str) -> None:
     """One line in the log."""
-    _log.info("%s: Python reads these files, and not Spark: %s", where, why)
+    _log.info("%s: Python reads these files, and not Spark: %s", location, why)

@@ -95,21 +95,21 @@ def whole_lines(file: BinaryIO, limit_bytes: int | None = None) -> Iterator[byte
     :raises LineTooLongError: a line has more than MAX_LINE_BYTES.
     """
     pieces: list[bytes] = []
-    held = 0
-    left = limit_bytes
-    while left is None or left > 0:
-        block = file.read(BLOCK_BYTES if left is None else min(BLOCK_BYTES, left))
+    pending_bytes = 0
+    remaining_bytes = limit_bytes
+    while remaining_bytes is None or remaining_bytes > 0:
+        block = file.read(BLOCK_BYTES if remaining_bytes is None else min(BLOCK_BYTES, remaining_bytes))
         if not block:
             break
-        left = None if left is None else left - len(block)
+        remaining_bytes = None if remaining_bytes is None else remaining_bytes - len(block)
         cut = block.rfind(b"\n") + 1
         if cut:
             yield b"".join([*pieces, block[:cut]])
-            pieces, held = [], 0
+            pieces, pending_bytes = [], 0
         if cut < len(block):
             pieces.append(block[cut:])
-            held += len(block) - cut
-        if held > MAX_LINE_BYTES:
+            pending_bytes += len(block) - cut
+        if pending_bytes > MAX_LINE_BYTES:
             raise LineTooLongError(f"a line is longer than {MAX_LINE_BYTES} bytes")
     if pieces:
         yield b"".join(pieces)

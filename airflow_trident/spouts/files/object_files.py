@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any, BinaryIO, cast
 
 from airflow_trident.errors import ConfigurationError, SourceUnavailableError, StoreUnavailableError
-from airflow_trident.io.object_service import said
+from airflow_trident.io.object_service import code_and_message
 from airflow_trident.io.object_stores import ObjectAddress
 from airflow_trident.io.seekable import RangedFile
 from airflow_trident.spouts.files.contents import (
@@ -52,12 +52,12 @@ class ObjectFiles(FileSource):
     is_local = False
 
     @classmethod
-    def parse(cls, what: str, uri: str, recursive: bool) -> ObjectFiles:
+    def parse(cls, subject: str, uri: str, recursive: bool) -> ObjectFiles:
         """:raises ConfigurationError: it is no place in an object store, or it contains keys."""
         scheme, _, rest = uri.strip().partition("://")
         bucket, *names = rest.rstrip("/").split("/")
         plain = plain_parts(names)
-        place = ObjectAddress.parse(what, f"{scheme}://{'/'.join([bucket, *names[:plain]])}")
+        place = ObjectAddress.parse(subject, f"{scheme}://{'/'.join([bucket, *names[:plain]])}")
         return cls(place, tuple(names[plain:]) or (("**", "*") if recursive else ("*",)), uri.strip())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,37 +81,37 @@ class ObjectFiles(FileSource):
             self._require_folder()
         return Listing(tuple(files), time.monotonic_ns() - begun)
 
-    def behind(self, upto: str) -> Iterator[FoundFile]:
-        """The objects whose names sort after `upto`, in the order of names. Each page is requested when it is needed.
+    def behind(self, last_name: str) -> Iterator[FoundFile]:
+        """The objects whose names sort after `last_name`, in the order of names. Each page is requested when needed.
 
         Objects without content are left out: such an object may stand for a folder, and their names do not differ.
 
         :raises ConfigurationError: the store lists in another order.
         """
         if self.place.service.lists_by_folder:
-            yield from self._sorted_behind(upto)
+            yield from self._sorted_behind(last_name)
             return
         begin, last = plain_text_of(self.parts[0]), ""
-        before = max(upto, begin[:-1] if begin[:-1] not in _NO_NAMES else "") or None
+        before = max(last_name, begin[:-1] if begin[:-1] not in _NO_NAMES else "") or None
         with self._asking("list the objects"):
             for page in self.place.obstore().list(self.place.store(), offset=before, chunk_size=_PAGE):
-                for one in page:
-                    name: str = one["path"]
-                    if name < last or (name == last and one["size"]):
+                for meta in page:
+                    name: str = meta["path"]
+                    if name < last or (name == last and meta["size"]):
                         raise (_ends_in_slash if f"{name}/" > last else _out_of_order)(self.base(), name, last)
                     last = name
                     if name > begin and not name.startswith(begin):
                         return
-                    if one["size"] and is_meant(name.split("/"), self.parts):
-                        yield _found_file(one)
+                    if meta["size"] and is_meant(name.split("/"), self.parts):
+                        yield _found_file(meta)
 
-    def _sorted_behind(self, upto: str) -> Iterator[FoundFile]:
+    def _sorted_behind(self, last_name: str) -> Iterator[FoundFile]:
         """All of them are listed, because ``a-b`` may come after ``a/b``: the order by names shows no end."""
         with self._asking("list the objects"):
             pages = self.place.obstore().list(self.place.store(), chunk_size=_PAGE)
-            found = [one for page in pages for one in page if one["size"] and one["path"] > upto]
-        found.sort(key=itemgetter("path"))
-        yield from (_found_file(one) for one in found if is_meant(one["path"].split("/"), self.parts))
+            metas = [meta for page in pages for meta in page if meta["size"] and meta["path"] > last_name]
+        metas.sort(key=itemgetter("path"))
+        yield from (_found_file(meta) for meta in metas if is_meant(meta["path"].split("/"), self.parts))
 
     def _require_folder(self) -> None:
         above, _, name = self.place.prefix.rpartition("/")
@@ -124,10 +124,10 @@ class ObjectFiles(FileSource):
             except FileNotFoundError as error:
                 self.place.require_bucket(error, f"look at {name!r}")
                 return
-        where = self.place.where
+        address = self.place.where
         raise ConfigurationError(
-            f"{where!r} is an object, and the path of a FileSpout is a folder or a pattern",
-            f"Write a pattern that means it: {f'{where[:-1]}[{where[-1]}]'!r}.",
+            f"{address!r} is an object, and the path of a FileSpout is a folder or a pattern",
+            f"Write a pattern that means it: {f'{address[:-1]}[{address[-1]}]'!r}.",
         )
 
     def content_of(self, base: str, file: FoundFile) -> str:
@@ -145,14 +145,16 @@ class ObjectFiles(FileSource):
             return [_recorded(file) for file in files]
         with ThreadPoolExecutor(max_workers=min(_THREADS, len(files))) as pool:
             versions = pool.map(lambda file: version if file is newest else self._version(base, file), files)
-            return [replace(_recorded(file), version=one) for file, one in zip(files, versions, strict=True)]
+            return [
+                replace(_recorded(file), version=version_id) for file, version_id in zip(files, versions, strict=True)
+            ]
 
     def _version(self, base: str, file: FoundFile) -> str:
         """The version of an object; "" if the bucket keeps no versions.
 
         :raises SourceUnavailableError: the object is another than the listed one.
         """
-        where = f"{base}/{file.path}"
+        location = f"{base}/{file.path}"
         with self._asking(f"look at {file.path!r}"):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
@@ -160,9 +162,9 @@ class ObjectFiles(FileSource):
                 self.place.require_bucket(error, f"look at {file.path!r}")
                 if self._is_listed(file.path, file.etag):
                     raise _ends_in_slash(base, file.path) from None
-                raise still_written(where) from None
+                raise still_written(location) from None
         if (status["size"], _etag(status)) != (file.size, file.etag):
-            raise still_written(where)
+            raise still_written(location)
         return status["version"] or ""
 
     def _is_listed(self, name: str, etag: str) -> bool:
@@ -170,21 +172,21 @@ class ObjectFiles(FileSource):
         with self._asking("list the objects"):
             pages = self.place.obstore().list(self.place.store(), offset=name[:-1], chunk_size=_PAGE)
             page: list[Any] = next(iter(pages), [])
-        return any(one["path"] == name and _etag(one) == etag for one in page)
+        return any(meta["path"] == name and _etag(meta) == etag for meta in page)
 
     def as_they_are(self, base: str, files: Sequence[RecordedFile], digest_bytes: int) -> Sequence[RecordedFile]:
         return [self._as_it_is(f"{base}/{file.path}", file) for file in files]
 
-    def _as_it_is(self, where: str, file: RecordedFile) -> RecordedFile:
+    def _as_it_is(self, location: str, file: RecordedFile) -> RecordedFile:
         with self._asking(f"look at {file.path!r}"):
             try:
                 status = self.place.obstore().head(self.place.store(), file.path)
             except FileNotFoundError as error:
                 self.place.require_bucket(error, f"look at {file.path!r}")
-                raise nothing_to_take(where) from None
+                raise nothing_to_take(location) from None
         return replace(_recorded(_found_file(status)), version=status["version"] or "")
 
-    def looked_at(self, where: str, file: RecordedFile) -> RecordedFile:
+    def looked_at(self, location: str, file: RecordedFile) -> RecordedFile:
         return file
 
     def is_as_recorded(self, file: RecordedFile) -> bool:
@@ -198,11 +200,11 @@ class ObjectFiles(FileSource):
         return (status["size"], _etag(status)) == (file.size, file.digest)
 
     @contextmanager
-    def opened(self, where: str, file: RecordedFile) -> Iterator[BinaryIO]:
-        fetch = partial(self.range_of, where, file)
+    def opened(self, location: str, file: RecordedFile) -> Iterator[BinaryIO]:
+        fetch = partial(self.range_of, location, file)
         yield cast("BinaryIO", RangedFile(file.size, fetch, AHEAD_BYTES))
 
-    def range_of(self, where: str, file: RecordedFile, begin: int, end: int) -> bytes:
+    def range_of(self, location: str, file: RecordedFile, begin: int, end: int) -> bytes:
         """The bytes [begin, end) of a recorded object: of its version, or of an object in its place with its ETag.
 
         :raises SourceChangedError: the object is gone, or has other content.
@@ -218,15 +220,15 @@ class ObjectFiles(FileSource):
                 content = bytes(self._got(file, options).bytes())
             except (client.exceptions.PreconditionError, FileNotFoundError) as error:
                 if file.version and "version" not in options and not self.place.service.always_versions:
-                    raise version_gone(where) from None
+                    raise version_gone(location) from None
                 missing = isinstance(error, FileNotFoundError)
                 if isinstance(error, FileNotFoundError):
                     self.place.require_bucket(error, f"read {file.path!r}")
                 if missing and file.digest and self._is_listed(file.path, file.digest):
                     raise _ends_in_slash(self.base(), file.path) from None
-                raise (gone(where) if missing else changed(where, _ITS_CONTENT, "its content")) from None
+                raise (gone(location) if missing else changed(location, _ITS_CONTENT, "its content")) from None
         if len(content) != end - begin:
-            raise changed(where, f"{file.size} bytes then, fewer now", "its content")
+            raise changed(location, f"{file.size} bytes then, fewer now", "its content")
         return content
 
     def _got(self, file: RecordedFile, options: dict[str, Any]) -> Any:
@@ -236,7 +238,7 @@ class ObjectFiles(FileSource):
         try:
             return client.get(store, file.path, options=options)
         except (client.exceptions.BaseError, FileNotFoundError) as error:
-            gone_as = isinstance(error, FileNotFoundError) or said(str(error))[0] == _A_DELETION
+            gone_as = isinstance(error, FileNotFoundError) or code_and_message(str(error))[0] == _A_DELETION
             if not (gone_as and options.pop("version", "") and "if_match" in options):
                 raise
         return client.get(store, file.path, options=options)
@@ -250,29 +252,29 @@ class ObjectFiles(FileSource):
             raise SourceUnavailableError(error.message, error.cure) from None
 
 
-def _found_file(one: Any) -> FoundFile:
+def _found_file(meta: Any) -> FoundFile:
     """A listed object. Its time is rounded to microseconds, which a float holds."""
-    at_ns = round(one["last_modified"].timestamp() * 1_000_000) * 1_000
-    return FoundFile(one["path"], one["size"], at_ns, at_ns, etag=_etag(one))
+    at_ns = round(meta["last_modified"].timestamp() * 1_000_000) * 1_000
+    return FoundFile(meta["path"], meta["size"], at_ns, at_ns, etag=_etag(meta))
 
 
-def _etag(one: Any) -> str:
+def _etag(meta: Any) -> str:
     """The ETag in quotes, which some stores leave out of their listings."""
-    given = one["e_tag"] or ""
-    return given if not given or given.endswith('"') else f'"{given}"'
+    etag = meta["e_tag"] or ""
+    return etag if not etag or etag.endswith('"') else f'"{etag}"'
 
 
-def _ends_in_slash(where: str, name: str, _last: str = "") -> ConfigurationError:
+def _ends_in_slash(location: str, name: str, _last: str = "") -> ConfigurationError:
     return ConfigurationError(
-        f"{where!r} has an object with content whose name is {f'{name}/'!r}: such a name means a folder, and no object "
-        "can be read by it",
+        f"{location!r} has an object with content whose name is {f'{name}/'!r}: such a name means a folder, and no "
+        "object can be read by it",
         f"Give the object another name. Its transaction, if it has one, takes it under the name {name!r}.",
     )
 
 
-def _out_of_order(where: str, name: str, last: str) -> ConfigurationError:
+def _out_of_order(location: str, name: str, last: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{where!r} is not listed in the order of names: {name!r} comes behind {last!r}",
+        f"{location!r} is not listed in the order of names: {name!r} comes behind {last!r}",
         "Use a bucket that is (a directory bucket of S3 is not).",
     )
 

@@ -25,7 +25,7 @@ def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expres
 
     :param metadata: a `pyarrow.parquet.FileMetaData`.
     """
-    wanted = [part for one in filters for part in _parts(one, schema)]
+    wanted = [part for expression in filters for part in _parts(expression, schema)]
     every = range(metadata.num_row_groups)
     if not wanted:
         return list(every)
@@ -35,7 +35,7 @@ def groups_that_may_hold(metadata: Any, schema: Schema, filters: Sequence[Expres
 def _parts(expression: Expression, schema: Schema) -> list[tuple[str, ExpressionOp, Any]]:
     """Comparisons of a field with a literal which must all be true: (field, how, literal)."""
     if expression.op is ExpressionOp.AND:
-        return [part for one in expression.arguments for part in _parts(one, schema)]
+        return [part for argument in expression.arguments for part in _parts(argument, schema)]
     if expression.op not in (*_TURNED, ExpressionOp.EQUAL):
         return []
     left, right = expression.arguments
@@ -54,10 +54,10 @@ def _may_hold(group: Any, name: str, how: ExpressionOp, value: Any) -> bool:
         column = group.column(place)
         if column.path_in_schema != name:
             continue
-        known = column.statistics
-        if known is None or not known.has_min_max or type(known.min) is not type(value):
+        statistics = column.statistics
+        if statistics is None or not statistics.has_min_max or type(statistics.min) is not type(value):
             return True
-        low, high = known.min, known.max
+        low, high = statistics.min, statistics.max
         return bool(
             {
                 ExpressionOp.EQUAL: low <= value <= high,

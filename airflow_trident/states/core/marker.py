@@ -78,8 +78,8 @@ def admit(
         return _highest(ticket, marker.holes + gap, attempt), Verdict.APPLY
     if not commutes:
         raise late_batch(ticket.txid, marker.high, state)
-    left = _from(ticket.floor, _without(marker.holes, ticket.txid))
-    return replace(marker, fence=ticket.fence, holes=left), Verdict.APPLY
+    holes = _from(ticket.floor, _without(marker.holes, ticket.txid))
+    return replace(marker, fence=ticket.fence, holes=holes), Verdict.APPLY
 
 
 def admit_group(

@@ -126,10 +126,10 @@ def json_coder(type_text: str, leaf: Callable[[str], Coder], *, decodes: bool = 
         return lambda value: {name: code(value[name]) for name, code in inner.items()}
     key, part = inner["key"], inner["value"]
     if type_text.startswith("map<string,"):
-        return lambda value: {key(name): part(one) for name, one in value.items()}
+        return lambda value: {key(name): part(content) for name, content in value.items()}
     if decodes:
-        return lambda value: {key(name): part(one) for name, one in value}
-    return lambda value: [[key(name), part(one)] for name, one in value.items()]
+        return lambda value: {key(name): part(content) for name, content in value}
+    return lambda value: [[key(name), part(content)] for name, content in value.items()]
 
 
 def optional(code: Coder) -> Coder:
