@@ -130,7 +130,7 @@ def wait_for_writers(connection: sqlalchemy.Connection, table: Any, settle_s: fl
 class NextKeys:
     """What a look behind the range that was read last found.
 
-    `found`: (from, to, rows) of the next keys, the first ones from None; None: there are none yet. `rows_before`: how
+    `span`: (from, to, rows) of the next keys, the first ones from None; None: there are none yet. `rows_before`: how
     many rows the range that was read last has now; None: not counted. `lower`: the highest key, if it is below that
     range's last one.
     """
@@ -142,7 +142,7 @@ class NextKeys:
 
 @dataclass(frozen=True)
 class SqlSource:
-    """What is read. Can be pickled; only `where` has secrets, and it shows none.
+    """What is read. Can be pickled; only `connection` has secrets, and it shows none.
 
     `table` may be ``schema.table``; exactly one of `table` and `query` is set.
     """
@@ -320,7 +320,8 @@ class SqlSource:
         return True
 
     def describe(self) -> str:
-        return f"SqlSpout({self.connection.conn_id or self.connection.describe()}, {self.table or 'query'}, key {self.key})"
+        database = self.connection.conn_id or self.connection.describe()
+        return f"SqlSpout({database}, {self.table or 'query'}, key {self.key})"
 
     @contextmanager
     def _open(self, **options: Any) -> Iterator[sqlalchemy.Connection]:
