@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_trident.errors import ConfigurationError
@@ -295,6 +296,34 @@ def parse_txid(value: object) -> int:
             + (nothing if str(value).strip() in ("", "None") else ""),
         )
     return txid
+
+
+def parse_flag(name: str, value: object) -> bool:
+    """An argument that is True or False. A text counts as true in Python, "false" too.
+
+    :raises ConfigurationError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} = {value!r} is neither True nor False", "Give one of them, without quotes.")
+    return value
+
+
+def parse_seconds(name: str, value: object, *, zero: bool = False) -> float | None:
+    """A duration: seconds, also as a template gives them, or a timedelta; None if it was left out.
+
+    :param zero: may it be 0?
+    :raises ConfigurationError: it is negative, 0 where that is not allowed, not finite, or no duration.
+    """
+    if value is None or (isinstance(value, str) and value.strip() in ("", "None")):
+        return None
+    try:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else float(str(value).strip())
+    except ValueError:
+        seconds = -1.0
+    if not (0 < seconds < float("inf") or (zero and seconds == 0)):
+        least = "0 seconds or more" if zero else "more than 0 seconds"
+        raise ConfigurationError(f"{name} = {value!r}", f"Give {least}, a timedelta, or None.")
+    return seconds
 
 
 def parse_limit(name: str, value: object) -> int | None:

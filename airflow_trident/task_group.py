@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import TaskGroup, TriggerRule, task_group
 
+from airflow_trident import settings
 from airflow_trident.errors import ConfigurationError
 from airflow_trident.io.paths import AnyPath
 from airflow_trident.names import Composed
@@ -51,7 +52,7 @@ def trident_transaction(
     on_failure: OnFailure | str = OnFailure.BLOCK,
     turn_sensor: bool = True,
     deferrable: bool | None = None,
-    turn_wait_s: float | None = None,
+    turn_wait_s: timedelta | float | None = None,
     allow_backfill_runs: bool = False,
     **task_args: Any,
 ) -> TaskGroup:
@@ -82,6 +83,8 @@ def trident_transaction(
         or tasks are to be mapped in a task group that is mapped itself.
     """
     require_topology(topology)
+    max_transactions = settings.parse_count("max_transactions", max_transactions)
+    turn_sensor = settings.parse_flag("turn_sensor", turn_sensor)
     _require_group(group, max_transactions, max_pending)
     outlets = task_args.pop("outlets", None)
     begins = {"trigger_rule": task_args.pop("trigger_rule")} if "trigger_rule" in task_args else {}

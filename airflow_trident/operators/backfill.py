@@ -68,6 +68,8 @@ class TridentBackfillOperator(EngineOperator):
         super().__init__(topology=topology, **kwargs)
         if txid is not None and (first is not None or last is not None):
             raise ConfigurationError("txid and a range exclude each other", "Give txid, or first and last.")
+        for value in filter(is_known, (txid, first, last)):
+            _optional(value)  # raises for one that is no txid
         self.txid = txid
         self.first = first
         self.last = last

@@ -450,4 +450,4 @@ def parse_txids(value: Any) -> list[int]:
 
 def is_known(value: Any) -> bool:
     """Is the value known while the DAG is built, so neither a template nor the output of another task?"""
-    return value is None or isinstance(value, int | float) or (isinstance(value, str) and "{" not in value)
+    return not hasattr(value, "resolve") and not (isinstance(value, str) and "{" in value)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowSkipException, TaskDeferred
 
 from airflow_trident import settings
-from airflow_trident.errors import ConfigurationError
 from airflow_trident.operators.base import (
     airflow_outcome,
     backfill_run_refused,
@@ -31,6 +30,8 @@ from airflow_trident.tasks import asset_events
 from airflow_trident.tasks.airflow_versions import checked_deferrable, recall, remember, remembers
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.ledger.workers import Worker
@@ -85,7 +86,7 @@ class TridentDrainOperator(EngineOperator):
         *,
         topology: Topology,
         max_transactions: int | str | None = None,
-        max_time_s: float | str | None = None,
+        max_time_s: timedelta | float | str | None = None,
         max_pending: int | str | None = None,
         group: int | str = AUTO,
         tries: int = 3,
@@ -104,7 +105,7 @@ class TridentDrainOperator(EngineOperator):
         self.on_failure = on_failure_of(topology.states, on_failure)
         self.retention = settings.parse_limit("retention", retention)
         self.deferrable = checked_deferrable(deferrable)
-        self.allow_backfill_runs = allow_backfill_runs
+        self.allow_backfill_runs = settings.parse_flag("allow_backfill_runs", allow_backfill_runs)
         self._submitted: SubmittedDrain | None = None
         if all(map(is_known, (max_transactions, max_time_s, max_pending, group))):
             require_groups(topology.compile(), self._limits().group)
@@ -276,18 +277,8 @@ class TridentDrainOperator(EngineOperator):
     def _limits(self) -> DrainLimits:
         return DrainLimits(
             max_transactions=settings.parse_limit("max_transactions", self.max_transactions),
-            max_time_s=_seconds(self.max_time_s),
+            max_time_s=settings.parse_seconds("max_time_s", self.max_time_s, zero=True),
             max_pending=settings.parse_limit("max_pending", self.max_pending),
             group=self.group,
             tries=self.tries,
         )
-
-
-def _seconds(limit: float | str | None) -> float | None:
-    """:raises ConfigurationError: it is no number."""
-    if limit is None or not str(limit).strip():
-        return None
-    try:
-        return float(limit)
-    except ValueError:
-        raise ConfigurationError(f"max_time_s = {limit!r} is no number of seconds", "Give 0 or more.") from None

@@ -69,7 +69,7 @@ class EngineOperator(TridentOperator):
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         self.attempt_timeout = attempt_timeout
-        self.attempt_timeout_s = _seconds(attempt_timeout)
+        self.attempt_timeout_s = settings.parse_seconds("attempt_timeout", attempt_timeout)
         try:
             self.engine = EngineKind(engine)
         except ValueError:
@@ -77,6 +77,8 @@ class EngineOperator(TridentOperator):
         if self.engine is EngineKind.LOCAL and spark_conn_id is not None:
             raise ConfigurationError("the local engine has no Spark connection", "Leave out spark_conn_id or engine.")
         self.spark_conn_id = spark_conn_id
+        if not isinstance(spark_conf, Mapping | None):
+            raise ConfigurationError(f"spark_conf = {spark_conf!r}", 'Give a dict, like {"spark.cores.max": "2"}.')
         self.spark_conf = dict(spark_conf or {})
         self.openlineage_inject_parent_job_info = openlineage_inject_parent_job_info
         self.openlineage_inject_transport_info = openlineage_inject_transport_info
@@ -166,14 +168,6 @@ class EngineOperator(TridentOperator):
         canceller.join(CANCEL_LIMIT_S)
         outcome = "is cancelled" if not canceller.is_alive() else f"was not cancelled within {CANCEL_LIMIT_S:g} s"
         self.log.warning("the task is killed; the job of topology %s %s", self.topology_name, outcome)
-
-
-def _seconds(limit: timedelta | float | None) -> float | None:
-    """:raises ConfigurationError: it is not above 0, or not finite."""
-    seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise ConfigurationError(f"attempt_timeout = {limit!r}", "Give more than 0 seconds, or None for no limit.")
-    return seconds
 
 
 def _place(task_id: str, staging_dir: AnyPath | None) -> str | None:

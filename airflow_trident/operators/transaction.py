@@ -51,6 +51,8 @@ from airflow_trident.tasks.liveness import COMMIT, EMIT, began_by, left_to_commi
 from airflow_trident.tasks.waits import Abandoned, Rank, Until, wait_in_worker
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_trident.engine.engine import Engine
@@ -96,24 +98,23 @@ class TridentCoordinatorOperator(TridentOperator):
         max_transactions: int = 1,
         max_pending: int | str | None = None,
         deferrable: bool | None = None,
-        turn_wait_s: float | None = None,
+        turn_wait_s: timedelta | float | None = None,
         on_failure: OnFailure | str = OnFailure.BLOCK,
         allow_backfill_runs: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(topology=topology, **kwargs)
         self._require_followers()
-        if max_transactions < 1:
-            raise ConfigurationError(f"max_transactions = {max_transactions} is below 1", "Claim at least one.")
+        max_transactions = settings.parse_count("max_transactions", max_transactions)
         pending_of(topology.states, max_transactions)
         if is_known(max_pending):
             pending_of(topology.states, settings.parse_limit("max_pending", max_pending))
         self.max_transactions = max_transactions
         self.max_pending = max_pending
         self.deferrable = checked_deferrable(deferrable)
-        self.turn_wait_s = turn_wait_s
+        self.turn_wait_s = settings.parse_seconds("turn_wait_s", turn_wait_s, zero=True)
         self.on_failure = on_failure_of(topology.states, on_failure)
-        self.allow_backfill_runs = allow_backfill_runs
+        self.allow_backfill_runs = settings.parse_flag("allow_backfill_runs", allow_backfill_runs)
         self.rank_as(Rank.COORDINATE)
 
     def _require_followers(self) -> None:
@@ -564,7 +565,7 @@ class TridentCommitterOperator(EngineOperator):
         txid: Any,
         retention: int | None = None,
         deferrable: bool | None = None,
-        turn_wait_s: float | None = None,
+        turn_wait_s: timedelta | float | None = None,
         on_failure: OnFailure | str = OnFailure.BLOCK,
         **kwargs: Any,
     ) -> None:
@@ -572,7 +573,7 @@ class TridentCommitterOperator(EngineOperator):
         self.txid = txid
         self.retention = settings.parse_limit("retention", retention)
         self.deferrable = checked_deferrable(deferrable)
-        self.turn_wait_s = turn_wait_s
+        self.turn_wait_s = settings.parse_seconds("turn_wait_s", turn_wait_s, zero=True)
         self.on_failure = on_failure_of(topology.states, on_failure)
         self.rank_as(Rank.COMMIT)
 

@@ -68,7 +68,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         topology: Topology | str,
         txid: Any,
         deferrable: bool | None = None,
-        turn_wait_s: float | None = None,
+        turn_wait_s: timedelta | float | None = None,
         on_failure: OnFailure | str = OnFailure.BLOCK,
         zookeeper_conn_id: str | None = None,
         coordinator_task_id: str | None = None,
@@ -87,7 +87,7 @@ class TridentTurnSensor(LedgerTask, BaseSensorOperator):
         self.txid = txid
         self.coordinator_task_id = coordinator_task_id
         self.incarnation = self._incarnation_for_triggerer()
-        self.turn_wait_s = turn_wait_s
+        self.turn_wait_s = settings.parse_seconds("turn_wait_s", turn_wait_s, zero=True)
         self.on_failure = on_failure_of({} if isinstance(topology, str) else topology.states, on_failure)
         self.zookeeper_conn_id = zookeeper_conn_id
         self.rank_as(Rank.TURN)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow import __version__
 
+from airflow_trident.settings import parse_flag
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -40,7 +42,12 @@ PARTITIONS_ASSETS = _RELEASE >= (3, 3)
 
 
 def checked_deferrable(deferrable: bool | None) -> bool | None:
-    """A task's argument `deferrable`, unchanged. Warns, while a DAG is built, if this Airflow cannot do that."""
+    """A task's argument `deferrable`, unchanged. Warns, while a DAG is built, if this Airflow cannot do that.
+
+    :raises ConfigurationError: it is neither True, False nor None.
+    """
+    if deferrable is not None:
+        parse_flag("deferrable", deferrable)
     if deferrable and not DEFERS:
         warnings.warn(_NOT_DEFERRED, UserWarning, stacklevel=1)  # of one place, so it is said once for a DAG
     return deferrable

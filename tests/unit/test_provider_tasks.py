@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from threading import Event
 from types import SimpleNamespace
@@ -231,6 +232,56 @@ def test_a_dag_whose_runs_would_begin_and_never_show_that_nothing_follows_is_ref
 ) -> None:
     with DAG("d", schedule=None, **arguments), pytest.raises(ConfigurationError, match=says):
         trident_transaction(words())
+
+
+NO_FLAG, NO_COUNT, NO_SECONDS = (
+    ["false", 1, "", []],
+    [0, -1, 1.5, math.nan, True, "x", b"1", []],
+    [-1, math.nan, "x", True],
+)
+NO_CHOICE = ["", "ignore", 1, None, []]
+ODD: dict[str, dict[str, list[Any]]] = {
+    "group": {
+        "max_transactions": NO_COUNT,
+        "max_pending": NO_COUNT,
+        "retention": NO_COUNT,
+        "on_failure": NO_CHOICE,
+        "turn_sensor": NO_FLAG,
+        "deferrable": NO_FLAG,
+        "allow_backfill_runs": NO_FLAG,
+        "turn_wait_s": [*NO_SECONDS, math.inf, timedelta(seconds=-1)],
+        "attempt_timeout": [*NO_SECONDS, 0, math.inf, timedelta(0)],
+        "spark_conf": [1, ["a"], "spark.x=1"],
+    },
+    "drain": {
+        "max_transactions": NO_COUNT,
+        "max_time_s": NO_SECONDS,
+        "max_pending": NO_COUNT,
+        "tries": NO_COUNT,
+        "group": [0, 1.5, "x", []],
+        "on_failure": NO_CHOICE,
+        "deferrable": NO_FLAG,
+        "allow_backfill_runs": NO_FLAG,
+    },
+    "backfill": {"txid": NO_COUNT, "first": NO_COUNT, "last": NO_COUNT, "group": [0, 1.5, "x", []]},
+    "turn": {"turn_wait_s": NO_SECONDS, "deferrable": NO_FLAG, "on_failure": NO_CHOICE},
+}
+
+
+@pytest.mark.parametrize(("task", "name"), [(task, name) for task, names in ODD.items() for name in names])
+def test_an_argument_that_has_no_meaning_is_one_clear_error_when_the_dag_is_built(task: str, name: str) -> None:
+    tasks: dict[str, Callable[..., Any]] = {
+        "group": trident_transaction,
+        "drain": partial(TridentDrainOperator, task_id="drain"),
+        "backfill": partial(TridentBackfillOperator, task_id="backfill"),
+        "turn": partial(TridentTurnSensor, task_id="turn", txid=1),
+    }
+    for value in ODD[task][name]:
+        with DAG("d", schedule=None), pytest.raises(ConfigurationError, match=rf"{name} ?= ?|is not a txid"):
+            tasks[task](topology=words(), **{name: value})
+    if name == "turn_wait_s":
+        with DAG("d", schedule=None):
+            tasks[task](topology=words(), turn_wait_s=timedelta(seconds=5))
 
 
 @pytest.mark.parametrize("turn_sensor", [True, False])

@@ -103,8 +103,10 @@ def pending_of(states: Mapping[str, StateSpec], given: int | None) -> int | None
 def on_failure_of(states: Mapping[str, StateSpec], given: OnFailure | str) -> OnFailure:
     """What happens to a transaction of a topology with these states when its tries are used up.
 
-    :raises ConfigurationError: it is to be skipped, and never could come in later.
+    :raises ConfigurationError: it is unknown; or it is to be skipped, and never could come in later.
     """
+    if given not in tuple(OnFailure):
+        raise ConfigurationError(f"on_failure = {given!r} is unknown", "Use 'block' or 'skip'.")
     wanted, rewritten = OnFailure(given), _rewritten(states)
     if wanted is OnFailure.SKIP and rewritten is not None:
         raise ConfigurationError(
